@@ -1,8 +1,9 @@
 """Broker sessions as the active controller sees them: soft state, never replicated, measured in `now_ms` only.
 
-A new controller knows nothing about the past, so every broker gets a session from the moment it takes over: a full one, or,
-while most of the others have been heard of already, a shorter one. Whoever is silent then was so before, most likely together
-with the former controller; and as long as most are silent it may be us who are cut off, so nobody is given up early.
+A new controller knows nothing about the past, so every broker gets a session from the moment of the takeover: a full one, or, if
+most of the other brokers have sent a heartbeat already, a shorter one. A broker that is silent at that time has probably been
+silent since before, most likely together with the former controller. As long as most brokers are silent, this controller may be
+the one that is cut off, so no session ends early.
 """
 
 from collections.abc import Collection, Iterable
@@ -15,11 +16,11 @@ _LONG_AGO_MS = -(2**62)
 class _Session:
     last_contact_ms: int
     metadata_offset: int = -1
-    is_heard: bool = True  # False: only given a session when this controller took over
+    is_heard: bool = True  # False: no heartbeat yet; the session began when this controller took over
 
 
 class BrokerHeartbeats:
-    """When each broker was last heard of, and how much of the metadata it had then."""
+    """The time of each broker's last heartbeat, and its metadata offset at that time."""
 
     def __init__(self, *, session_timeout_ms: int, takeover_grace_ms: int) -> None:
         assert 0 < takeover_grace_ms <= session_timeout_ms
@@ -28,20 +29,20 @@ class BrokerHeartbeats:
         self._sessions: dict[int, _Session] = {}
 
     def restart(self) -> None:
-        """Forget everything: another controller was active in between."""
+        """Forget everything: another controller was active meanwhile."""
         self._sessions.clear()
 
     def touch(self, node_id: int, *, now_ms: int, metadata_offset: int = -1) -> None:
         self._sessions[node_id] = _Session(last_contact_ms=now_ms, metadata_offset=metadata_offset)
 
     def begin_unknown(self, node_ids: Iterable[int], *, now_ms: int) -> None:
-        """Give a session to whom this controller has never heard of."""
+        """Begin a session for brokers from which this controller has received no heartbeat."""
         for node_id in node_ids:
             if node_id not in self._sessions:
                 self._sessions[node_id] = _Session(last_contact_ms=now_ms, is_heard=False)
 
     def is_heard(self, node_id: int) -> bool:
-        """Has this controller heard of the broker since it took over?"""
+        """Has this controller received a heartbeat of the broker since it took over?"""
         session = self._sessions.get(node_id)
         return session is not None and session.is_heard
 
@@ -57,7 +58,7 @@ class BrokerHeartbeats:
         return frozenset(node_id for node_id, end_ms in self._ends_ms(tuple(node_ids)).items() if now_ms >= end_ms)
 
     def next_expiry_ms(self, node_ids: Iterable[int]) -> int | None:
-        """When the first of these sessions ends, unless it is heard of again."""
+        """When the first of these sessions ends, unless another heartbeat arrives."""
         known = tuple(node_id for node_id in node_ids if node_id in self._sessions)
         return min(self._ends_ms(known).values(), default=None)
 
@@ -75,6 +76,6 @@ class BrokerHeartbeats:
         return ends_ms
 
     def lowest_metadata_offset(self, node_ids: Iterable[int]) -> int | None:
-        """What all of these brokers have applied at least; None when there is nobody."""
+        """The metadata offset that all these brokers have applied; None if there are no brokers."""
         offsets = [self._sessions[node_id].metadata_offset for node_id in node_ids if node_id in self._sessions]
         return min(offsets, default=None)

@@ -1,14 +1,14 @@
 """Brokers: registered, fenced, unfenced, drained, removed. Their sessions are in `broker_heartbeats`.
 
-Where a decision is more than one record, the order is such that it may be cut anywhere: a broker loses its leaderships
-before it is fenced, drained or registered anew, and is unfenced before it gets any. So a controller that dies half-way
-leaves a valid state, and the next attempt does the rest.
+If a decision has more than one record, their order is such that it may stop anywhere: a broker loses its leaderships before it is
+fenced, drained or registered again, and is unfenced before it gets any. So a controller that dies half-way leaves a valid state,
+and the next attempt completes the rest.
 
-A restart inside a session keeps what is useful and nothing else. A new incarnation leaves the ISRs: the high watermark must
-not wait for a process that has to load its logs first, and a leader may count only the incarnation that it sees fetching
-(KIP-903). It comes back by catching up, and its leaderships follow (`leader_balance`). What would be lost for good is kept:
-with nobody else in sync it stays eligible (KIP-966) and leads again as soon as it is unfenced, unless it says that it has
-lost what was not flushed.
+A restart within a session keeps only what is useful. A new incarnation leaves the ISRs: the high watermark must not wait for a
+process that has to load its logs first, and a leader may count only the incarnation whose fetches it has seen (KIP-903). It
+returns to the ISRs by catching up, and its leaderships follow (`leader_balance`). What would otherwise be lost permanently is
+kept: if no other replica is in sync, the broker stays eligible (KIP-966) and leads again as soon as it is unfenced, unless it
+reports that it has lost unflushed records.
 """
 
 from collections import deque
@@ -36,15 +36,15 @@ from .broker_heartbeats import BrokerHeartbeats
 from .group_control import slot_moves
 from .replication_control import ReplicationControl, leads_anything
 
-# A registration is repeated when its outcome is not known, so a copy may come late: after its process has died and another
-# one has registered. That copy must not throw out the living one. More copies than this are not under way at a time.
+# A registration is repeated if its outcome is not known, so a copy may arrive late: after its process has died and another one
+# has registered. That copy must not replace the live process. There are never more copies than this in flight.
 _MAX_REPLACED = 8
-MAX_REFUSED = 20  # that are named by a health check: after an old backup all brokers are refused for one reason
+MAX_REFUSED = 20  # listed by a health check: after an old backup, all brokers are refused for the same reason
 
 
 class ClusterControl:
-    """Decides on brokers. Its own state is soft: sessions, who was replaced by whom, and how far others must be before a
-    drained broker may stop."""
+    """Decides on brokers. Its own state is soft: sessions, replaced incarnations, and the offset that other brokers must reach
+    before a drained broker may stop."""
 
     def __init__(
         self, settings: ControllerSettings, heartbeats: BrokerHeartbeats, replication: ReplicationControl
@@ -52,7 +52,7 @@ class ClusterControl:
         self._settings = settings
         self._heartbeats = heartbeats
         self._replication = replication
-        self._shutdown_offsets: dict[int, int] = {}  # broker -> the committed offset that began its shutdown
+        self._shutdown_offsets: dict[int, int] = {}  # broker -> the committed offset at which its shutdown began
         self._replaced: dict[int, deque[str]] = {}  # broker -> its last incarnations that another one has replaced
         self._former: frozenset[int] = frozenset()  # unfenced when the quorum was recovered, and not fenced since
         self.refused: dict[int, str] = {}  # broker -> how its metadata contradicts ours; at most MAX_REFUSED
@@ -65,7 +65,7 @@ class ClusterControl:
         existing = view.broker(request.node_id)
         if existing is not None and existing.incarnation == request.incarnation:
             self._heartbeats.touch(request.node_id, now_ms=now_ms)
-            return ControllerResult(respond=_registered(request))  # a retry: the answer got lost
+            return ControllerResult(respond=_registered(request))  # a retry: the response was lost
         if request.incarnation in self._replaced.get(request.node_id, ()):
             raise DuplicateBrokerRegistrationError(
                 f"broker {request.node_id} has been registered by a newer process than incarnation "
@@ -73,11 +73,11 @@ class ClusterControl:
             )
         if existing is not None and self._is_alive(existing, request, now_ms):
             raise DuplicateBrokerRegistrationError(
-                f"broker {request.node_id} is registered and alive in another process (incarnation "
-                f"{existing.incarnation}); give this one another node.id, or wait until the old one is gone"
+                f"broker {request.node_id} is registered by another live process (incarnation "
+                f"{existing.incarnation}); give this one another node.id, or wait until the old process has stopped"
             )
         if existing is None and len(view.brokers()) >= MAX_BROKERS:
-            raise InvalidRequestError(f"the cluster has {MAX_BROKERS} brokers, which is the limit")
+            raise InvalidRequestError(f"the cluster has the maximum of {MAX_BROKERS} brokers; unregister one first")
         if existing is not None:
             self._replaced.setdefault(request.node_id, deque(maxlen=_MAX_REPLACED)).append(existing.incarnation)
         self._heartbeats.touch(request.node_id, now_ms=now_ms)
@@ -108,7 +108,9 @@ class ClusterControl:
 
     def _check_registration(self, view: MetadataDelta, request: RegisterBroker) -> None:
         if request.node_id < 0 or not request.endpoints or not request.incarnation:
-            raise InvalidRequestError("a broker registers with a node id of at least 0, an incarnation and an endpoint")
+            raise InvalidRequestError(
+                "the registration of a broker needs a node id of at least 0, an incarnation and an endpoint"
+            )
         if request.cluster_id and request.cluster_id != view.cluster_id:
             raise InconsistentClusterIdError(
                 f"broker {request.node_id} has data of the cluster {request.cluster_id}, but this is the cluster "
@@ -116,12 +118,12 @@ class ClusterControl:
             )
         if not request.min_feature_level <= view.feature_level <= request.max_feature_level:
             raise UnsupportedVersionError(
-                f"the cluster works at feature level {view.feature_level}; broker {request.node_id} supports "
-                f"{request.min_feature_level} to {request.max_feature_level}: install a version that fits"
+                f"the cluster uses feature level {view.feature_level}; broker {request.node_id} supports "
+                f"{request.min_feature_level} to {request.max_feature_level}: install a compatible version"
             )
 
     def _check_history(self, view: MetadataDelta, request: RegisterBroker | BrokerHeartbeat) -> None:
-        """Who is refused is told by `barnabas cluster health`, until it is accepted or removed from the cluster."""
+        """`barnabas cluster health` lists refused brokers until they are accepted or removed from the cluster."""
         known = request.known if isinstance(request, RegisterBroker) else None
         try:
             check_position(view, request.node_id, known=known, applied=request.applied)
@@ -133,8 +135,8 @@ class ClusterControl:
             self.refused.pop(request.node_id, None)
 
     def _is_alive(self, broker: BrokerImage, request: RegisterBroker, now_ms: int) -> bool:
-        """A controller that has just taken over has heard of nobody. When somebody registers who listens where the former
-        process did, that one is gone, for a port has one owner: after kill -9 of all brokers nobody waits."""
+        """A controller that has just taken over has received no heartbeats. If a broker registers with the address of the former
+        process, that process has ended, because a port has one owner: so after kill -9 of all brokers, no broker has to wait."""
         if not self._heartbeats.is_heard(broker.node_id) and request.endpoints == broker.endpoints:
             return False
         window_ms = self._settings.duplicate_window_ms
@@ -157,23 +159,23 @@ class ClusterControl:
         return _heartbeat_result((), fenced=broker.fenced)
 
     def fence(self, view: MetadataDelta, node_ids: frozenset[int]) -> tuple[Record, ...]:
-        """The records that fence these brokers, all of which are unfenced now."""
+        """The records that fence these brokers. All of them are unfenced now."""
         brokers = [broker for broker in view.brokers().values() if broker.node_id in node_ids]
         assert not any(broker.fenced for broker in brokers)
         return (*self._moved_away(view, node_ids), *(_change(broker, fenced=True) for broker in brokers))
 
     def fence_gone(self, view: MetadataDelta, request: FenceBroker) -> ControllerResult:
-        """Fence one incarnation; nothing to do when it is fenced already, or another one has registered since."""
+        """Fence one incarnation; no records if it is fenced already, or another one has registered since."""
         broker = view.broker(request.node_id)
         if broker is None or broker.fenced or broker.broker_epoch != request.broker_epoch:
             return ControllerResult()
         return ControllerResult(records=self.fence(view, frozenset({request.node_id})))
 
     def fence_former_processes(self, view: MetadataDelta) -> tuple[Record, ...]:
-        """After a recovery nothing is known of the processes that were registered before, and many will never come back.
+        """After a recovery, the state of the processes that were registered before is not known, and many will never return.
 
-        All are fenced at once, so that each of an ISR stays eligible. One after the other, the first to register again (most
-        often the machine that the quorum was recovered on) would lose its place to brokers that are gone.
+        All are fenced at once, so that every member of an ISR stays eligible. If they were fenced one by one, the first to
+        register again (most often on the machine where the quorum was recovered) would lose its place to brokers that are gone.
         """
         former, self._former = self._former, frozenset()
         return self.fence(view, former & frozenset(unfenced_brokers(view))) if former else ()
@@ -204,7 +206,7 @@ class ClusterControl:
         return _heartbeat_result(records, fenced=True, may_shut_down=True)
 
     def _may_stop(self, view: MetadataDelta, broker: BrokerImage) -> bool:
-        """Its leaderships have moved, and every active broker knows it: clients are led to the new leaders already."""
+        """Its leaderships have moved, and every active broker knows this: clients are directed to the new leaders already."""
         moved_at = self._shutdown_offsets.get(broker.node_id)
         if moved_at is None or leads_anything(view, broker.node_id):
             return False
@@ -217,10 +219,10 @@ class ClusterControl:
         active = view.active_brokers() - node_ids
         return (*self._replication.settle(view, active=active, lost=lost), *slot_moves(view, active=active))
 
-    # --- what was committed ------------------------------------------------------------------------------------------
+    # --- committed records -------------------------------------------------------------------------------------------
 
     def restart(self, image: MetadataImage) -> None:
-        """Take over: brokers that are shutting down wait until everybody has the image of this moment."""
+        """Take over: brokers that are shutting down wait until all brokers have the current image."""
         draining = [broker.node_id for broker in image.brokers.values() if broker.in_controlled_shutdown]
         self._shutdown_offsets = dict.fromkeys(draining, image.offset)
         self._replaced = {}
@@ -235,8 +237,9 @@ class ClusterControl:
 
 
 def _registered_before_recovery(image: MetadataImage) -> frozenset[int]:
-    """As long as nobody has registered since the recovery: the controller fences them before it takes any registration, so
-    then an earlier one may have fallen before it had fenced all. Later who is still unfenced has been heard since."""
+    """As long as no broker has registered since the recovery: the controller fences the former brokers before it accepts any
+    registration, so an earlier controller may have failed before it had fenced all. Later, every unfenced broker has registered
+    since then."""
     if any(broker.broker_epoch > image.recovery_offset for broker in image.brokers.values()):
         return frozenset()
     return frozenset(image.brokers)
@@ -265,12 +268,14 @@ def _heartbeat_result(records: tuple[Record, ...], *, fenced: bool, may_shut_dow
 
 
 def _registered(request: RegisterBroker) -> Respond:
-    """The epoch is read from the image: it is the index of the registration, and a retry gets the same."""
+    """The epoch is read from the image: it is the index of the registration, and a retry gets the same epoch."""
 
     def respond(index: int, image: MetadataImage) -> object:
         broker = image.brokers.get(request.node_id)
         if broker is None or broker.incarnation != request.incarnation:
-            raise StaleBrokerEpochError(f"broker {request.node_id} was registered by another process since")
+            raise StaleBrokerEpochError(
+                f"broker {request.node_id} has been registered by another process meanwhile; register again"
+            )
         return Registered(
             broker_epoch=broker.broker_epoch,
             offset=index,

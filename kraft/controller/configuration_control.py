@@ -1,4 +1,4 @@
-"""Configurations of topics and brokers, as far as the cluster agrees on them. What a key means is not known here."""
+"""Configurations of topics and brokers, as far as they are part of the metadata. The meaning of keys is not known here."""
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
@@ -34,11 +34,11 @@ def _accept_any(key: str, value: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRules:
-    """What is known about keys, injected.
+    """The rules about keys, injected.
 
-    `check_together` looks at all that a topic sets, and raises InvalidConfigError for what is wrong only in combination.
-    `default_list` is the value of a topic's key that sets nothing, None where the key is no list; `broker_key` is the key of
-    brokers that gives a key of topics its default.
+    `check_together` gets all values that a topic sets, and raises InvalidConfigError for invalid combinations. `default_list` is
+    the default of a topic's list key, None if the key is not a list; `broker_key` is the broker key that sets the default of a
+    topic key.
     """
 
     check_topic: CheckConfig = _accept_any
@@ -50,7 +50,7 @@ class ConfigRules:
     broker_key: Callable[[str], str] = lambda key: key
 
 
-ANY_CONFIG = ConfigRules()  # for tests, and for whoever has validated already
+ANY_CONFIG = ConfigRules()  # for tests, and for callers that have validated already
 
 
 class ConfigurationControl:
@@ -84,7 +84,7 @@ class ConfigurationControl:
         )
 
     def _known(self, view: MetadataDelta, request: AlterConfig) -> tuple[dict[str, str], CheckConfig]:
-        """What the resource sets at this moment, and how its values are checked."""
+        """The current values of the resource, and the check of its values."""
         if request.resource_type == TOPIC_RESOURCE:
             return view.topic_config(request.resource), self._rules.check_topic
         if request.resource_type == GROUP_RESOURCE:
@@ -103,12 +103,12 @@ class ConfigurationControl:
     def _value(
         self, change: ConfigChange, now: Mapping[str, str], view: MetadataDelta, *, is_topic: bool
     ) -> str | None:
-        """The value behind a change: lists change by what they are at this moment, so that no change overwrites another."""
+        """The value behind a change: list operations apply to the current value, so that no change overwrites another."""
         if change.operation is ConfigOperation.SET:
             return change.value
         default = self._rules.default_list(change.key) if is_topic else None
         if default is None:
-            raise InvalidConfigError(f"{change.key} is no list that could be added to or taken from; set it instead")
+            raise InvalidConfigError(f"{change.key} is not a list: values cannot be added or removed; set it instead")
         default = view.broker_config(CLUSTER_DEFAULT).get(self._rules.broker_key(change.key), default)
         items, named = _items(now.get(change.key, default)), _items(change.value or "")
         if change.operation is ConfigOperation.APPEND:
@@ -116,7 +116,7 @@ class ConfigurationControl:
         return ",".join(item for item in items if item not in named)
 
     def _check_together(self, values: Mapping[str, str | None]) -> None:
-        """What an older version has let in is not held against a change of something else."""
+        """An invalid combination that an older version accepted does not prevent changes of other keys."""
         self._rules.check_together({key: value for key, value in values.items() if value is not None})
 
 
@@ -126,7 +126,9 @@ def _items(text: str) -> list[str]:
 
 def _check_sizes(changes: tuple[ConfigChange, ...]) -> None:
     if len(changes) > MAX_CONFIG_CHANGES_PER_REQUEST:
-        raise InvalidConfigError(f"at most {MAX_CONFIG_CHANGES_PER_REQUEST} configurations can be changed at a time")
+        raise InvalidConfigError(
+            f"at most {MAX_CONFIG_CHANGES_PER_REQUEST} configurations can be changed in one request"
+        )
     twice = [key for key, count in Counter(change.key for change in changes).items() if count > 1]
     if twice:
         raise InvalidRequestError(f"{', '.join(twice)} is named twice in one request; name it once")
@@ -146,7 +148,7 @@ def _check_removals(values: Mapping[str, str | None], kept: Container[str]) -> N
     for key, value in values.items():
         if value is None and key in kept:
             raise InvalidConfigError(
-                f"{key} of the cluster cannot be removed, because every broker needs the same; set it"
+                f"{key} of the cluster cannot be removed, because all brokers need the same value; set it"
             )
 
 
@@ -159,7 +161,7 @@ def _check_resource(view: MetadataDelta, request: AlterConfig) -> None:
         _check_group(view, request.resource)
         return
     if request.resource_type != BROKER_RESOURCE:
-        raise InvalidRequestError(f"resources of type {request.resource_type} have no configuration here")
+        raise InvalidRequestError(f"resources of type {request.resource_type} have no configuration")
     is_id = request.resource.isascii() and request.resource.isdecimal()
     if request.resource != CLUSTER_DEFAULT and not (is_id and view.broker(int(request.resource)) is not None):
         raise InvalidRequestError(f"broker {request.resource!r} is not registered")
@@ -171,5 +173,5 @@ def _check_group(view: MetadataDelta, group_id: str) -> None:
         raise InvalidRequestError(f"a group id has 1 to {MAX_CONFIGURED_GROUP_ID_LENGTH} characters")
     if not view.group_config(group_id) and view.count_group_configs() >= MAX_GROUPS_WITH_CONFIGS:
         raise PolicyViolationError(
-            f"{MAX_GROUPS_WITH_CONFIGS} groups have a configuration of their own; remove some, or set the brokers' group.* keys"
+            f"{MAX_GROUPS_WITH_CONFIGS} groups have a configuration, the maximum; remove some, or set the brokers' group.* keys"
         )

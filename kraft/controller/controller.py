@@ -1,8 +1,8 @@
-"""`Controller`: decides on requests by records, on top of all that it has decided before.
+"""`Controller`: turns requests into records, on top of all its earlier decisions.
 
-Decide -> records -> appended -> committed -> replay. A decision reads the *overlay*: the committed image plus every record
-that was appended but is not committed yet, so that two decisions never stand on the same old state. Nothing here appends,
-waits or knows about terms: `metadata_node` does that, and throws the overlay away when leadership is lost.
+Decide -> records -> appended -> committed -> replay. A decision reads the *overlay*: the committed image plus every record that
+was appended but is not committed yet, so that two decisions never build on the same old state. Nothing here appends, waits or
+knows about terms: `metadata_node` does, and discards the overlay when leadership is lost.
 
 The decisions themselves are in the control managers, by noun.
 """
@@ -55,8 +55,8 @@ from .replication_control import ReplicationControl
 from .storage_control import report_storage
 from .topic_control import TopicControl, changed_partitions
 
-# The overlay's broker epoch of a registration that is not committed: nobody can know it, so nobody can act in its name.
-# It never gets into a record, because only an unfenced broker's epoch does, and whoever registers is fenced.
+# In the overlay, the broker epoch of a registration that is not committed: no broker knows it, so none can use it. It never gets
+# into a record, because only the epoch of an unfenced broker does, and a broker is registered fenced.
 PROVISIONAL_INDEX = 2**63 - 1
 _NEVER_MS = -(2**62)  # "the last check was long ago"
 
@@ -88,7 +88,7 @@ class Controller:
         self._last_check_ms: dict[str, int] = {}
         self._decide = self._decisions()
 
-    # --- the life of a controller ------------------------------------------------------------------------------------
+    # --- the lifetime of a controller ---------------------------------------------------------------------------------
 
     @property
     def is_active(self) -> bool:
@@ -96,19 +96,19 @@ class Controller:
 
     @property
     def overlay(self) -> MetadataDelta:
-        """What the next decision will stand on."""
+        """The state on which the next decision is based."""
         assert self._overlay is not None, "only an active controller decides"
         return self._overlay
 
     @property
     def refused_brokers(self) -> tuple[str, ...]:
-        """Why brokers were refused whose metadata contradicts that of this quorum."""
+        """The reasons why brokers were refused whose metadata contradicts that of this quorum."""
         return tuple(self._cluster.refused[node_id] for node_id in sorted(self._cluster.refused))
 
     def activate(self, image: MetadataImage) -> None:
         """Take over, with everything that earlier controllers did committed in `image`.
 
-        There is no time here: every broker's session begins with the first `now_ms` that is seen.
+        The time is not known here: every broker's session begins at the first `now_ms`.
         """
         self._overlay = MetadataDelta(image)
         self._heartbeats.restart()
@@ -118,11 +118,11 @@ class Controller:
         self._last_check_ms = {}
 
     def deactivate(self) -> None:
-        """Throw the overlay away: what was appended may be lost."""
+        """Discard the overlay: appended records may be lost."""
         self._overlay = None
 
     def appended(self, records: Iterable[Record]) -> None:
-        """These records were handed to the quorum: decisions stand on them from here on."""
+        """These records were passed to the quorum: decisions are based on them from now on."""
         for record in records:
             if not isinstance(record, GROUP_RECORDS):
                 self.overlay.replay(record, PROVISIONAL_INDEX)
@@ -150,13 +150,14 @@ class Controller:
         return (*unset, *relieved)
 
     def fence_former_processes(self) -> tuple[Record, ...]:
-        """The records, to be appended before anything is decided, that fence who registered before a recovery; () mostly."""
+        """The records that fence the brokers that registered before a recovery, to be appended before any decision; usually
+        ()."""
         return self._cluster.fence_former_processes(self.overlay)
 
     # --- decisions ---------------------------------------------------------------------------------------------------
 
     def decide(self, request: ControllerRequest, now_ms: int) -> ControllerResult:
-        """Raises a BarnabasError to refuse; that too stands on the overlay, and must wait for it like any answer."""
+        """Raises a BarnabasError to refuse; a refusal is based on the overlay, too, and must wait for it like any answer."""
         view = self.overlay
         self._begin_sessions(view, now_ms)
         decide = self._decide.get(type(request))
@@ -192,7 +193,7 @@ class Controller:
         return lambda view, request, now_ms: decide(view, self._settings, request)
 
     def _limited(self, decide: Callable[..., ControllerResult]) -> _Decide:
-        """Refuse what makes or removes partitions faster than the quota allows, before any work is done for it."""
+        """Refuse requests that create or remove partitions faster than the quota allows, before any work is done."""
 
         def limited(view: MetadataDelta, request: ControllerRequest, now_ms: int) -> ControllerResult:
             self._mutations.check(now_ms)
@@ -206,7 +207,7 @@ class Controller:
         result = self._configurations.alter(view, request)
         changed = {record.key: record.value for record in result.records if isinstance(record, ConfigRecord)}
         if UNCLEAN_LEADER_ELECTION in changed:
-            self._last_check_ms.pop("leaderless", None)  # whoever waits for this wants a leader at the next tick
+            self._last_check_ms.pop("leaderless", None)  # requests that wait for this need a leader at the next tick
         if MIN_INSYNC_REPLICAS not in changed:
             return result
         value = changed[MIN_INSYNC_REPLICAS]
@@ -225,9 +226,9 @@ class Controller:
     # --- maintenance -------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int, *, occupied_slots: Container[int] = ()) -> tuple[Record, ...]:
-        """The next piece of work that nobody asked for, or (). Call again after appending it: there may be more.
+        """The next piece of work without a request, or (). Call again after appending it: there may be more.
 
-        `occupied_slots` hold groups, or did once: they never move only for the sake of balance.
+        `occupied_slots` have groups, or had groups: they never move only for balance.
         """
         view = self.overlay
         self._begin_sessions(view, now_ms)
@@ -246,7 +247,7 @@ class Controller:
         return ()
 
     def next_deadline_ms(self, now_ms: int) -> int:
-        """When `tick` is due again, if nothing happens before."""
+        """When `tick` is due again, unless something happens before."""
         deadlines = [
             self._last_check_ms.get(name, _NEVER_MS) + interval_ms
             for name, (interval_ms, _) in self._periodic((), now_ms).items()
@@ -283,13 +284,13 @@ class Controller:
     def _begin_sessions(self, view: MetadataDelta, now_ms: int) -> None:
         if not self._sessions_begun:
             self._heartbeats.begin_unknown(unfenced_brokers(view), now_ms=now_ms)
-            # A leader that has just been moved is not moved back at once by whoever takes over.
+            # A new controller does not at once move back a leader that has just been moved.
             self._last_check_ms["preferred"] = now_ms
             self._sessions_begun = True
 
 
 def _topics_of(view: MetadataDelta, request: AlterConfig) -> list[TopicImage]:
-    """Whose effective configuration a change concerns."""
+    """The topics whose effective configuration a change affects."""
     if request.resource_type == TOPIC_RESOURCE:
         topic = view.topic(request.resource)
         return [] if topic is None else [topic]

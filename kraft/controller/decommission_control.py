@@ -1,8 +1,8 @@
-"""Brokers that leave for good, and brokers that are filled: plans of `rebalance_plan` become reassignments.
+"""Brokers that leave permanently, and brokers that are filled: plans of `rebalance_plan` become reassignments.
 
-That a broker is leaving is a record, so the work survives every restart: whichever controller is active plans the next
-moves at its ticks, a limited number at a time, until the broker holds nothing. What then remains (controlled shutdown,
-unregistration) is asked for from outside.
+A record marks a broker as leaving, so the work survives every restart: the active controller plans the next moves at its ticks, a
+limited number at a time, until the broker has no replicas. The remaining steps (controlled shutdown, unregistration) are
+requested from outside.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,15 +22,15 @@ from .group_control import slot_moves
 from .reassignment_control import reassign, throttle_records
 from .rebalance_plan import Move, PlacedPartition, plan_drain, plan_fill
 
-# Moves of one leaving broker that are under way at a time: enough to keep every leader busy, few enough that the disks of
-# the others are not asked for everything at once, and that a cancellation gives most of it back at no cost.
+# Concurrent moves of one leaving broker: enough to keep every leader busy, few enough that the disks of the others do not have to
+# do everything at once, and that a cancellation undoes most of it at no cost.
 MAX_MOVES_UNDER_WAY = 20
 
 
 def decommission(
     view: MetadataDelta, settings: ControllerSettings, request: DecommissionBrokerRequest
 ) -> ControllerResult:
-    """Begin (again: nothing happens) or cancel. Raises BrokerIdNotRegisteredError, InvalidReplicationFactorError."""
+    """Begin or cancel (a repeated begin has no effect). Raises BrokerIdNotRegisteredError, InvalidReplicationFactorError."""
     broker = _registered(view, request.node_id)
     if request.cancel:
         return _cancel(view, settings, broker)
@@ -42,7 +42,7 @@ def decommission(
 
 
 def _cancel(view: MetadataDelta, settings: ControllerSettings, broker: BrokerImage) -> ControllerResult:
-    """Its moves that have not ended are undone; what has left already stays where it is."""
+    """Moves that have not ended are undone; completed moves stay."""
     if not broker.decommissioning:
         return ControllerResult()
     records: list[Record] = [DecommissionRecord(node_id=broker.node_id, decommissioning=False)]
@@ -50,13 +50,13 @@ def _cancel(view: MetadataDelta, settings: ControllerSettings, broker: BrokerIma
         if broker.node_id in partition.removing_replicas:
             try:
                 records.extend(reassign(view, settings, topic, number, _before(partition, broker.node_id)))
-            except BarnabasError:  # nobody of the old replicas is in sync: this one has to go on
+            except BarnabasError:  # none of the old replicas is in sync: this move must continue
                 continue
     return ControllerResult(records=tuple(records), atomic=False)
 
 
 def _before(partition: PartitionImage, node_id: int) -> tuple[int, ...]:
-    """The replicas before the move, at their old places where it was a plan of ours: one for one."""
+    """The replicas before the move, at their old positions if `rebalance_plan` made the move (one for one)."""
     if len(partition.adding_replicas) != 1 or partition.removing_replicas != (node_id,):
         return ()
     (heir,) = partition.adding_replicas
@@ -64,7 +64,7 @@ def _before(partition: PartitionImage, node_id: int) -> tuple[int, ...]:
 
 
 def next_moves(view: MetadataDelta, settings: ControllerSettings) -> tuple[Record, ...]:
-    """The next reassignments (and slots) of brokers that are leaving; () where enough is under way, or nothing is left."""
+    """The next reassignments (and slots) of brokers that are leaving; () if enough moves are in progress, or nothing is left."""
     records: list[Record] = []
     for broker in view.brokers().values():
         if broker.decommissioning:
@@ -82,7 +82,7 @@ def _moves_of(view: MetadataDelta, settings: ControllerSettings, node_id: int) -
             held += 1
             under_way += node_id in partition.removing_replicas
     limit = min(held, MAX_MOVES_UNDER_WAY) - under_way
-    if limit > 0:  # a plan looks at every partition there is
+    if limit > 0:  # a plan reads every partition of the cluster
         yield from _records(view, settings, plan_drain(_placed(view), _racks(view), leaving=node_id, limit=limit))
 
 
@@ -107,7 +107,7 @@ def _records(view: MetadataDelta, settings: ControllerSettings, moves: tuple[Mov
         assert topic is not None
         try:
             yield from reassign(view, settings, topic, move.topic_partition.partition, move.replicas)
-        except BarnabasError:  # none of those who stay is in sync yet: at a later tick
+        except BarnabasError:  # none of the remaining replicas is in sync yet: try at a later tick
             continue
 
 
@@ -136,12 +136,12 @@ def _check_enough_remain(view: MetadataDelta, leaving: BrokerImage) -> None:
         if leaving.node_id in replicas and len(replicas) > len(remaining):
             raise InvalidReplicationFactorError(
                 f"broker {leaving.node_id} cannot leave: {topic.name}-{number} has {len(replicas)} replicas, and only "
-                f"{len(remaining)} brokers would remain; add a broker first, or give the topic fewer replicas"
+                f"{len(remaining)} brokers would remain; add a broker first, or reduce the replicas of the topic"
             )
 
 
 def _racks(view: MetadataDelta) -> dict[int, str | None]:
-    """Brokers that may get replicas."""
+    """The racks of brokers that may get replicas."""
     return {
         broker.node_id: broker.rack
         for broker in view.brokers().values()

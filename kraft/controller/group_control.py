@@ -1,7 +1,7 @@
-"""Coordinator slots: who coordinates the groups of a slot, and whose group records are taken.
+"""Coordinator slots: which broker coordinates the groups of a slot, and whose group records are accepted.
 
-A slot with groups moves only when its coordinator is fenced, drained, restarted or removed, so other brokers coming and
-going move no group. A slot that never held a group moves freely, which is how the slots of a young cluster spread.
+A slot with groups moves only if its coordinator is fenced, drained, restarted or removed, so other brokers that join or leave
+move no group. A slot that never had a group moves freely, so the slots of a new cluster spread.
 """
 
 from collections import Counter
@@ -17,13 +17,13 @@ from ..metadata.image import NO_COORDINATOR, SLOT_COUNT
 from ..metadata.records import Record, SlotRecord, StagedDecisionRecord, UnknownRecordError
 from ..metadata.requests import AppendGroupRecords, GroupRecordsAppended, RenewSlot, SlotAppend, SlotRefusal
 
-MAX_GROUP_RECORDS_PER_REQUEST = 10_000  # of all slots of a broker: far more than a few milliseconds of commits
+MAX_GROUP_RECORDS_PER_REQUEST = 10_000  # of all slots of a broker: far more than the commits of a few milliseconds
 
 
 def slot_moves(view: MetadataDelta, *, active: frozenset[int]) -> tuple[SlotRecord, ...]:
     """Give every slot whose coordinator is not active, or is leaving, to the active broker with the fewest slots.
 
-    With nobody active the slot is orphaned by a record too: its coordinator epoch must end with its coordinator, because a
+    If no broker is active, the slot is also orphaned by a record: its coordinator epoch must end with its coordinator, because a
     broker that comes back does not know what its former process had in flight.
     """
     eligible = _eligible(view, active)
@@ -41,7 +41,7 @@ def slot_moves(view: MetadataDelta, *, active: frozenset[int]) -> tuple[SlotReco
 
 
 def balancing_moves(view: MetadataDelta, *, occupied: Container[int]) -> tuple[SlotRecord, ...]:
-    """Move slots that never held a group from brokers with the most slots to those with the fewest."""
+    """Move slots that never had a group from brokers with the most slots to those with the fewest."""
     counts = _slot_counts(view, _eligible(view, view.active_brokers()))
     moves = []
     for number in range(SLOT_COUNT):
@@ -57,9 +57,9 @@ def balancing_moves(view: MetadataDelta, *, occupied: Container[int]) -> tuple[S
 
 
 def append_records(view: MetadataDelta, request: AppendGroupRecords) -> ControllerResult:
-    """Take the records of every slot as they are, if the broker is its coordinator still. Each slot by itself."""
+    """Accept the records of every slot unchanged, if the broker is still its coordinator. Slots are independent."""
     if len({item.slot for item in request.slots}) != len(request.slots):
-        raise InvalidRequestError("a slot stands twice in one append of group records")
+        raise InvalidRequestError("a slot is given twice in one append of group records")
     records: list[Record] = []
     refused: list[SlotRefusal] = []
     for item in request.slots:
@@ -68,7 +68,9 @@ def append_records(view: MetadataDelta, request: AppendGroupRecords) -> Controll
         except BarnabasError as error:
             refused.append(SlotRefusal(slot=item.slot, error=int(error.code), message=error.message))
     if len(records) > MAX_GROUP_RECORDS_PER_REQUEST:
-        raise InvalidRequestError(f"{len(records)} group records at a time; {MAX_GROUP_RECORDS_PER_REQUEST} at most")
+        raise InvalidRequestError(
+            f"{len(records)} group records in one request; at most {MAX_GROUP_RECORDS_PER_REQUEST} are allowed"
+        )
     told = tuple(refused)
     return ControllerResult(
         records=tuple(records), respond=lambda index, image: GroupRecordsAppended(refused=told, offset=index)
@@ -88,7 +90,7 @@ def _records_of_slot(view: MetadataDelta, node_id: int, item: SlotAppend) -> tup
 
 
 def renew_slot(view: MetadataDelta, request: RenewSlot) -> ControllerResult:
-    """Give the same coordinator a newer epoch; nothing to do when it has one already."""
+    """Give the same coordinator a newer epoch; no records if it has one already."""
     if not 0 <= request.slot < SLOT_COUNT:
         raise InvalidRequestError(f"there is no slot {request.slot}; slots are 0 to {SLOT_COUNT - 1}")
     slot = view.slot(request.slot)
@@ -106,7 +108,7 @@ def _checked_records(item: SlotAppend) -> tuple[Record, ...]:
         raise InvalidRequestError(str(error)) from error
     for record in records:
         if not isinstance(record, GROUP_RECORDS):
-            raise InvalidRequestError(f"{type(record).__name__} is no record of a group")
+            raise InvalidRequestError(f"{type(record).__name__} is not a record of a group")
         if record.slot != item.slot or record.coordinator_epoch != item.coordinator_epoch:
             raise InvalidRequestError(
                 f"a record of slot {record.slot} in epoch {record.coordinator_epoch} came with a request for slot "
@@ -114,13 +116,13 @@ def _checked_records(item: SlotAppend) -> tuple[Record, ...]:
             )
         if isinstance(record, StagedDecisionRecord) and not 0 <= record.part < record.part_count <= MAX_STAGED_PARTS:
             raise InvalidRequestError(
-                f"part {record.part} of {record.part_count} of a decision; it has at most {MAX_STAGED_PARTS}"
+                f"part {record.part} of {record.part_count} of a decision; at most {MAX_STAGED_PARTS} are allowed"
             )
     return records
 
 
 def _eligible(view: MetadataDelta, active: frozenset[int]) -> frozenset[int]:
-    """Who may coordinate: a broker that is leaving only while there is nobody else."""
+    """Brokers that may coordinate: a leaving broker only if there is no other."""
     staying = frozenset(node_id for node_id in active if not view.is_decommissioning(node_id))
     return staying or active
 

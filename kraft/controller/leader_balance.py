@@ -1,9 +1,9 @@
-"""Leaderships go home to preferred replicas: soon when a broker has returned, and at intervals where much has piled up.
+"""Leaderships return to preferred replicas: soon after a broker has returned, and periodically if the imbalance is large.
 
-A failure leaves the leaderships of a broker on the others. When it is back and in sync, they return in small batches, half
-a second apart, because each move costs its clients a moment. What an operator has moved on purpose stays until Kafka's
-rule takes it: at every `leader.imbalance.check.interval.seconds`, brokers that lack more than
-`leader.imbalance.per.broker.percentage` of what prefers them get it back.
+A failure moves the leaderships of a broker to the others. When it is back and in sync, they return in small batches, half a
+second apart, because each move interrupts clients for a moment. A leadership that an operator has moved on purpose stays until
+Kafka's rule applies: at every `leader.imbalance.check.interval.seconds`, brokers that lack more than
+`leader.imbalance.per.broker.percentage` of their preferred leaderships get them back.
 """
 
 from collections import Counter
@@ -19,16 +19,17 @@ from ..metadata.image import PartitionImage, TopicImage
 from ..metadata.records import BrokerChangeRecord, PartitionChangeRecord, Record
 from .replication_control import full_brokers, led_by_record
 
-# A broker that catches up for longer than this gets its leaderships by the ordinary rule.
+# A broker that needs more time than this to catch up gets its leaderships by the ordinary rule.
 MAX_RETURN_MS = 10 * 60_000
 
 
 class LeaderBalance:
-    """Decides on leaders that go home. Its own state is soft: who has returned since this controller took over."""
+    """Decides on leaderships that return. Its own state is soft: the brokers that have returned since this controller took
+    over."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
-        self._returned: dict[int, int | None] = {}  # broker -> when it was first looked at
+        self._returned: dict[int, int | None] = {}  # broker -> the time of its first check
 
     def restart(self) -> None:
         self._returned = {}
@@ -41,7 +42,7 @@ class LeaderBalance:
                 self._returned[record.node_id] = None
 
     def returned_leaders(self, view: MetadataDelta, now_ms: int) -> tuple[PartitionChangeRecord, ...]:
-        """A batch of leaderships of brokers that have returned; a broker is done with when none is left elsewhere."""
+        """A batch of leaderships of brokers that have returned; a broker is finished when no other broker has one."""
         if not self._returned:
             return ()
         for node_id, since_ms in list(self._returned.items()):
@@ -64,7 +65,7 @@ class LeaderBalance:
         return tuple(records)
 
     def preferred_leaders(self, view: MetadataDelta) -> tuple[PartitionChangeRecord, ...]:
-        """Lead partitions back to their first replica where it is in sync; a limited number at a time."""
+        """Lead partitions back to their first replica if it is in sync; a limited number at a time."""
         active = view.active_brokers() - full_brokers(view)
         preferring: Counter[int] = Counter()
         for topic in view.topics():

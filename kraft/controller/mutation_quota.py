@@ -1,9 +1,9 @@
 """How fast partitions are created and deleted: a token for each, as in Kafka's controller mutation quota (KIP-599). Pure.
 
 Each of them costs every broker a millisecond of its loop and a few files, and the quorum's thread a decision and a commit.
-Without a bound one request (Metadata with thousands of unknown names, CreateTopics) kept all of them busy for seconds.
-A request is taken whole as long as there is a token left, so that a topic of any allowed size can be made; the ones behind it
-wait until its tokens have come back.
+Without a limit, one request (Metadata with thousands of unknown names, CreateTopics) kept all of them busy for seconds. A request
+is accepted as a whole if there is a token left, so that a topic of any allowed size can be created; later requests wait until its
+tokens have been refilled.
 """
 
 from typing import Final
@@ -11,11 +11,11 @@ from typing import Final
 from barnabas.log.vocabulary.errors import ThrottlingQuotaExceededError
 
 PARTITIONS_PER_S: Final = 250  # a quarter of a second of each broker's loop in a second
-BURST_PARTITIONS: Final = 2_500  # ten seconds of it: deployments make their topics together
+BURST_PARTITIONS: Final = 2_500  # ten seconds of it: deployments create their topics together
 
 
 class MutationQuota:
-    """Invariant: tokens <= BURST_PARTITIONS; below zero, a large request has been taken."""
+    """Invariant: tokens <= BURST_PARTITIONS; below zero after a large request."""
 
     def __init__(self) -> None:
         self._tokens = float(BURST_PARTITIONS)

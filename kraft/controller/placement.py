@@ -1,8 +1,8 @@
-"""Where the replicas of new partitions go: striped over the brokers, apart by racks, never two on one broker.
+"""Placement of the replicas of new partitions: striped over the brokers, spread over racks, never two on one broker.
 
-Within one request every broker leads, and holds, as many partitions as any other (give or take one); ties go to brokers
-that lead less in the whole cluster, then round from a random start. Balance within the topic comes first on purpose: a
-broker that was just added must not become the leader of everything that is created from then on.
+Within one request, every broker leads, and has, as many partitions as any other (plus or minus one); ties go to brokers that lead
+less in the whole cluster, then round-robin from a random start. Balance within the topic comes first on purpose: a new broker
+must not become the leader of everything that is created from then on.
 """
 
 import random
@@ -15,7 +15,7 @@ from barnabas.log.vocabulary.errors import InvalidReplicationFactorError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementBroker:
-    """A registered broker. One that is not active holds replicas only where there are not enough others."""
+    """A registered broker. One that is not active gets replicas only if there are not enough others."""
 
     node_id: int
     rack: str | None
@@ -70,8 +70,8 @@ class _Stripe:
         return self._leads[broker.node_id], self._leader_counts.get(broker.node_id, 0), self._holds[broker.node_id]
 
     def _follower_order(self, place: int, broker: PlacementBroker, racks: Counter[str | None]) -> tuple[int, ...]:
-        # The distance moves on with every partition, and once more with every round: when a leader dies, its partitions
-        # shall find their next leaders on all the others.
+        # The distance changes with every partition, and once more with every round: when a leader dies, its partitions should
+        # find their next leaders on all other brokers.
         shift = self._placed + self._placed // len(self._brokers)
         distance = (place - shift) % len(self._brokers)
         return not broker.active, racks[broker.rack], self._holds[broker.node_id], distance

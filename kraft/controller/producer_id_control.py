@@ -1,4 +1,4 @@
-"""Producer ids: each broker gets blocks of its own, so that no id is ever given out twice in the life of a cluster."""
+"""Producer ids: each broker gets its own blocks, so that no id is assigned twice in the lifetime of a cluster."""
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
 
@@ -16,7 +16,7 @@ def allocate(view: MetadataDelta, request: AllocateProducerIds) -> ControllerRes
     check_broker_epoch(view, request.node_id, request.broker_epoch)
     first = view.next_producer_id
     if first > _MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
-        raise InvalidRequestError("all producer ids of this cluster have been given out")
+        raise InvalidRequestError("all producer ids of this cluster have been assigned")
     return ControllerResult(
         records=(ProducerIdsRecord(next_producer_id=first + PRODUCER_ID_BLOCK_SIZE),),
         respond=answer(ProducerIdBlock(first=first, count=PRODUCER_ID_BLOCK_SIZE)),

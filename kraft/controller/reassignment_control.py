@@ -1,8 +1,8 @@
 """Replicas of a partition move to other brokers (KIP-455): first the new ones are added, then the old ones leave.
 
-It ends by itself in `partition_change.complete_reassignment`, when the leader proposes an ISR that holds everybody added.
-How fast the new ones may copy is the brokers' business (net/logs/replication_throttle); a throttle that was given for moves is a
-configuration of all brokers, and is taken away here when the last move has ended.
+It ends in `partition_change.complete_reassignment`, when the leader proposes an ISR with all added replicas. Brokers limit how
+fast the new replicas copy (net/logs/replication_throttle); a throttle for moves is a configuration of all brokers, and is removed
+here when the last move has ended.
 """
 
 from msgspec.structs import replace
@@ -34,7 +34,7 @@ def assign_replicas(
 def reassign(
     view: MetadataDelta, settings: ControllerSettings, topic: TopicImage, number: int, replicas: tuple[int, ...]
 ) -> tuple[PartitionChangeRecord, ...]:
-    """The record that begins, changes or cancels the reassignment of one partition; () when nothing is left to do."""
+    """The record that begins, changes or cancels the reassignment of one partition; () if nothing is left to do."""
     partition = topic.partitions[number]
     name = f"{topic.name}-{number}"
     if replicas:
@@ -42,7 +42,7 @@ def reassign(
             raise InvalidReplicaAssignmentError(f"{len(replicas)} replicas; at most {MAX_REPLICATION_FACTOR}")
         check_replicas(view, replicas, held=partition.replicas)
     elif not partition.is_moving:
-        raise NoReassignmentInProgressError(f"no reassignment of {name} is under way")
+        raise NoReassignmentInProgressError(f"no reassignment of {name} is in progress")
     planned = _planned(partition, replicas)
     isr = tuple(replica for replica in partition.isr if replica in planned.replicas)
     if partition.isr and not isr:
@@ -59,27 +59,27 @@ def reassign(
 
 
 def _check_copies(partition: PartitionImage, planned: PartitionImage, rules: ElectionRules, name: str) -> None:
-    """A replica that is dropped at once takes its copy of acknowledged records with it, and min.insync.replicas promises how
-    many copies there are. The ISR and the ELR are the replicas that surely have all of them."""
+    """A replica that is dropped at once removes its copy of acknowledged records, and min.insync.replicas guarantees a number of
+    copies. Only the replicas of the ISR and the ELR certainly have all of these records."""
     holders = {*partition.isr, *partition.eligible_leader_replicas}
     kept = holders.intersection(planned.replicas)
     if kept != holders and len(kept) < min(rules.min_insync_replicas, len(planned.replicas), len(holders)):
         raise InvalidReplicaAssignmentError(
-            f"{name} would keep its acknowledged records on {sorted(kept)} only, where min.insync.replicas is "
+            f"{name} would keep its acknowledged records on {sorted(kept)} only, but min.insync.replicas is "
             f"{rules.min_insync_replicas}: {sorted(holders - kept)} would be dropped. Wait until more of "
             f"{planned.replicas} are in sync, or let the reassignment end"
         )
 
 
 def throttle_records(view: MetadataDelta, bytes_per_s: int) -> tuple[ConfigRecord, ...]:
-    """Set the throttle of all moves, where one is wanted and it is another one."""
+    """Set the throttle of all moves, if one is given and it differs from the current one."""
     if bytes_per_s <= 0 or view.broker_config(CLUSTER_DEFAULT).get(REASSIGNMENT_THROTTLE) == str(bytes_per_s):
         return ()
     return (_throttle_record(str(bytes_per_s)),)
 
 
 def end_throttle(view: MetadataDelta) -> tuple[ConfigRecord, ...]:
-    """Take the throttle away when nothing moves any more and no broker is being emptied."""
+    """Remove the throttle if no reassignment is in progress and no broker is being emptied."""
     if REASSIGNMENT_THROTTLE not in view.broker_config(CLUSTER_DEFAULT):
         return ()
     leaving = frozenset(broker.node_id for broker in view.brokers().values() if broker.decommissioning)
@@ -95,7 +95,7 @@ def _throttle_record(value: str | None) -> ConfigRecord:
 
 
 def _planned(partition: PartitionImage, target: tuple[int, ...]) -> PartitionImage:
-    """Replicas that an earlier reassignment was still adding are dropped at once unless the new one wants them too."""
+    """Replicas that an earlier reassignment was still adding are dropped at once unless the new one includes them."""
     original = tuple(replica for replica in partition.replicas if replica not in partition.adding_replicas)
     goal = target or original
     leaving = tuple(replica for replica in original if replica not in goal)

@@ -1,8 +1,8 @@
-"""Which replicas move where when a broker leaves or a new one comes. Pure: partitions and brokers in, moves out.
+"""Plans the moves of replicas when a broker leaves or a new one joins. Pure: partitions and brokers in, moves out.
 
-Both plans move as little as they can. A move replaces one replica by another at the same place in the list, so that the
-order of preference, and with it the balance of leaders, stays what it was. Never two replicas of a partition on one broker;
-a move never puts more replicas of a partition into one rack than it must.
+Both plans move as few replicas as possible. A move replaces one replica by another at the same position in the list, so that the
+order of preference, and with it the balance of leaders, does not change. A broker never gets two replicas of a partition; a move
+never puts more replicas of a partition into one rack than necessary.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedPartition:
-    """Where a partition is, or will be when its present reassignment has ended; the preferred leader first."""
+    """The replicas of a partition, or those after its current reassignment; the preferred leader first."""
 
     topic_partition: TopicPartition
     replicas: tuple[int, ...]
@@ -23,11 +23,11 @@ class PlacedPartition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     topic_partition: TopicPartition
-    replicas: tuple[int, ...]  # that it shall have in the end
+    replicas: tuple[int, ...]  # after the move
 
 
 class ReplicaCounts:
-    """How many replicas, and how many preferred leaders, each broker has while a plan is made."""
+    """The numbers of replicas and preferred leaders of each broker while a plan is made."""
 
     def __init__(self, partitions: Iterable[PlacedPartition], brokers: Iterable[int]) -> None:
         self.replicas: Counter[int] = Counter(dict.fromkeys(brokers, 0))
@@ -47,10 +47,10 @@ class ReplicaCounts:
 def plan_drain(
     partitions: Sequence[PlacedPartition], racks: Mapping[int, str | None], *, leaving: int, limit: int
 ) -> tuple[Move, ...]:
-    """Moves that take `leaving` out of at most `limit` partitions. `racks`: of the brokers that may receive, and of those
-    that hold replicas.
+    """Moves that remove `leaving` from at most `limit` partitions. `racks`: of the brokers that may get replicas, and of those
+    that have replicas.
 
-    A partition that no broker can take has no move: it is asked for again when the brokers have changed.
+    A partition that no broker can take has no move: the plan is made again when the brokers have changed.
     """
     receivers = [node_id for node_id in racks if node_id != leaving]
     counts = ReplicaCounts(partitions, receivers)
@@ -74,7 +74,7 @@ def _heir(
     racks: Mapping[int, str | None],
     counts: ReplicaCounts,
 ) -> int | None:
-    """Apart by racks first, then whoever has least; a preferred leader goes to whoever leads least."""
+    """Different racks first, then the broker with the fewest replicas; a preferred leader goes to the broker that leads least."""
     used = Counter(racks.get(replica) for replica in partition.replicas if replica != leaving)
     was_preferred = partition.replicas[0] == leaving
 
@@ -89,8 +89,8 @@ def _heir(
 def plan_fill(
     partitions: Sequence[PlacedPartition], racks: Mapping[int, str | None], *, newcomer: int
 ) -> tuple[Move, ...]:
-    """Moves that give `newcomer` as many replicas, and preferred leaderships, as the others have on average (rounded
-    down). Each is taken from the broker that has most of them at that moment."""
+    """Moves that give `newcomer` as many replicas, and preferred leaderships, as the others have on average (rounded down). Each
+    is taken from the broker that has the most at that moment."""
     givers = [node_id for node_id in racks if node_id != newcomer]
     counts = ReplicaCounts(partitions, racks)
     fair_replicas = sum(counts.replicas[node_id] for node_id in racks) // len(racks)
@@ -118,7 +118,7 @@ def _to_give(
     *,
     is_leader: bool,
 ) -> tuple[PlacedPartition, int] | None:
-    """A replica of the broker that has most of its kind, and more than the newcomer."""
+    """A replica of the broker that has the most of its kind, and more than the new broker."""
     held = counts.leaders if is_leader else counts.replicas
     for giver in sorted(givers, key=lambda node_id: (-held[node_id], node_id)):
         if held[giver] <= held[newcomer]:

@@ -1,4 +1,4 @@
-"""ISRs and leaders of partitions: what changes when brokers come and go, what leaders propose, what an operator asks.
+"""ISRs and leaders of partitions: changes when brokers join or leave, proposals of leaders, requests of operators.
 
 KIP-903 (broker epochs in ISR proposals), KIP-966 (eligible leader replicas), KIP-841 (fenced brokers are never in an ISR).
 The rules for one partition are in `partition_change`; topics come and go in `topic_control`, replicas in
@@ -60,7 +60,7 @@ def leader_counts(view: MetadataDelta) -> "Counter[int]":
 
 
 def full_brokers(view: MetadataDelta) -> frozenset[int]:
-    """Brokers with a full data folder: what they led was handed over, and does not come back before there is room."""
+    """Brokers with a full data folder: their leaderships were handed over, and do not return before there is space."""
     return frozenset(broker.node_id for broker in view.brokers().values() if broker.has_full_folder)
 
 
@@ -73,7 +73,7 @@ def find_partition(view: MetadataDelta, topic: str, number: int) -> tuple[TopicI
     image = view.topic(topic)
     partition = view.partition(TopicPartition(topic, number))
     if image is None or partition is None:
-        raise UnknownTopicOrPartitionError(f"there is no partition {topic}-{number}")
+        raise UnknownTopicOrPartitionError(f"partition {topic}-{number} does not exist")
     return image, partition
 
 
@@ -83,15 +83,15 @@ class ReplicationControl:
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
 
-    # --- brokers come and go -----------------------------------------------------------------------------------------
+    # --- brokers join and leave --------------------------------------------------------------------------------------
 
     def settle(
         self, view: MetadataDelta, *, active: frozenset[int], lost: frozenset[int] = frozenset()
     ) -> tuple[PartitionChangeRecord, ...]:
         """Bring every partition into a state that is valid for this set of active brokers.
 
-        The one rule for a broker that is fenced, unfenced, drained, removed or restarted: whoever is not active leaves the
-        ISRs, and a partition without a leader gets one where somebody can lead it.
+        The only rule for a broker that is fenced, unfenced, drained, removed or restarted: inactive brokers leave the ISRs, and a
+        partition without a leader gets one if there is a replica that can lead.
         """
         affected = list(_unsettled(view, active, lost))
         if not affected:
@@ -110,9 +110,9 @@ class ReplicationControl:
     def relieve_eligible(
         self, view: MetadataDelta, topic: TopicImage, *, min_insync_replicas: int
     ) -> tuple[PartitionChangeRecord, ...]:
-        """When min.insync.replicas changes: where the ISR suffices now, nobody outside of it stays eligible.
+        """When min.insync.replicas changes: if the ISR is large enough now, no replica outside of it stays eligible.
 
-        In the same batch as the change, because from then on the high watermark moves without them.
+        In the same batch as the change, because from then on the high watermark moves without these replicas.
         """
         rules = ElectionRules(active=view.active_brokers(), min_insync_replicas=min_insync_replicas)
         changes = (
@@ -127,7 +127,7 @@ class ReplicationControl:
     def alter_partition(self, view: MetadataDelta, request: AlterPartition) -> ControllerResult:
         check_broker_epoch(view, request.node_id, request.broker_epoch)
         if len(request.partitions) > MAX_PARTITIONS_PER_REQUEST:
-            raise InvalidRequestError(f"at most {MAX_PARTITIONS_PER_REQUEST} partitions can be altered at a time")
+            raise InvalidRequestError(f"at most {MAX_PARTITIONS_PER_REQUEST} partitions can be altered in one request")
         records: list[PartitionChangeRecord] = []
         answers: list[PartitionIsrAnswer] = []
         seen: set[tuple[str, int]] = set()
@@ -149,7 +149,7 @@ class ReplicationControl:
     ) -> tuple[PartitionChangeRecord, PartitionImage]:
         name = view.topic_name(proposal.topic_id)
         if name is None:
-            raise UnknownTopicIdError(f"there is no topic with the id {proposal.topic_id}")
+            raise UnknownTopicIdError(f"no topic has the id {proposal.topic_id}")
         topic, partition = find_partition(view, name, proposal.partition)
         _check_proposal(partition, node_id, proposal)
         _check_members(view, node_id, proposal.isr)
@@ -157,14 +157,14 @@ class ReplicationControl:
         rules = election_rules(view, self._settings, name, active=view.active_brokers())
         isr = tuple(member.node_id for member in proposal.isr)
         if set(isr) == set(partition.isr):
-            isr = partition.isr  # the order says nothing
+            isr = partition.isr  # the order has no meaning
         wanted = complete_reassignment(with_isr(partition, isr, rules), rules)
         if wanted.leader not in wanted.isr:
             wanted = elect(wanted, rules, leader_counts(view))
         record = difference(topic.topic_id, proposal.partition, partition, wanted)
         if record is None:
-            # A leader proposes the ISR as it is when it does not know what became of an earlier proposal: with a newer
-            # partition epoch every copy of that one is void, so its doubt ends.
+            # A leader proposes the unchanged ISR if it does not know the outcome of an earlier proposal: a newer partition epoch
+            # makes every copy of that proposal void, which resolves it.
             record = PartitionChangeRecord(topic_id=topic.topic_id, partition=proposal.partition, isr=partition.isr)
         return record, changed_partition(partition, record)
 
@@ -175,17 +175,17 @@ class ReplicationControl:
         check_broker_epoch(view, node_id, request.broker_epoch)
         name = view.topic_name(request.topic_id)
         if name is None:
-            raise UnknownTopicIdError(f"there is no topic with the id {request.topic_id}")
+            raise UnknownTopicIdError(f"no topic has the id {request.topic_id}")
         topic, partition = find_partition(view, name, request.partition)
         counts = node_id in partition.isr or node_id in partition.eligible_leader_replicas
         if not counts and partition.leader_epoch > request.leader_epoch:
-            return ControllerResult()  # a former copy of this request was taken
+            return ControllerResult()  # an earlier copy of this request was accepted
         rules = election_rules(
             view, self._settings, name, active=view.active_brokers() - {node_id}, lost=frozenset({node_id})
         )
         if not rules.active.intersection(partition.isr):
             raise EligibleLeadersNotAvailableError(
-                f"nobody but broker {node_id} is in sync for {name}-{request.partition}; bring another replica back first"
+                f"only broker {node_id} is in sync for {name}-{request.partition}; bring another replica back first"
             )
         wanted = elect(without_inactive(partition, rules), rules, leader_counts(view))
         record = difference(topic.topic_id, request.partition, partition, wanted)
@@ -233,21 +233,27 @@ def _unsettled(
 def _check_proposal(partition: PartitionImage, node_id: int, proposal: PartitionIsrProposal) -> None:
     isr = [member.node_id for member in proposal.isr]
     if proposal.leader_epoch > partition.leader_epoch or proposal.partition_epoch > partition.partition_epoch:
-        raise NotControllerError("the proposal knows newer epochs than this controller, which must have been replaced")
+        raise NotControllerError(
+            "the proposal has newer epochs than this controller, which has been replaced; retry with the new one"
+        )
     if proposal.leader_epoch < partition.leader_epoch:
-        raise FencedLeaderEpochError(f"leader epoch {proposal.leader_epoch} is over; now {partition.leader_epoch}")
+        raise FencedLeaderEpochError(
+            f"leader epoch {proposal.leader_epoch} has ended; it is now {partition.leader_epoch}"
+        )
     if node_id != partition.leader:
         raise InvalidRequestError(f"broker {node_id} does not lead the partition; broker {partition.leader} does")
     if proposal.partition_epoch < partition.partition_epoch:
         raise InvalidUpdateVersionError(
-            f"partition epoch {proposal.partition_epoch} is over; now {partition.partition_epoch}"
+            f"partition epoch {proposal.partition_epoch} has ended; it is now {partition.partition_epoch}"
         )
     if len(set(isr)) != len(isr) or not set(isr).issubset(partition.replicas) or node_id not in isr:
-        raise InvalidRequestError(f"{isr} is no in-sync replica set of {partition.replicas} that its leader is in")
+        raise InvalidRequestError(
+            f"{isr} is not a valid ISR: it must have the leader, and only replicas of {partition.replicas}"
+        )
 
 
 def _check_members(view: MetadataDelta, leader_id: int, members: tuple[IsrMember, ...]) -> None:
-    """KIP-903: only brokers that are active now, in the incarnation that the leader saw fetching."""
+    """KIP-903: only brokers that are active now, in the incarnation whose fetches the leader has seen."""
     for member in members:
         broker = view.broker(member.node_id)
         if broker is None or not broker.is_active:
@@ -262,11 +268,11 @@ def _check_members(view: MetadataDelta, leader_id: int, members: tuple[IsrMember
 def _check_disks(partition: PartitionImage, members: tuple[IsrMember, ...]) -> None:
     for member in members:
         if member.node_id in partition.offline_replicas:
-            raise IneligibleReplicaError(f"the disk of broker {member.node_id} has failed, as it has told us itself")
+            raise IneligibleReplicaError(f"the disk of broker {member.node_id} has failed, as the broker reported")
 
 
 def _outcome(node_id: int, decided: PartitionImage) -> ErrorCode:
-    """A proposal that ended a reassignment may have ended the proposer's leadership with it."""
+    """A proposal that ended a reassignment may also have ended the proposer's leadership."""
     return ErrorCode.NONE if decided.leader == node_id else ErrorCode.NEW_LEADER_ELECTED
 
 
@@ -302,7 +308,7 @@ def _chosen(
 
 
 def led_by_record(topic: TopicImage, number: int, partition: PartitionImage, leader: int) -> PartitionChangeRecord:
-    """Another leader, who is in sync."""
+    """Another leader, which is in sync."""
     record = difference(topic.topic_id, number, partition, led_by(partition, leader, Counter()))
     assert record is not None
     return record

@@ -1,10 +1,10 @@
-"""What brokers tell of their disks (KIP-112, KIP-858): replicas that are offline lead nothing and are in no ISR.
+"""Reports of brokers about their disks (KIP-112, KIP-858): offline replicas never lead and are in no ISR.
 
-Why the quorum holds the *replicas* and not the folder of each of them: only a failure makes a difference, and then the
-broker knows what the folder held. A start with a folder that cannot be read knows it too, without any list: whatever the
-cluster had assigned to the broker before, and no other folder has, is in that one (KIP-112's rule for `isNew`).
+The quorum has the *replicas* and not the folder of each replica, because only a failure makes a difference, and then the broker
+knows the content of the folder. A start with a folder that cannot be read knows it as well, without a list: replicas that the
+cluster had assigned to the broker before and that are in no other folder are in that one (KIP-112's rule for `isNew`).
 
-A report may be cut anywhere between its records: it is noted last, so its repetition does what is missing.
+The records of a report may be cut anywhere: the report is noted last, so its repetition completes it.
 """
 
 import dataclasses
@@ -32,17 +32,17 @@ from ..metadata.requests import ReportOfflineReplicas, TopicNumbers
 from ..metadata.topic_settings import election_rules
 from .replication_control import full_brokers, leader_counts
 
-MAX_TROUBLED_FOLDERS = 1_000  # nobody has so many disks; a stranger must not fill the image
+MAX_TROUBLED_FOLDERS = 1_000  # no broker has so many disks; a malicious client must not fill the image
 _Places = frozenset[tuple[str, int]]
 
 
 def report_storage(
     view: MetadataDelta, settings: ControllerSettings, request: ReportOfflineReplicas
 ) -> ControllerResult:
-    """Mark replicas as offline or online, with all that follows for leaders and ISRs."""
+    """Mark replicas as offline or online, with the consequences for leaders and ISRs."""
     broker = check_broker_epoch(view, request.node_id, request.broker_epoch)
     if request.report <= broker.storage_report:
-        return ControllerResult()  # a repetition, or one that a newer report has overtaken
+        return ControllerResult()  # a repetition, or overtaken by a newer report
     _check_size(request)
     noted = BrokerStorageRecord(
         node_id=request.node_id,
@@ -56,9 +56,9 @@ def report_storage(
 def _check_size(request: ReportOfflineReplicas) -> None:
     groups = (*request.offline, *request.lost, *request.hand_over)
     if sum(len(group.partitions) for group in groups) > MAX_PARTITIONS_PER_REQUEST:
-        raise InvalidRequestError(f"a report names at most {MAX_PARTITIONS_PER_REQUEST} partitions")
+        raise InvalidRequestError(f"a report can have at most {MAX_PARTITIONS_PER_REQUEST} partitions")
     if len(request.troubled_folders) > MAX_TROUBLED_FOLDERS:
-        raise InvalidRequestError(f"a broker has at most {MAX_TROUBLED_FOLDERS} data folders")
+        raise InvalidRequestError(f"a report can have at most {MAX_TROUBLED_FOLDERS} data folders")
 
 
 def _changes(
@@ -91,7 +91,7 @@ def _changes(
             wanted = elect(complete_reassignment(without_inactive(marked, rules), rules), rules, leaders)
             others = active - {node_id}
             if place in hand_over and hangs and node_id in wanted.isr and others.intersection(wanted.isr):
-                # Whoever flushes before it counts would wait for this disk, also behind another leader.
+                # A replica that must flush before it acknowledges would wait for this disk, also under another leader.
                 left = dataclasses.replace(rules, active=frozenset(others))
                 wanted = elect(without_inactive(wanted, left), left, leaders)
             elif place in hand_over and wanted.leader == node_id:
@@ -108,7 +108,7 @@ def _marked(partition: PartitionImage, node_id: int, *, is_offline: bool) -> Par
 
 
 def _handed_over(partition: PartitionImage, rules: ElectionRules, leaders: "Counter[int]") -> PartitionImage:
-    """Led by an in-sync replica that has room, if there is one: a leader that takes no writes still serves reads."""
+    """The partition led by an in-sync replica with free space, if there is one; otherwise the leader still serves reads."""
     able = rules.able(partition) - rules.full
     successor = next((node for node in partition.isr if node in able), None)
     return partition if successor is None else led_by(partition, successor, leaders)

@@ -1,4 +1,4 @@
-"""Topics: created, given more partitions, deleted. Names, limits and placement are checked here."""
+"""Topics: created, extended by partitions, deleted. Names, limits and placement are checked here."""
 
 import random
 import re
@@ -37,13 +37,13 @@ from .replication_control import leader_counts
 
 _Assignment = tuple[tuple[int, ...], ...]
 _TOPIC_ID = re.compile("[0-9a-f]{32}")
-_REQUEST_DIGITS = 16  # of a topic's id: 64 bits, which tell two requests for one name from each other
+_REQUEST_DIGITS = 16  # of a topic's id: 64 bits, which distinguish two requests for one name
 _DEFAULT_REPLICATION_FACTOR = 3  # survives one broker with min.insync.replicas=2; Kafka's usual choice for production
-_MAX_NAME_VARIANTS = 64  # from here on it is quicker to look at all names than at all spellings of this one
+_MAX_NAME_VARIANTS = 64  # above this, checking all names is faster than checking all variants of this one
 
 
 class TopicControl:
-    """Decides on topics. The only randomness is the injected one: topic ids, and where a stripe begins."""
+    """Decides on topics. The only randomness is the injected one: topic ids, and the start of a stripe."""
 
     def __init__(self, settings: ControllerSettings, rng: random.Random, configurations: ConfigurationControl) -> None:
         self._settings = settings
@@ -53,9 +53,9 @@ class TopicControl:
     def create(self, view: MetadataDelta, request: CreateTopic) -> ControllerResult:
         # The id becomes part of the names of folders.
         if request.topic_id and _TOPIC_ID.fullmatch(request.topic_id) is None:
-            raise InvalidRequestError(f"{request.topic_id!r} cannot be the id of a topic: give 32 hexadecimal digits")
+            raise InvalidRequestError(f"{request.topic_id!r} is not a valid topic id: use 32 hexadecimal digits")
         made = view.topic(request.name)
-        if made is not None and _is_of(request, made.topic_id):  # a repetition: the answer got lost
+        if made is not None and _is_of(request, made.topic_id):  # a repetition: the response was lost
             return ControllerResult(
                 respond=_created(made.name, made.topic_id, tuple(partition.replicas for partition in made.partitions))
             )
@@ -82,7 +82,7 @@ class TopicControl:
     def delete(self, view: MetadataDelta, request: DeleteTopic) -> ControllerResult:
         name = view.topic_name(request.topic_id) if request.topic_id else request.name
         if name is None:
-            raise UnknownTopicIdError(f"there is no topic with the id {request.topic_id}")
+            raise UnknownTopicIdError(f"no topic has the id {request.topic_id}")
         topic = _existing(view, name)
         return ControllerResult(records=(RemoveTopicRecord(topic_id=topic.topic_id),))
 
@@ -97,7 +97,7 @@ class TopicControl:
         _check_partition_count(added)
         if request.assignment and len(request.assignment) != added:
             raise InvalidReplicaAssignmentError(
-                f"{added} partitions are new, but the assignment names {len(request.assignment)}"
+                f"{added} partitions are new, but the assignment has {len(request.assignment)}"
             )
         _check_total(view, added)
         factor = len(topic.partitions[0].replicas) - len(topic.partitions[0].adding_replicas)
@@ -115,13 +115,11 @@ class TopicControl:
             _check_partition_count(count)
             return self._placed(view, count, self._replication_factor(view, request.replication_factor))
         if request.partition_count not in (-1, len(request.assignment)):
-            raise InvalidRequestError(
-                "give a number of partitions or an assignment, not two that contradict each other"
-            )
+            raise InvalidRequestError("the number of partitions contradicts the assignment; give only one of them")
         _check_partition_count(len(request.assignment))
         factor = len(request.assignment[0])
         if request.replication_factor not in (-1, factor):
-            raise InvalidRequestError("give a replication factor or an assignment, not two that contradict each other")
+            raise InvalidRequestError("the replication factor contradicts the assignment; give only one of them")
         _check_assignment(view, request.assignment, factor)
         return request.assignment
 
@@ -132,7 +130,9 @@ class TopicControl:
         if factor == -1:
             factor = max(1, min(_DEFAULT_REPLICATION_FACTOR, len(view.active_brokers())))
         if not 1 <= factor <= MAX_REPLICATION_FACTOR:
-            raise InvalidReplicationFactorError(f"replication factor {factor}; use 1 to {MAX_REPLICATION_FACTOR}")
+            raise InvalidReplicationFactorError(
+                f"the replication factor cannot be {factor}; use 1 to {MAX_REPLICATION_FACTOR}"
+            )
         return factor
 
     def _placed(self, view: MetadataDelta, count: int, factor: int) -> _Assignment:
@@ -150,10 +150,10 @@ class TopicControl:
         )
 
     def _fresh_topic_id(self, view: MetadataDelta, request: CreateTopic) -> str:
-        """The first half is what the request has drawn, the second is drawn here.
+        """The first half comes from the request, the second half is drawn here.
 
-        The first half makes a repetition find what its first copy has made. The second keeps a late repetition, behind the
-        deletion of that topic, from making a topic with the id of the deleted one: brokers would take its records for theirs.
+        The first half lets a repetition find the topic that its first copy created. The second half prevents a late repetition,
+        after the deletion of that topic, from creating a topic with the id of the deleted one: brokers would serve its records.
         """
         while True:  # ends: a random number of 64 bits is hardly ever taken, let alone twice
             drawn = new_topic_id(self._rng)
@@ -173,7 +173,7 @@ def _is_of(request: CreateTopic, topic_id: str) -> bool:
 def _existing(view: MetadataDelta, name: str) -> TopicImage:
     topic = view.topic(name)
     if topic is None and name in INTERNAL_TOPICS:
-        raise InvalidTopicError(f"{name} belongs to the cluster itself: it is read, and nothing else")
+        raise InvalidTopicError(f"{name} is an internal topic, which can only be read")
     if topic is None:
         raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
     return topic
@@ -184,11 +184,11 @@ def _check_new_name(view: MetadataDelta, name: str) -> None:
     if view.topic(name) is not None or name == CONSUMER_OFFSETS_TOPIC:
         raise TopicAlreadyExistsError(f"topic {name!r} exists already")
     if name in INTERNAL_TOPICS:
-        raise InvalidTopicError(f"the name {name!r} is reserved for the cluster itself")
+        raise InvalidTopicError(f"the name {name!r} is reserved for internal topics; use another name")
     twin = _colliding(view, name)
     if twin is not None:
         raise InvalidTopicError(
-            f"topic {name!r} collides with {twin!r}: `.` and `_` are the same letter in names of metrics"
+            f"topic {name!r} collides with {twin!r}: `.` and `_` are the same character in metric names; use another name"
         )
 
 
@@ -204,13 +204,17 @@ def _colliding(view: MetadataDelta, name: str) -> str | None:
 
 def _check_partition_count(count: int) -> None:
     if not 1 <= count <= MAX_PARTITIONS_PER_REQUEST:
-        raise InvalidPartitionsError(f"{count} partitions; use 1 to {MAX_PARTITIONS_PER_REQUEST} in one request")
+        raise InvalidPartitionsError(
+            f"the number of partitions cannot be {count}; use 1 to {MAX_PARTITIONS_PER_REQUEST} in one request"
+        )
 
 
 def _check_total(view: MetadataDelta, added: int) -> None:
     total = added + sum(len(topic.partitions) for topic in view.topics())
     if total > MAX_PARTITIONS_PER_CLUSTER:
-        raise InvalidPartitionsError(f"the cluster would have {total} partitions; {MAX_PARTITIONS_PER_CLUSTER} at most")
+        raise InvalidPartitionsError(
+            f"the cluster would have {total} partitions; at most {MAX_PARTITIONS_PER_CLUSTER} are allowed"
+        )
 
 
 def _check_assignment(view: MetadataDelta, assignment: _Assignment, factor: int) -> None:
@@ -227,8 +231,8 @@ def _check_assignment(view: MetadataDelta, assignment: _Assignment, factor: int)
 
 
 def check_replicas(view: MetadataDelta, replicas: tuple[int, ...], *, held: tuple[int, ...] = ()) -> None:
-    """Raises InvalidReplicaAssignmentError unless these are different, registered brokers that stay; those that hold a
-    replica already (`held`) may also be on their way out."""
+    """Raises InvalidReplicaAssignmentError unless these are different, registered brokers that stay; brokers that have a replica
+    already (`held`) may be leaving."""
     twice = [node_id for node_id, times in Counter(replicas).items() if times > 1]
     if twice:
         raise InvalidReplicaAssignmentError(f"broker {twice[0]} would hold two replicas of one partition: {replicas}")
@@ -251,7 +255,7 @@ def _partition_records(
 
 
 def _new_partition(topic_id: str, number: int, replicas: tuple[int, ...], active: frozenset[int]) -> PartitionRecord:
-    """An empty log is in sync everywhere; whoever is not active comes into the ISR by fetching."""
+    """An empty log is in sync everywhere; inactive brokers join the ISR by fetching."""
     isr = tuple(replica for replica in replicas if replica in active)
     return PartitionRecord(
         topic_id=topic_id,
@@ -265,7 +269,7 @@ def _new_partition(topic_id: str, number: int, replicas: tuple[int, ...], active
 
 
 def changed_partitions(view: MetadataDelta, records: Iterable[Record]) -> int:
-    """How many partitions these records make, or remove from the view."""
+    """The number of partitions that these records create, or remove from the view."""
     count = 0
     for record in records:
         if isinstance(record, PartitionRecord):

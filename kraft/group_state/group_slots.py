@@ -1,9 +1,9 @@
 """The state of consumer groups and their offsets, by coordinator slot: what `__consumer_offsets` is to Kafka.
 
-It lies beside the metadata image, because it changes with every commit. `SlotState` is one slot and knows how to
-replay a record; the quorum's state (`GroupSlots`, on every voter) and a coordinator's own working copy use the same
-class, so that they cannot differ. Decisions are made in `consumer_groups`; nothing here decides, and nothing here
-raises: what makes no sense (a member of a group that does not exist) is passed over in the same way everywhere.
+It is separate from the metadata image, because it changes with every commit. `SlotState` is one slot and replays records; the
+quorum's state (`GroupSlots`, on every voter) and a coordinator's own working copy use the same class, so that they cannot differ.
+Decisions are made in `consumer_groups`; nothing here decides, and nothing here raises: invalid records (a member of a group that
+does not exist) are ignored in the same way everywhere.
 
 Groups, members and assignments are kept as the frozen records that made them, with the coordinator epoch stripped, so
 that a slot that was rebuilt from a snapshot equals one that was replayed from the beginning. Offsets are plain tuples
@@ -48,8 +48,8 @@ OffsetValue = tuple[int, int, str, int, int]
 SlotStateRecord = AnyGroupRecord
 
 CLASSIC_PROTOCOL = "classic"
-MAX_KEPT_RESETS = 10  # of a group: what `group seek --undo` can take back
-MAX_KEPT_RESET_OFFSETS = 20_000  # of a group, in all its kept resets; the newest one is kept whatever its size
+MAX_KEPT_RESETS = 10  # of a group: those that `group seek --undo` can undo
+MAX_KEPT_RESET_OFFSETS = 20_000  # of a group, in all its kept resets; the newest one is always kept
 MAX_STAGED_PARTS = 32  # of one decision: 28 MiB, and fewer records than a quorum index has log offsets
 MAX_OFFSET_BATCH_BYTES = 32 * 1024  # of a snapshot: well below a chunk
 _OFFSET_BYTES = 64  # of an offset without its texts
@@ -57,17 +57,17 @@ _STRIPPED = 0  # the coordinator epoch of a record that is kept as state
 
 
 def slot_of(group_id: str) -> int:
-    """The slot of a group: murmur2 of its id, fixed for ever.
+    """The slot of a group: murmur2 of its id, which never changes.
 
-    Kafka takes Java's `String.hashCode` (`Utils.abs(groupId.hashCode()) % partitions`), so a tool that computes the partition of
-    `__consumer_offsets` by itself looks at another one. Clients and tools ask FindCoordinator, and read a group's offsets by
-    OffsetFetch; both are answered right. Another hash would move the groups of every folder that exists.
+    Kafka uses Java's `String.hashCode` (`Utils.abs(groupId.hashCode()) % partitions`), so a tool that computes the partition of
+    `__consumer_offsets` itself gets another one. Clients and tools use FindCoordinator, and read a group's offsets by
+    OffsetFetch; both give the correct result. Another hash would move the groups of every existing folder.
     """
     return murmur2_positive(group_id.encode()) % SLOT_COUNT
 
 
 def partition_keys(record: CurrentAssignmentRecord) -> Iterator[PartitionKey]:
-    """Every partition that nobody else may own while this assignment stands: assigned, or not let go yet."""
+    """Every partition that no other member may own while this assignment holds: assigned, or not released yet."""
     for owned in (record.assigned, record.pending_revocation):
         for item in owned:
             for partition in item.partitions:
@@ -83,17 +83,17 @@ class GroupState:
     targets: dict[str, TargetAssignmentRecord] = field(default_factory=dict)
     currents: dict[str, CurrentAssignmentRecord] = field(default_factory=dict)
     # Derived from `currents`: who owns a partition, assigned or pending revocation. At most one member does (the
-    # coordinator asserts it before it decides); a dict cannot even say otherwise.
+    # coordinator asserts it before it decides); a dict cannot represent anything else.
     owners: dict[PartitionKey, str] = field(default_factory=dict, compare=False)
     log_offset: int = field(default=NO_LOG_OFFSET, compare=False)  # of the newest group record
     members_version: int = field(default=0, compare=False)  # grows whenever a member comes, goes or changes
     holders: dict[str, str] = field(default_factory=dict, compare=False)  # derived from `members`: by instance id
-    # Derived from `currents`: how many there are of each (member epoch, state); none has 0.
+    # Derived from `currents`: the number of each (member epoch, state); no count is 0.
     steps: Counter[tuple[int, str]] = field(default_factory=Counter, compare=False)
 
     @property
     def is_classic(self) -> bool:
-        """Its members assign among themselves; nothing here computes a target for them."""
+        """Its members assign partitions themselves; no target is computed here."""
         return self.group.protocol == CLASSIC_PROTOCOL
 
     def copy(self) -> "GroupState":
@@ -154,14 +154,14 @@ class SlotState:
     """All groups and offsets of one slot, and the newest coordinator epoch that is known for it."""
 
     slot: int
-    coordinator_epoch: int = 0  # never goes back; a record of an older epoch is void
+    coordinator_epoch: int = 0  # never decreases; a record of an older epoch is void
     groups: dict[str, GroupState] = field(default_factory=dict)
     offsets: dict[str, dict[PartitionKey, OffsetValue]] = field(default_factory=dict)  # by group, none of them empty
     resets: dict[str, tuple[OffsetResetRecord, ...]] = field(default_factory=dict)  # by group, the oldest first
-    staged: tuple[StagedDecisionRecord, ...] = ()  # parts 0, 1, ... of a decision whose last part has not come yet
+    staged: tuple[StagedDecisionRecord, ...] = ()  # parts 0, 1, ... of a decision whose last part has not arrived yet
 
     def __eq__(self, other: object) -> bool:
-        """Of what is decided upon. A coordinator's own copy does not know where in the quorum's log its records stand."""
+        """Compares the state for decisions only: a coordinator's own copy does not know the log offsets of its records."""
         if not isinstance(other, SlotState):
             return NotImplemented
         mine = (self.slot, self.coordinator_epoch, self.groups, self.resets, self.staged)
@@ -183,8 +183,8 @@ class SlotState:
     def stage(self, record: StagedDecisionRecord) -> tuple[SlotStateRecord, ...]:
         """Keep a part of a decision; with the last one return all its records, to be replayed one by one.
 
-        A part that does not continue what is staged is passed over: its decision is void as a whole. Raises
-        UnknownRecordError, like any command that a newer version has written.
+        A part that does not continue the staged parts is ignored: its decision is void as a whole. Raises UnknownRecordError,
+        like any command of a newer version.
         """
         if record.part == 0:
             self.staged = ()
@@ -203,11 +203,11 @@ class SlotState:
         )
 
     def moved(self, coordinator_epoch: int) -> bool:
-        """The slot has a new coordinator: from here on the records of older epochs are void."""
+        """The slot has a new coordinator: from now on the records of older epochs are void."""
         if coordinator_epoch < self.coordinator_epoch:
             return False
         if coordinator_epoch > self.coordinator_epoch:
-            self.staged = ()  # its last part, should it come, is void
+            self.staged = ()  # its last part would be void
         self.coordinator_epoch = coordinator_epoch
         return True
 
@@ -235,7 +235,8 @@ class SlotState:
         return self.records()
 
     def batches(self) -> Iterator[bytes]:
-        """`records` as encoded batches of limited size: offsets are written as they lie here, which is what counts."""
+        """`records` as encoded batches of limited size: offsets are written in the order of the dict, since they are most of the
+        data."""
         for group_id, offsets in self.offsets.items():
             yield from self._offset_batches(group_id, offsets)
         for record in self.records(with_offsets=False):
@@ -280,7 +281,7 @@ class SlotState:
             del self.offsets[group_id]
 
     def forget_resets_of_topic(self, group_id: str, name: str) -> None:
-        """Offsets of a topic that was deleted mean nothing in one that is created later under its name."""
+        """Offsets of a deleted topic have no meaning in a later topic of the same name."""
         resets = (
             replace(reset, before=tuple(item for item in reset.before if item.topic != name))
             for reset in self.resets.pop(group_id, ())
@@ -290,7 +291,7 @@ class SlotState:
             self.resets[group_id] = left
 
     def groups_with_resets_of(self, name: str) -> list[str]:
-        """Groups that remember a reset of this topic."""
+        """Groups with a stored reset of this topic."""
         return [
             group_id
             for group_id, resets in self.resets.items()
@@ -389,9 +390,9 @@ def _without_places(
 class GroupSlots:
     """All slots: the part of the quorum's state that belongs to consumer groups.
 
-    Copies share their slots until somebody writes: `copy` takes as long as a list of 50 items, and the first write to a
-    slot after it copies that slot's dicts. So a snapshot can be packed in another thread, and no write ever pays for
-    more than a fiftieth of the state.
+    Copies share their slots until one of them is written: `copy` costs a copy of a list of 50 items, and the first write to a
+    slot after it copies that slot's dicts. So a snapshot can be packed in another thread, and no write ever costs more than a
+    fiftieth of the state.
     """
 
     def __init__(self) -> None:
@@ -410,7 +411,7 @@ class GroupSlots:
         return self._tails[slot]
 
     def read_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
-        """What `__consumer_offsets` has of the slot from that offset on; limit 0: only where it begins and ends."""
+        """The records of the slot in `__consumer_offsets` from that offset on; limit 0: only its start and end."""
         tail = self._tails[slot]
         if limit and log_offset < tail.start_offset:
             return SlotLog(start_offset=tail.start_offset, end_offset=tail.end_offset, head=self.view(slot))
@@ -446,11 +447,11 @@ class GroupSlots:
         self._tails[slot.slot].append(log_offset, record)
 
     def on_slot_moved(self, slot: int, coordinator_epoch: int) -> None:
-        """From here on the records of older epochs are void. An older epoch than the newest known one changes nothing."""
+        """From now on, records of older epochs are void. An older epoch than the newest known one changes nothing."""
         self._writable(slot).moved(coordinator_epoch)
 
     def delete_topic(self, name: str) -> None:
-        """Drop the offsets of a topic that was deleted: one that is created later under its name starts anew."""
+        """Drop the offsets of a deleted topic: a later topic of the same name starts without offsets."""
         for slot in range(SLOT_COUNT):
             doomed = self._slots[slot].offsets_of_topic(name)
             if doomed:
@@ -462,7 +463,7 @@ class GroupSlots:
                 self._writable(slot).forget_resets_of_topic(group_id, name)
 
     def records_of(self, slot: int) -> list[Record]:
-        """What rebuilds the slot exactly, after `on_slot_moved(slot, its coordinator epoch)`."""
+        """The records that rebuild the slot exactly, after `on_slot_moved(slot, its coordinator epoch)`."""
         return list(self._slots[slot].records())
 
     def batches_of(self, slot: int) -> Iterator[bytes]:
@@ -470,12 +471,12 @@ class GroupSlots:
         return self._slots[slot].batches()
 
     def view(self, slot: int) -> SlotState:
-        """The slot as it is now, which no later record changes: to read in another thread."""
+        """The current slot, unaffected by later records, for readers in another thread."""
         self._shared.add(slot)
         return self._slots[slot]
 
     def copy(self) -> "GroupSlots":
-        """A consistent view of now that later records do not change."""
+        """A consistent view of the current state that later records do not change."""
         other = GroupSlots()
         other._slots = self._slots.copy()
         other.index = self.index

@@ -1,4 +1,4 @@
-"""What the metadata node needs of the group state beside the image (`group_slots` implements it), and a small stand-in."""
+"""The port of the metadata node to the group state beside the image (`group_slots` implements it), and a small stand-in."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -54,16 +54,16 @@ class GroupState(Protocol):
         """Records that rebuild the slot when they are replayed into an empty state, as encoded batches."""
 
     def view(self, slot: int) -> Iterable[Record]:
-        """The same records of the slot as it is now, in whichever thread they are looked at."""
+        """The same records for the current slot, readable in any thread."""
 
     def read_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
-        """What `__consumer_offsets` has of the slot from that offset on."""
+        """The records of the slot in `__consumer_offsets` from that offset on."""
 
     def copy(self) -> "GroupState":
         """A consistent view that later replays do not change; cheap."""
 
     def on_slot_moved(self, slot: int, coordinator_epoch: int) -> None:
-        """From here on records of older coordinator epochs are void."""
+        """From now on, records of older coordinator epochs are void."""
 
     def delete_topic(self, name: str) -> None:
-        """The topic is gone, and all offsets that were committed for it."""
+        """Drop all offsets that were committed for a deleted topic."""

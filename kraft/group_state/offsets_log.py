@@ -1,9 +1,9 @@
-"""What `__consumer_offsets` shows of one slot: where its records stand, and the newest ones as they came.
+"""The view of one slot in `__consumer_offsets`: the offsets of its records, and the newest records in full.
 
-A record's offset is its quorum index, shifted by POSITION_BITS, plus its position among the group records of that
-command, because one command holds many; so offsets are the same on every broker and only grow, with gaps. The newest
-records are kept as they came (`SlotTail`); what is older is served as the slot's current values at the offsets of their
-commits, which is what a compacted topic promises.
+A record's offset is its quorum index, shifted by POSITION_BITS, plus its position among the group records of that command,
+because a command may have several; so offsets are the same on every broker and only grow, with gaps. The newest records are kept
+in full (`SlotTail`); for older ones, the slot's current values are served at the offsets of their commits, as in a compacted
+topic.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from ..metadata.records import (
 if TYPE_CHECKING:
     from .group_slots import SlotState
 
-POSITION_BITS = 20  # a decision in parts may hold some hundred thousand records
+POSITION_BITS = 20  # a decision in parts may have several hundred thousand records
 MAX_TAIL_RECORDS = 1_000  # of one slot, 50,000 in all: some tens of megabytes on a busy broker
 NO_LOG_OFFSET = -1
 
@@ -32,7 +32,7 @@ SHOWN_RECORDS = (OffsetCommitRecord, RemoveOffsetRecord, GroupRecord, RemoveGrou
 
 
 def first_log_offset(index: int) -> int:
-    """Of the command at that quorum index."""
+    """The first log offset of the command at that quorum index."""
     return index << POSITION_BITS
 
 
@@ -45,9 +45,9 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLog:
-    """What a reader at some offset finds. `head`: what it wants lies before `start_offset`, so look at the state itself."""
+    """The result of a read at an offset. `head`: the offset is before `start_offset`, so the state itself must be read."""
 
-    start_offset: int  # of the records that are kept as they came
+    start_offset: int  # of the records that are kept in full
     end_offset: int
     entries: tuple[LogEntry, ...] = ()
     head: "SlotState | None" = None
@@ -63,7 +63,7 @@ def _with_members(entry: LogEntry, state: "SlotState") -> LogEntry:
         return entry
     group = state.groups.get(entry.record.group_id)
     if group is None or group.log_offset != entry.log_offset:
-        return entry  # there is a newer one, which will be read with them
+        return entry  # there is a newer record, which is read with the members
     members = tuple((member, group.currents.get(member_id)) for member_id, member in group.members.items())
     return replace(entry, members=members)
 
@@ -74,7 +74,7 @@ class SlotTail:
     def __init__(self) -> None:
         self._entries: deque[LogEntry] = deque()
         self.start_offset = 0
-        self.end_offset = 0  # behind the newest record
+        self.end_offset = 0  # after the newest record
 
     def append(self, log_offset: int, record: Record) -> None:
         assert log_offset >= self.end_offset
@@ -84,7 +84,7 @@ class SlotTail:
             self.start_offset = self._entries.popleft().log_offset + 1
 
     def restart(self, log_offset: int) -> None:
-        """A snapshot has brought a value of that offset: whatever is older is known by its value only."""
+        """A snapshot contained a value of that offset: older records are known by their values only."""
         self._entries.clear()
         self.start_offset = self.end_offset = max(self.end_offset, log_offset + 1)
 

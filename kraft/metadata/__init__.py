@@ -1,1 +1,1 @@
-"""The metadata of a cluster as values: records, the image, its changes, and what brokers ask of the controller."""
+"""The metadata of a cluster as values: records, the image, its changes, and the requests of brokers to the controller."""

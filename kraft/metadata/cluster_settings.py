@@ -1,9 +1,9 @@
-"""Settings that have one value for the whole cluster, because a guarantee rests on them or a failover would change them.
+"""Settings that have one value for the whole cluster, because a guarantee depends on them or a failover would change them.
 
-The value is the cluster-wide default configuration in the quorum. The first controller that finds none writes the values of
-its own file: when a cluster forms, and at the first start after an upgrade. From then on the files of brokers and controllers
-say nothing about these keys; a change is an alteration of the cluster-wide default, and a removal is refused, because nobody
-could say which file would count. A broker whose file differs is reported (net/settings/cluster_settings).
+The value is the cluster-wide default configuration in the quorum. The first controller that finds no value writes the value of
+its own file: when a cluster forms, and at the first start after an upgrade. From then on, the files of brokers and controllers
+have no effect on these keys; a change alters the cluster-wide default, and a removal is refused, because then it would be
+undefined which file applies. A broker whose file differs is reported (net/settings/cluster_settings).
 """
 
 from barnabas.log.settings.table import CLUSTER_SETTINGS
@@ -22,7 +22,7 @@ MAX_FILE_VALUE_LENGTH = 64  # of a registration: the longest allowed value is a 
 
 
 def first_values(settings: ControllerSettings) -> dict[str, str]:
-    """What a controller writes into a cluster that has no value yet."""
+    """The values that a controller writes into a cluster without values."""
     return {
         MIN_INSYNC_REPLICAS: str(settings.min_insync_replicas),
         UNCLEAN_LEADER_ELECTION: "true" if settings.unclean_leader_election else "false",
@@ -34,7 +34,7 @@ def first_values(settings: ControllerSettings) -> dict[str, str]:
 
 
 def unset_values(view: MetadataDelta, settings: ControllerSettings) -> tuple[ConfigRecord, ...]:
-    """The records that give every setting its value where it has none."""
+    """The records that set every setting that has no value."""
     known = view.broker_config(CLUSTER_DEFAULT)
     if known.keys() >= CLUSTER_SETTINGS.keys():
         return ()
@@ -54,7 +54,7 @@ def cluster_number(view: MetadataDelta, key: str, otherwise: int) -> int:
 
 
 def file_settings_of(given: dict[str, str]) -> dict[str, str]:
-    """What is kept of the settings that a broker registers with; it may be a stranger, or a newer version."""
+    """The stored part of a broker's settings in its registration; the input may be malformed or of a newer version."""
     return {
         key: value for key, value in given.items() if key in CLUSTER_SETTINGS and len(value) <= MAX_FILE_VALUE_LENGTH
     }

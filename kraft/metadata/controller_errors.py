@@ -1,4 +1,4 @@
-"""Refusals that only the controller answers, beside those of `barnabas.log.vocabulary.errors`."""
+"""Errors that only the controller returns, in addition to those of `barnabas.log.vocabulary.errors`."""
 
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InconsistentClusterIdError, RetriableError
 
@@ -20,4 +20,4 @@ class NoReassignmentInProgressError(BarnabasError):
 
 
 class DivergentMetadataError(InconsistentClusterIdError):
-    """The broker is of this cluster, but of another course of its history. Brokers of all versions stop at this code."""
+    """The broker is of this cluster, but of a different history. Brokers of all versions stop at this code."""

@@ -1,4 +1,4 @@
-"""What a decision of the controller is: records, and the answer once they are committed. Nothing here decides."""
+"""A decision of the controller: records, and the response once they are committed. Nothing here decides."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ def done(index: int, image: MetadataImage) -> object:
 
 
 def answer(value: object) -> Respond:
-    """The same response wherever the records land."""
+    """The same response for any index of the records."""
     return lambda index, image: value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerResult:
-    """A decision. Without records it still waits for everything that it was decided upon."""
+    """A decision. Without records, it still waits for everything that it is based on."""
 
     records: tuple[Record, ...] = ()
     respond: Respond = done

@@ -1,9 +1,9 @@
-"""`MetadataDelta`: what a run of records changes in a metadata image, readable before it is applied.
+"""`MetadataDelta`: the changes of a metadata image by a series of records, readable before they are applied.
 
-Replay is a pure function of (image, record, index): whoever replays the same log holds the same image. It never
-raises for a record of a valid log. A record that came too late (an old broker epoch, an old coordinator epoch, a topic
-that is gone) is void: it changes nothing, everywhere alike. The controller reads its overlay through the same
-class, so that what it decides upon is exactly what will be replayed.
+Replay is a pure function of (image, record, index): replaying the same log always gives the same image. It never raises for a
+record of a valid log. A record that came too late (an old broker epoch, an old coordinator epoch, a deleted topic) is void: it
+changes nothing, on every node alike. The controller reads its overlay through the same class, so that its decisions are based on
+exactly the state that will be replayed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,11 +37,11 @@ from .records import (
     VotersRecord,
 )
 
-# How far a recovery raises epochs: more than any partition or slot can have had elections in the part that was lost (one a
-# second for eleven days), and little enough for two thousand recoveries within Kafka's 32 bits.
+# The increase of epochs by a recovery: more than the possible elections of any partition or slot in the lost part (one per second
+# for eleven days), and small enough for two thousand recoveries within Kafka's 32 bits.
 LOST_EPOCHS = 1_000_000
 LOST_PRODUCER_IDS = 1_000_000_000  # likewise: a million blocks
-MAX_TERMS = 64  # elections that are remembered; behind older ones a restored quorum is recognized by its newest ones
+MAX_TERMS = 64  # stored elections; with older positions, a restored quorum is recognized by its newest terms
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class _ChangedTopic:
-    """A topic that was created or changed since the base; its partitions are a list until somebody asks for them."""
+    """A topic that was created or changed since the base; its partitions are a list until they are read."""
 
     __slots__ = ("_image", "name", "partitions", "topic_id")
 
@@ -61,7 +61,7 @@ class _ChangedTopic:
 
     def put(self, number: int, partition: PartitionImage) -> bool:
         if not 0 <= number <= len(self.partitions):
-            return False  # a gap: no controller writes that
+            return False  # a gap, which no controller writes
         self.partitions[number : number + 1] = [partition]
         self._image = None
         return True
@@ -107,7 +107,7 @@ class MetadataDelta:
         return dict(sorted(_merged(self.base.brokers, self._brokers).items()))
 
     def active_brokers(self) -> frozenset[int]:
-        """Who may lead and be in an ISR."""
+        """The brokers that may lead and be in an ISR."""
         return frozenset(broker.node_id for broker in self.brokers().values() if broker.is_active)
 
     def is_decommissioning(self, node_id: int) -> bool:
@@ -159,7 +159,7 @@ class MetadataDelta:
     # --- replay ------------------------------------------------------------------------------------------------------
 
     def replay(self, record: Record, index: int) -> bool:
-        """Apply one record of the log. False: it is void, or it is none of the image's (group records)."""
+        """Apply one record of the log. False: it is void, or does not belong to the image (group records)."""
         apply = _REPLAY.get(type(record))
         return apply is not None and apply(self, record, index)
 
@@ -343,7 +343,7 @@ class MetadataDelta:
         )
 
     def apply(self, offset: int) -> MetadataImage:
-        """The image after all that was replayed; it shares with the base whatever did not change."""
+        """The image after all that was replayed; it shares everything unchanged with the base."""
         topics = {name: None if topic is None else topic.image() for name, topic in self._topics.items()}
         return replace(
             self.base,
@@ -392,7 +392,7 @@ def changed_partition(old: PartitionImage, record: PartitionChangeRecord) -> Par
         adding_replicas=_given(record.adding_replicas, old.adding_replicas),
         removing_replicas=_given(record.removing_replicas, old.removing_replicas),
         last_known_leader=_given(record.last_known_leader, old.last_known_leader),
-        offline_replicas=tuple(node for node in offline if node in replicas),  # a replica that left takes it along
+        offline_replicas=tuple(node for node in offline if node in replicas),  # removed replicas lose their mark
         unclean_elections=old.unclean_elections + record.unclean,
     )
 
@@ -419,7 +419,7 @@ def _merged_configs(base: dict[str, dict[str, str]], changed: dict[str, dict[str
 
 
 def _with_config(configs: dict[str, str], record: ConfigRecord) -> dict[str, str]:
-    """A resource without any value of its own has an empty dict here, and no entry in the image."""
+    """A resource without values has an empty dict here, and no entry in the image."""
     changed = dict(configs)
     if record.value is None:
         changed.pop(record.key, None)

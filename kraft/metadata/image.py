@@ -1,8 +1,8 @@
 """The metadata image: an immutable view of everything that the cluster agrees on, except groups and offsets.
 
-A new image shares all that did not change with the one before it. Every broker at the same `offset` holds an equal image.
-Images are made by `delta.MetadataDelta` from records; nothing else builds them. Groups and their offsets lie beside the
-image, per slot (`group_slots`), because they change with every commit.
+A new image shares everything unchanged with the one before it. Every broker at the same `offset` has an equal image. Only
+`delta.MetadataDelta` makes images, from records. Groups and their offsets are separate from the image, per slot (`group_slots`),
+because they change with every commit.
 """
 
 from msgspec import Struct, field
@@ -26,18 +26,18 @@ class Endpoint(Message, frozen=True, kw_only=True):
 
 
 FOLDER_OFFLINE = "offline"  # its replicas are lost to the cluster until it is brought back
-FOLDER_FULL = "full"  # it refuses appends and serves reads; who is in sync elsewhere leads instead
-FOLDER_HANGING = "hanging"  # its disk does not come back from a flush; likewise
+FOLDER_FULL = "full"  # it refuses appends and serves reads; in-sync replicas on other brokers lead instead
+FOLDER_HANGING = "hanging"  # its disk does not complete a flush; handled like a full folder
 IMPAIRED = (FOLDER_FULL, FOLDER_HANGING)
 
 
 class FolderTrouble(Message, frozen=True, kw_only=True):
-    """A data folder (an entry of `log.dirs`) that is not well, as its broker told it."""
+    """A data folder (an entry of `log.dirs`) with a problem, as reported by its broker."""
 
     path: str
     directory_id: str  # "" when the folder could not be read
     state: str  # FOLDER_OFFLINE, FOLDER_FULL or FOLDER_HANGING
-    cause: str  # with the cure, for a person
+    cause: str  # with the remedy, for operators
     since_ms: int  # wall clock of the broker
 
 
@@ -57,7 +57,7 @@ class BrokerImage(Message, frozen=True, kw_only=True):
     max_feature_level: int = 1
     troubled_folders: tuple[FolderTrouble, ...] = ()
     storage_report: int = 0  # the number of the newest report on its storage; older ones are void
-    decommissioning: bool = False  # it is being emptied for good: no new replicas, no slots; survives its restarts
+    decommissioning: bool = False  # it is being emptied permanently: no new replicas, no slots; survives its restarts
     file_settings: dict[str, str] = field(default_factory=dict)  # what its file has of cluster_settings, without effect
 
     def endpoint(self, listener: str) -> Endpoint:
@@ -74,7 +74,7 @@ class BrokerImage(Message, frozen=True, kw_only=True):
 
     @property
     def has_full_folder(self) -> bool:
-        """Or one whose disk hangs: it leads only where nobody else in sync can."""
+        """Full or hanging: it leads only if no other in-sync replica can."""
         return any(folder.state in IMPAIRED for folder in self.troubled_folders)
 
 
@@ -89,18 +89,18 @@ class PartitionImage(Message, frozen=True, kw_only=True):
     eligible_leader_replicas: tuple[int, ...] = ()  # KIP-966
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
-    last_known_leader: int = NO_LEADER  # while there is no leader: who led last (KIP-966, "last known leader")
+    last_known_leader: int = NO_LEADER  # while there is no leader: the last leader (KIP-966, "last known leader")
     offline_replicas: tuple[int, ...] = ()  # whose data folder or log has failed: never in the ISR, never elected
-    unclean_elections: int = 0  # how often somebody led who may have lacked acknowledged records
+    unclean_elections: int = 0  # elections of a replica that may have lacked acknowledged records
 
     @property
     def is_moving(self) -> bool:
-        """Is a reassignment under way?"""
+        """Is a reassignment in progress?"""
         return bool(self.adding_replicas or self.removing_replicas)
 
     @property
     def target_replicas(self) -> tuple[int, ...]:
-        """The replicas once a reassignment under way has ended."""
+        """The replicas after the current reassignment, if there is one."""
         return tuple(replica for replica in self.replicas if replica not in self.removing_replicas)
 
 
@@ -118,7 +118,7 @@ class SlotImage(Message, frozen=True, kw_only=True):
 
 
 class ControllerTerm(Message, frozen=True, kw_only=True):
-    """The first record of a controller's term: its index, and what the controller drew for it."""
+    """The first record of a controller's term: its index, and the number that the controller drew for it."""
 
     epoch: int
     start: int
@@ -126,7 +126,8 @@ class ControllerTerm(Message, frozen=True, kw_only=True):
 
 
 class MetadataHeader(Message, frozen=True, kw_only=True):
-    """What an image holds once for the whole cluster: also the first part of a snapshot, so fields are only ever appended."""
+    """The part of an image that exists once for the whole cluster: also the first part of a snapshot, so fields are only ever
+    appended."""
 
     cluster_id: str = ""
     offset: int = 0
@@ -134,7 +135,7 @@ class MetadataHeader(Message, frozen=True, kw_only=True):
     controller_id: int = -1
     feature_level: int = 1  # `metadata.version`
     next_producer_id: int = 0
-    voters: tuple[NodeAddress, ...] = ()  # what everybody may know of the quorum's own configuration; (): not told yet
+    voters: tuple[NodeAddress, ...] = ()  # a copy of the quorum's own configuration; (): not known yet
     voters_index: int = 0  # the entry that holds it
     terms: tuple[ControllerTerm, ...] = ()  # the newest ones, without gaps; epoch and start rise
     recovery_epoch: int = 0  # of the last `cluster recover`: what was committed after its folder's end is lost; 0: none
@@ -172,11 +173,11 @@ class MetadataImage(MetadataHeader, frozen=True, kw_only=True):
 
     @property
     def has_active_brokers(self) -> bool:
-        """Is there one that clients may be sent to?"""
+        """Is there a broker to which clients can be directed?"""
         return any(not broker.fenced for broker in self.brokers.values())
 
     def is_emptied(self, node_id: int) -> bool:
-        """Is the broker leaving for good, and does it hold nothing any more?"""
+        """Is the broker leaving permanently, and does it have no replicas or slots any more?"""
         broker = self.brokers.get(node_id)
         return (
             broker is not None
@@ -187,7 +188,7 @@ class MetadataImage(MetadataHeader, frozen=True, kw_only=True):
 
 
 class MetadataChanges(Struct, frozen=True, kw_only=True):
-    """What differs between two images: whoever follows the metadata looks only there."""
+    """The differences between two images: observers of the metadata only check these."""
 
     brokers: frozenset[int] = frozenset()
     topics: frozenset[str] = frozenset()  # created, changed (partitions or leaders) or deleted

@@ -1,13 +1,13 @@
 """Whether a broker's metadata belongs to the history that this quorum holds. Pure.
 
-If most voters are restored from old copies of their folders (a backup, a snapshot of a machine), the quorum elects a leader
-and goes on from the past: it knows nothing of later topics, leaders and offsets, and Raft cannot notice it, because the voters
-that could contradict are a minority. The brokers can: each one notes in its data folders up to where it knows the metadata.
+If most voters are restored from old copies of their folders (a backup, a snapshot of a machine), the quorum elects a leader and
+continues from the past: it does not know later topics, leaders and offsets, and Raft cannot detect it, because the voters with
+newer data are a minority. The brokers can: each one stores in its data folders up to where it knows the metadata.
 
-Two positions of one history never contradict each other: a term has one leader, which drew one number (its claim) for the
-first record of its term, and everything that was committed in earlier terms lies before that record. A position that
-contradicts is refused, until an operator accepts the loss with `barnabas cluster recover`. That leaves a record with a new
-recovery epoch in the quorum; from then on whoever knows only an older recovery epoch is taken, whatever else it knows.
+Two positions of one history never contradict each other: a term has one leader, which drew one number (its claim) for the first
+record of its term, and everything that was committed in earlier terms is before that record. A position that contradicts is
+refused until an operator accepts the loss with `barnabas cluster recover`, which writes a record with a new recovery epoch to the
+quorum; from then on, brokers that know only an older recovery epoch are accepted, whatever else they know.
 """
 
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
@@ -29,7 +29,7 @@ def check_position(
     known: MetadataPosition | None,
     applied: MetadataPosition | None,
 ) -> None:
-    """`known`: what the broker has noted on its disks. `applied`: what its process holds, and would build upon. None: not told.
+    """`known`: the position that the broker has stored. `applied`: that of the image in its process. None: not known.
 
     Raises DivergentMetadataError.
     """
@@ -45,8 +45,8 @@ def check_position(
 
 
 def check_follower(view: MetadataImage, node_id: int, applied: MetadataPosition) -> None:
-    """As `check_position`, by a voter that may not have heard yet of all that is committed: an observer that knows more through
-    another voter contradicts nothing. Raises DivergentMetadataError."""
+    """As `check_position`, by a voter that may not know everything that is committed: an observer that knows more through another
+    voter does not contradict. Raises DivergentMetadataError."""
     is_behind = view.offset < applied.offset and (
         (view.recovery_epoch, view.controller_epoch) < (applied.recovery_epoch, applied.controller_epoch)
     )
@@ -55,10 +55,10 @@ def check_follower(view: MetadataImage, node_id: int, applied: MetadataPosition)
 
 
 def is_of_before_recovery(view: MetadataDelta | MetadataImage, position: MetadataPosition) -> bool:
-    """Does it hold anything that was lost by the recovery, without knowing of that?
+    """Does it include anything that the recovery lost, without knowing the recovery?
 
-    It reaches beyond the place where the quorum was recovered, or it left this history earlier: the last recovery was not the
-    first one, or went on from a copy that ends with what was never committed.
+    It reaches beyond the position at which the quorum was recovered, or it left this history earlier: the last recovery was not
+    the first one, or continued from a copy that ends with entries that were never committed.
     """
     return position.recovery_epoch < view.recovery_epoch and (
         position.offset >= view.recovery_offset or _other_history(view, position) is not None
@@ -74,7 +74,7 @@ def _contradiction(view: MetadataDelta | MetadataImage, position: MetadataPositi
 
 
 def _other_history(view: MetadataDelta | MetadataImage, position: MetadataPosition) -> str | None:
-    """By the terms alone: there may have been a recovery in between."""
+    """By the terms only: there may have been a recovery in between."""
     if position.controller_epoch == 0:
         return None
     if position.controller_epoch > view.controller_epoch:
@@ -86,9 +86,9 @@ def _other_history(view: MetadataDelta | MetadataImage, position: MetadataPositi
 
 
 def _other_term(view: MetadataDelta | MetadataImage, position: MetadataPosition) -> str | None:
-    """The term of the position, as this quorum remembers it."""
+    """The term of the position, as this quorum knows it."""
     if not view.terms or view.terms[0].epoch > position.controller_epoch:
-        return None  # it was too long ago
+        return None  # it is too old
     claim = next((term.claim for term in view.terms if term.epoch == position.controller_epoch), None)
     if claim is None:
         return f"this quorum has had no controller epoch {position.controller_epoch}"

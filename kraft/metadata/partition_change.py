@@ -1,4 +1,4 @@
-"""How one partition moves from a state to the next: its ISR, its eligible leader replicas, its leader.
+"""The transitions of one partition: its ISR, its eligible leader replicas, its leader.
 
 Pure functions over `PartitionImage`; the control managers decide when to call them. The rules are KIP-966's:
 
@@ -9,9 +9,9 @@ Pure functions over `PartitionImage`; the control managers decide when to call t
     offline replicas          their disk has failed (KIP-858): in no ISR and never elected, not even uncleanly; one that is
                               eligible stays so, because its data may come back
 
-A leader comes from the ISR, then from the ELR, then it is the last known leader, and only with
-`unclean.leader.election.enable` anyone alive. Everybody behind the ELR may lack what was acknowledged, so such an election
-is counted in the partition (`unclean_elections`) and shown wherever the partition is.
+A leader comes from the ISR, then from the ELR, then it is the last known leader, and any live replica only with
+`unclean.leader.election.enable`. Every choice after the ELR may lack acknowledged records, so such an election is counted in the
+partition (`unclean_elections`) and shown with the partition.
 """
 
 from collections import Counter
@@ -26,20 +26,20 @@ from .records import PartitionChangeRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionRules:
-    """What an election of one topic's partition stands on."""
+    """The conditions of an election for a partition of one topic."""
 
-    active: frozenset[int]  # who may lead and be in an ISR
+    active: frozenset[int]  # brokers that may lead and be in an ISR
     min_insync_replicas: int = 1
     unclean: bool = False
-    lost: frozenset[int] = frozenset()  # who may have lost data that it had acknowledged
-    full: frozenset[int] = frozenset()  # whose disk is full: they lead only where nobody else in sync can
+    lost: frozenset[int] = frozenset()  # brokers that may have lost acknowledged records
+    full: frozenset[int] = frozenset()  # brokers with a full disk: they lead only if no other in-sync replica can
 
     def enough(self, partition: PartitionImage) -> int:
-        """The ISR size from which the high watermark moves, so that nobody outside of the ISR stays eligible."""
+        """The ISR size from which the high watermark moves, so that no replica outside of the ISR stays eligible."""
         return min(self.min_insync_replicas, len(partition.replicas))
 
     def able(self, partition: PartitionImage) -> frozenset[int]:
-        """Who may lead this partition and be in its ISR."""
+        """The brokers that may lead this partition and be in its ISR."""
         return self.active.difference(partition.offline_replicas) if partition.offline_replicas else self.active
 
 
@@ -54,7 +54,7 @@ def with_isr(partition: PartitionImage, isr: Iterable[int], rules: ElectionRules
 
 
 def without_inactive(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
-    """The partition once everybody who is not active, is offline or has lost data, has left the ISR."""
+    """The partition after all replicas that are inactive, offline or have lost data have left the ISR."""
     able = rules.able(partition)
     isr = (replica for replica in partition.isr if replica in able and replica not in rules.lost)
     return with_isr(partition, isr, rules)
@@ -77,7 +77,7 @@ def elect(partition: PartitionImage, rules: ElectionRules, leaders: "Counter[int
     if last_resort is not None:
         alone = with_isr(partition, (last_resort,), rules)
         if last_resort not in partition.eligible_leader_replicas:
-            # It may lack what was committed: from here on its log is the truth, and nobody else is eligible.
+            # It may lack committed records: from here on, its log is authoritative, and no other replica is eligible.
             unclean_elections = partition.unclean_elections + 1
             alone = replace(alone, eligible_leader_replicas=(), unclean_elections=unclean_elections)
         return led_by(alone, last_resort, leaders)
@@ -98,7 +98,7 @@ def _outside_isr(partition: PartitionImage, rules: ElectionRules) -> int | None:
 
 
 def led_by(partition: PartitionImage, leader: int, leaders: "Counter[int]") -> PartitionImage:
-    """The partition with that leader; without one it remembers who led last."""
+    """The partition with that leader; without one, it stores the last leader."""
     if leader == partition.leader:
         return partition
     if partition.leader != NO_LEADER:
@@ -110,13 +110,13 @@ def led_by(partition: PartitionImage, leader: int, leaders: "Counter[int]") -> P
 
 
 def complete_reassignment(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
-    """End a reassignment that can end: everybody added is in sync, and enough of those who stay are."""
+    """End a reassignment that can end: all added replicas are in sync, and enough of the remaining ones."""
     if not partition.adding_replicas and not partition.removing_replicas:
         return partition
     leaving = set(partition.removing_replicas)
     isr = tuple(replica for replica in partition.isr if replica not in leaving)
     target = tuple(replica for replica in partition.replicas if replica not in leaving)
-    # Not before the remaining ISR could acknowledge by itself: replicas that leave take their copies with them.
+    # Not before the remaining ISR can acknowledge alone: the copies of replicas that leave are removed.
     if not isr or len(isr) < min(rules.min_insync_replicas, len(target)):
         return partition
     if not set(partition.adding_replicas).issubset(isr):
@@ -131,7 +131,7 @@ def complete_reassignment(partition: PartitionImage, rules: ElectionRules) -> Pa
 def difference(topic_id: str, number: int, old: PartitionImage, new: PartitionImage) -> PartitionChangeRecord | None:
     """The record that turns `old` into `new`, or None. Its replay computes the epochs.
 
-    Replicas that leave for good bump the leader epoch too (as in Kafka): one of them may still fetch, and must not count.
+    A permanent removal of replicas also increments the leader epoch (as in Kafka): a removed replica may still fetch.
     """
     bump = new.leader != old.leader or not set(old.replicas).issubset(new.replicas)
     record = PartitionChangeRecord(

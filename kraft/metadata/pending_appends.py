@@ -1,4 +1,4 @@
-"""Commands that were handed to the quorum and whose outcome is open, with everybody who waits for them."""
+"""Commands that were passed to the quorum and whose outcome is open, with the requests that wait for them."""
 
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Answer = Callable[[object], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiter:
-    """Somebody who gets an answer once the command is committed. `wrote`: the command holds records of its request."""
+    """A request that is answered when the command is committed. `wrote`: the command has records of this request."""
 
     answer: Answer
     respond: Respond
@@ -32,7 +32,7 @@ class Waiter:
         self.answer(response)
 
     def failed(self, outcome: AppendOutcome, leader_hint: str) -> None:
-        # What was only decided on top of a command that is gone was never written: that is definite, so try again.
+        # A decision on top of a discarded command was never written: this is definite, so the caller may try again.
         if outcome is AppendOutcome.UNKNOWN and self.wrote:
             self.answer(RequestTimedOutError("the controller lost its leadership; the change may or may not be made"))
         else:
@@ -46,7 +46,7 @@ class PendingAppend:
     """One appended command. Settled exactly once: by its commit or by its outcome."""
 
     term: int
-    claim: int  # how often this node had claimed leadership: only what followed its last claim stands in the overlay
+    claim: int  # how often this node had claimed leadership: only appends after its last claim are in the overlay
     command: bytes
     records: tuple[Record, ...]
     is_claim: bool = False  # the first record of a term, after which this node decides
@@ -74,7 +74,7 @@ class PendingAppends:
         return tuple(pending for pending in self._by_term.get(term, ()) if pending.claim == claim)
 
     def match(self, committed: CommittedCommand) -> PendingAppend | None:
-        """Take out the append that this commit is of; nearly always the oldest of its term."""
+        """Remove the append that this commit belongs to; nearly always the oldest of its term."""
         for pending in self._by_term.get(committed.term, ()):
             if pending.command == committed.command:
                 self.remove(pending)

@@ -1,8 +1,8 @@
 """Metadata records: the only thing that changes what the cluster agrees on. One quorum command holds one atomic batch.
 
-Opcodes live in one versioned space and are never reused; a record may only gain trailing fields with defaults
-(`Message`). A broker that meets an opcode it does not know stops, because skipping it would make its image differ from
-everybody else's. Wire form of a command: msgpack [format version, controller epoch, [[opcode, fields...], ...]].
+Opcodes are in one versioned space and are never reused; a record may only gain trailing fields with defaults (`Message`). A
+broker that reads an unknown opcode stops, because skipping it would make its image differ from the other brokers. Wire form of a
+command: msgpack [format version, controller epoch, [[opcode, fields...], ...]].
 """
 
 from functools import reduce
@@ -26,7 +26,7 @@ class Record(Message, frozen=True, kw_only=True):
 
 
 class UnknownRecordError(Exception):
-    """A command that this version of Barnabas cannot apply. The process must stop: upgrade it, then start it again."""
+    """This version of Barnabas cannot apply the command. The process must stop: upgrade it, then start it again."""
 
 
 class RecordBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +64,8 @@ class FeatureLevelRecord(Record, frozen=True, kw_only=True, tag=3):
 class RegisterBrokerRecord(Record, frozen=True, kw_only=True, tag=4):
     """The broker epoch is the quorum index of this record. A broker is registered fenced.
 
-    What is stored for ever: the request also says what only the controller's checks need, and the image also holds what later
-    records say of the broker. Each gets new fields by itself.
+    The permanently stored form: the request also has fields for the controller's checks only, and the image also has values of
+    later records. Each gets new fields separately.
     """
 
     node_id: int
@@ -95,14 +95,14 @@ class BrokerChangeRecord(Record, frozen=True, kw_only=True, tag=6):
 
 
 class ProducerIdsRecord(Record, frozen=True, kw_only=True, tag=7):
-    """All producer ids below `next_producer_id` have been given out in blocks."""
+    """All producer ids below `next_producer_id` have been assigned in blocks."""
 
     next_producer_id: int
 
 
 class BrokerStorageRecord(Record, frozen=True, kw_only=True, tag=8):
-    """Which data folders of a broker are not well. Void unless the broker epoch is the current one and the report a newer
-    one."""
+    """The data folders of a broker that have a problem. Void unless the broker epoch is the current one and the report is newer
+    than the last."""
 
     node_id: int
     broker_epoch: int
@@ -111,7 +111,7 @@ class BrokerStorageRecord(Record, frozen=True, kw_only=True, tag=8):
 
 
 class RecoveryRecord(Record, frozen=True, kw_only=True, tag=13):
-    """An operator has accepted a loss (`cluster recover`): what was committed behind this record's predecessor is gone.
+    """An operator has accepted a loss (`cluster recover`): everything that was committed after this record's predecessor is lost.
 
     Replay raises everything that brokers may have seen a higher value of in the lost part: leader epochs, partition
     epochs, coordinator epochs, producer ids. Replicas compare their logs by leader epochs, so no epoch may be used twice.
@@ -121,15 +121,15 @@ class RecoveryRecord(Record, frozen=True, kw_only=True, tag=13):
 
 
 class DecommissionRecord(Record, frozen=True, kw_only=True, tag=12):
-    """A broker begins to be emptied for good, or is taken back. It holds for the node id, whatever process has it."""
+    """A broker begins to be emptied permanently, or is returned to service. It applies to the node id, for all its processes."""
 
     node_id: int
     decommissioning: bool
 
 
 class VotersRecord(Record, frozen=True, kw_only=True, tag=10):
-    """Tells everybody who votes since the quorum's entry `index`, after that was committed. It changes nothing by itself: the
-    quorum's own configuration is an entry of its own, which brokers beyond the voters do not see."""
+    """Publishes the voters since the quorum's entry `index`, after it was committed. It changes nothing by itself: the quorum's
+    own configuration is a separate entry, which only voters see."""
 
     index: int
     voters: tuple[NodeAddress, ...]
@@ -167,7 +167,7 @@ class PartitionRecord(Record, frozen=True, kw_only=True, tag=22):
 
 
 class PartitionChangeRecord(Record, frozen=True, kw_only=True, tag=23):
-    """Changes of one partition; None leaves a field as it is.
+    """Changes of one partition; None leaves a field unchanged.
 
     Replay adds 1 to the partition epoch, and 1 to the leader epoch when `leader` is given (even the same leader again).
     """
@@ -227,7 +227,7 @@ class GroupRecord(Record, frozen=True, kw_only=True, tag=41):
 
 
 class RemoveGroupRecord(Record, frozen=True, kw_only=True, tag=42):
-    """A group and all its members are gone; its offsets go with `RemoveOffsetRecord`."""
+    """A group and all its members are gone; its offsets are removed by `RemoveOffsetRecord`."""
 
     slot: int
     coordinator_epoch: int
@@ -235,7 +235,7 @@ class RemoveGroupRecord(Record, frozen=True, kw_only=True, tag=42):
 
 
 class MemberRecord(Record, frozen=True, kw_only=True, tag=43):
-    """A member joined, or changed what it wants."""
+    """A member joined, or changed its subscription."""
 
     slot: int
     coordinator_epoch: int
@@ -261,7 +261,7 @@ class RemoveMemberRecord(Record, frozen=True, kw_only=True, tag=44):
 
 
 class TargetAssignmentRecord(Record, frozen=True, kw_only=True, tag=45):
-    """What a member shall own once everybody else has let go."""
+    """The partitions that a member is to own when the others have released them."""
 
     slot: int
     coordinator_epoch: int
@@ -271,7 +271,7 @@ class TargetAssignmentRecord(Record, frozen=True, kw_only=True, tag=45):
 
 
 class CurrentAssignmentRecord(Record, frozen=True, kw_only=True, tag=46):
-    """What a member owns now, and what it has been told to let go."""
+    """The partitions that a member owns now, and those that it must release."""
 
     slot: int
     coordinator_epoch: int
@@ -302,7 +302,7 @@ ALL_PARTITIONS = -1
 
 
 class RemoveOffsetRecord(Record, frozen=True, kw_only=True, tag=48):
-    """One offset is forgotten. ALL_PARTITIONS: whatever the group remembers of the topic, its past resets too."""
+    """Removes one offset. ALL_PARTITIONS: removes all offsets and stored resets of the group for the topic."""
 
     slot: int
     coordinator_epoch: int
@@ -312,7 +312,7 @@ class RemoveOffsetRecord(Record, frozen=True, kw_only=True, tag=48):
 
 
 class OffsetResetRecord(Record, frozen=True, kw_only=True, tag=49):
-    """Somebody has reset offsets of a group: what they were before, so that it can be undone. The newest ones are kept."""
+    """A reset of offsets of a group, with the previous offsets, so that it can be undone. The newest resets are kept."""
 
     slot: int
     coordinator_epoch: int
@@ -320,8 +320,8 @@ class OffsetResetRecord(Record, frozen=True, kw_only=True, tag=49):
     reset_id: int  # grows by 1 within a group
     at_ms: int
     by: str  # client id @ host
-    before: tuple[PartitionOffset, ...]  # what it has replaced
-    undoes: int = -1  # the reset that this one took back
+    before: tuple[PartitionOffset, ...]  # the previous offsets
+    undoes: int = -1  # the reset that this one undid
 
 
 class StagedDecisionRecord(Record, frozen=True, kw_only=True, tag=50):
@@ -358,7 +358,7 @@ def decode_batch(command: bytes) -> RecordBatch:
     except (
         ValueError,
         RecursionError,
-    ) as error:  # whatever is wrong with it: it cannot be applied, and that must stop us
+    ) as error:  # in any case the command cannot be applied, so this process must stop
         unknown = _unknown_opcodes(command)
         if unknown:
             raise UnknownRecordError(

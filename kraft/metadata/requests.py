@@ -1,7 +1,7 @@
-"""What brokers ask of the controller, and what it answers: values, and their form on the wire (an opaque body of one RPC).
+"""The requests of brokers to the controller, and its responses: values, and their form on the wire (an opaque body of one RPC).
 
-Every broker may take an admin request from a client; it turns it into one of these and hands it to the active controller,
-in its own process or by the broker-to-controller RPC. An error answers instead of the response: code and message.
+Every broker accepts admin requests of clients; it translates a request into one of these and passes it to the active controller,
+in its own process or by the broker-to-controller RPC. An error replaces the response: code and message.
 """
 
 from enum import IntEnum
@@ -60,7 +60,7 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
 
 class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     fenced: bool
-    may_shut_down: bool  # a controlled shutdown has moved everything away
+    may_shut_down: bool  # a controlled shutdown has moved all leaderships
 
 
 class BrokerHeartbeat(Message, frozen=True, kw_only=True):
@@ -109,15 +109,16 @@ class AlterPartition(Message, frozen=True, kw_only=True):
 
 
 class TopicCreated(CreateTopicResponse, frozen=True, kw_only=True):
-    """The client's answer has no offset: its broker waits for that."""
+    """The client's response has no offset: the broker waits until it has applied that offset."""
 
     offset: int = 0
 
 
 class CreateTopic(NewTopic, frozen=True, kw_only=True):
-    """Without the timeout of the client's request, which its broker keeps to."""
+    """Without the timeout of the client's request, which the broker applies itself."""
 
-    # Chosen by who asks, so that a repetition finds what its first copy has made; the topic's id gets its first half. "": none
+    # Chosen by the requester, so that a repetition finds the topic of its first copy; the topic's id gets its first half. "":
+    # none
     topic_id: str = ""
 
 
@@ -127,7 +128,7 @@ class DeleteTopic(Message, frozen=True, kw_only=True):
 
 
 class ConfigOperation(IntEnum):
-    """What becomes of a value; adding and taking away are for lists (KIP-339, whose numbers these are)."""
+    """The operation on a value; append and subtract are for lists (KIP-339, whose numbers these are)."""
 
     SET = 0
     APPEND = 2
@@ -139,10 +140,10 @@ class ConfigChange(ConfigEntryChange, frozen=True, kw_only=True):
 
 
 class AlterConfig(AlterConfigRequest, frozen=True, kw_only=True):
-    """With what only Kafka's clients can ask: changes of lists, and to replace everything."""
+    """With options that only Kafka's clients have: changes of lists, and to replace everything."""
 
     changes: Items[ConfigChange]
-    replaces_all: bool = False  # what is not named goes back to its default
+    replaces_all: bool = False  # keys that are not given are reset to their defaults
 
 
 class ProducerIdBlock(Message, frozen=True, kw_only=True):
@@ -178,14 +179,14 @@ class SlotRefusal(Message, frozen=True, kw_only=True):
 
 
 class GroupRecordsAppended(Message, frozen=True, kw_only=True):
-    """All is committed but what was refused: definitely not appended."""
+    """Everything is committed except the refused slots, which were definitely not appended."""
 
     refused: tuple[SlotRefusal, ...] = ()
     offset: int = 0
 
 
 class AppendGroupRecords(Message, frozen=True, kw_only=True):
-    """What a broker's coordinators have decided, in one quorum command.
+    """The decisions of a broker's coordinators, in one quorum command.
 
     A slot whose coordinator epoch is stale is refused by itself; each slot is named once.
     """
@@ -204,8 +205,8 @@ class RenewSlot(Message, frozen=True, kw_only=True):
 
 
 class FenceBroker(Message, frozen=True, kw_only=True):
-    """This incarnation of a broker is gone: its process took no connection any more. It need not be waited for until its
-    session ends; if it lives after all, its next heartbeat unfences it."""
+    """This incarnation of a broker is gone: its process no longer accepted connections. The cluster need not wait until its
+    session ends; if it is still alive, its next heartbeat unfences it."""
 
     node_id: int
     broker_epoch: int
@@ -219,9 +220,9 @@ class TopicNumbers(Message, frozen=True, kw_only=True):
 
 
 class ReportOfflineReplicas(Message, frozen=True, kw_only=True):
-    """How a broker's disks are (KIP-112, KIP-858): all of it, so that a repetition does no harm and nothing is forgotten.
+    """The complete state of a broker's disks (KIP-112, KIP-858), so that a repetition does no harm and nothing is missing.
 
-    Reports are numbered from 1 within a registration; one that comes late, behind a newer one, is void.
+    Reports are numbered from 1 within a registration; a report that arrives after a newer one is void.
     """
 
     node_id: int
@@ -229,12 +230,12 @@ class ReportOfflineReplicas(Message, frozen=True, kw_only=True):
     report: int
     troubled_folders: tuple[FolderTrouble, ...]
     offline: tuple[TopicNumbers, ...]  # every replica of this broker that it cannot serve; all others are online
-    lost: tuple[TopicNumbers, ...] = ()  # replicas that may lack what they had acknowledged; they are not eligible
-    hand_over: tuple[TopicNumbers, ...] = ()  # led by this broker on a full disk: somebody else shall lead
+    lost: tuple[TopicNumbers, ...] = ()  # replicas that may lack acknowledged records; they are not eligible
+    hand_over: tuple[TopicNumbers, ...] = ()  # led by this broker on a full disk: another replica should lead
 
 
 class VotersAnswer(Message, frozen=True, kw_only=True):
-    """How far a change of the voters is, in words; it is asked for again until it is done."""
+    """The progress of a change of the voters, as text; the request is repeated until it is done."""
 
     done: bool
     state: str
@@ -242,7 +243,7 @@ class VotersAnswer(Message, frozen=True, kw_only=True):
 
 
 class AlterVoters(Message, frozen=True, kw_only=True):
-    """Begin to add or to remove a voter of the quorum, or go on with it. `check_only`: would it be refused?
+    """Begin to add or to remove a voter of the quorum, or continue it. `check_only`: would it be refused?
 
     The address is no NodeAddress: on the wire `add` stands between its fields, and a removal has none.
     """
@@ -255,13 +256,13 @@ class AlterVoters(Message, frozen=True, kw_only=True):
 
 
 class DescribeVoters(Message, frozen=True, kw_only=True):
-    """What only the quorum's leader knows of its voters."""
+    """The information about voters that only the quorum's leader has."""
 
 
 class ResignReplica(Message, frozen=True, kw_only=True):
-    """This broker's replica has lost what it had acknowledged (bit rot): take it out of the ISR and of the eligible leaders, so
-    that it may throw its log away and copy another one. Refused with ELIGIBLE_LEADERS_NOT_AVAILABLE while nobody else is in
-    sync. The leader epoch rises: a late fetch of the old log must not bring the replica back. A repetition does no harm.
+    """This broker's replica has lost acknowledged records (bit rot): remove it from the ISR and the eligible leaders, so that it
+    may discard its log and copy another one. Refused with ELIGIBLE_LEADERS_NOT_AVAILABLE while no other replica is in sync. The
+    leader epoch increases: a late fetch of the old log must not bring the replica back. A repetition does no harm.
     """
 
     node_id: int
@@ -339,7 +340,7 @@ def encode_answer(answer: object) -> bytes:
 
 
 def decode_answer(request: ControllerRequest, body: bytes) -> object:
-    """Return the response; raise the error that was answered."""
+    """Return the response; raise the error in the response."""
     code, encoded = decode(tuple[int, Raw], body)
     if code != ErrorCode.NONE:
         raise error_for(code, decode(str, encoded))

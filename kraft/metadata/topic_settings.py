@@ -34,7 +34,7 @@ def election_rules(
 
 
 def min_insync(value: str | None, settings: ControllerSettings) -> int:
-    """A value that is no number cannot be set through us; an old log must still be readable."""
+    """A value that is not a number cannot be set here, but an old log may have one and must stay readable."""
     if value is None or not value.isdecimal():
         return settings.min_insync_replicas
     return max(1, int(value))

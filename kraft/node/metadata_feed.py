@@ -1,4 +1,4 @@
-"""The metadata feed: committed commands for brokers that are no voters (observers), or a snapshot for whoever is too far back.
+"""The metadata feed: committed commands for observers (brokers without a vote), or a snapshot if they are too far behind.
 
 The newest commands are kept in a ring of a limited size; an observer that asks for older ones starts from a snapshot.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from barnabas.log.vocabulary.quorum import CommittedCommand
 
-MAX_RING_BYTES = 16 * 1024 * 1024  # minutes of a busy cluster; whoever was away for longer loads a snapshot as quickly
+MAX_RING_BYTES = 16 * 1024 * 1024  # minutes of a busy cluster; after a longer absence, a snapshot is equally fast
 MAX_RING_COMMANDS = 50_000  # small commands cost more than their bytes
 
 
@@ -46,7 +46,7 @@ class FeedRing:
         self._floor = index
 
     def after(self, offset: int, max_bytes: int) -> tuple[CommittedCommand, ...] | None:
-        """Commands after `offset`, at least one if there is one; None when some of them are not here any more."""
+        """Commands after `offset`, at least one if there is one; None if some of them are not in the ring any more."""
         if offset < self._floor:
             return None
         found: deque[CommittedCommand] = deque()

@@ -1,14 +1,14 @@
 """`MetadataNode`: one node's view of the metadata, above the quorum: the image, the group slots, and the controller.
 
-It is the quorum's listener and the controller's shell, and synchronous like both: its owner calls it from the quorum's
-loop only. What it does in which order, per run of committed commands:
+It is the quorum's listener and the controller's shell, and synchronous like both: its owner calls it only from the quorum's loop.
+Its steps, per run of committed commands:
 
-    decode -> void if the controller epoch is not the entry's term -> replay -> publish once -> answer who waited
+    decode -> void if the controller epoch is not the entry's term -> replay -> publish once -> answer waiting requests
 
-While this node leads, its controller decides upon an overlay of what was appended (see `controller`). It is activated only
-when the ControllerRecord of its own term is committed, because then everything before it in the log is too. As soon as an
-append fails, the overlay is worth nothing: the controller is deactivated and, if this node leads still, claims the term
-anew with another ControllerRecord.
+While this node leads, its controller decides on an overlay of the appended records (see `controller`). It is activated only when
+the ControllerRecord of its own term is committed, because then everything before it in the log is committed, too. As soon as an
+append fails, the overlay is invalid: the controller is deactivated and, if this node still leads, claims the term again with
+another ControllerRecord.
 """
 
 import base64
@@ -56,22 +56,22 @@ from .snapshot import SnapshotError, decode_snapshot, encode_snapshot
 
 logger = logging.getLogger("barnabas.quorum")
 
-MAX_PENDING_RECORDS = 50_000  # appended and not committed: about 5 MB; more only makes everybody wait longer
-_MAX_WORK_PER_TICK = 100  # pieces of maintenance; what is left over is done at the next tick
+MAX_PENDING_RECORDS = 50_000  # appended and not committed: about 5 MB; more would only increase the waiting time
+_MAX_WORK_PER_TICK = 100  # pieces of maintenance; the rest is done at the next tick
 _CLAIM_BITS = 62  # of msgpack's and Kafka's 64
 _NOBODY = Leadership(leader_id=None, term=0, is_self=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataPublication:
-    """What a broker learns at once: a new image and what is new in it."""
+    """A publication to the broker: a new image and its changes."""
 
     image: MetadataImage
     changes: MetadataChanges
     group_records: tuple[tuple[int, Record], ...]  # with the index of their command, without void ones
     leader: Leadership
     is_active_controller: bool
-    restored: bool = False  # from a snapshot: group state is read anew with `slot_snapshot`
+    restored: bool = False  # from a snapshot: group state must be read again with `slot_snapshot`
     quarantined: tuple[str, ...] = ()  # committed records that could not be applied, since the start of this process
 
 
@@ -125,7 +125,7 @@ class MetadataNode:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def submit(self, request: ControllerRequest, now_ms: int, answer: Answer) -> None:
-        """Decide. `answer` gets the response or a BarnabasError, once all that it stands on is committed."""
+        """Decide. `answer` gets the response or a BarnabasError when everything that it is based on is committed."""
         if not self._controller.is_active:
             answer(NotControllerError(f"this broker is not the active controller{self._leader_hint()}"))
             return
@@ -138,11 +138,11 @@ class MetadataNode:
         except BarnabasError as error:
             result = ControllerResult(records=self._proof_for(error), respond=_refuse(error))
         except Exception as error:  # noqa: BLE001 - a bug about one request must not end the quorum's thread
-            result = ControllerResult(respond=_refuse(self._own_fault(f"nothing was decided on {request!r}", error)))
+            result = ControllerResult(respond=_refuse(self._own_fault(f"no decision on {request!r}", error)))
         self._perform(result, answer)
 
     def tick(self, now_ms: int) -> None:
-        """Maintenance: claim the term where that is due, and let the controller do what nobody asks for."""
+        """Maintenance: claim the term if that is due, and let the controller do work without requests."""
         if self._must_claim:
             self._claim()
         if self._controller.is_active:
@@ -156,8 +156,8 @@ class MetadataNode:
             self._perform(ControllerResult(records=records, atomic=False), _nobody_waits)
 
     def _prepare(self) -> None:
-        """Before anything is decided, so that every decision stands on the cluster's values and not on this node's file, and
-        on brokers that have been heard since a recovery."""
+        """Before any decision, so that every decision is based on the cluster's values and not on this node's file, and on
+        brokers that have registered since a recovery."""
         records = self._controller.unset_cluster_settings()
         if records:
             self._perform(ControllerResult(records=records), _nobody_waits)
@@ -166,7 +166,7 @@ class MetadataNode:
             self._perform(ControllerResult(records=former, atomic=False), _nobody_waits)
 
     def note_voters(self, voters: tuple[NodeAddress, ...], index: int) -> None:
-        """The quorum has committed another configuration: let everybody know, unless that is under way."""
+        """The quorum has committed another configuration: publish it, unless that is in progress."""
         if self._controller.is_active and index > self._controller.overlay.voters_index:
             records = (VotersRecord(index=index, voters=voters),)
             self._perform(ControllerResult(records=records), _nobody_waits)
@@ -191,7 +191,7 @@ class MetadataNode:
         for records in _commands(result):
             try:
                 pending = PendingAppend(term=term, claim=self._claims, command=self._encode(records), records=records)
-                self._controller.appended(records)  # first: what cannot be replayed must never be committed
+                self._controller.appended(records)  # first: a record that cannot be replayed must never be committed
                 self._append(pending)
             except BarnabasError as error:  # too large for a command: nothing of it was appended
                 self._forget_decision()
@@ -207,14 +207,14 @@ class MetadataNode:
         pending.waiters.append(waiter)
 
     def _forget_decision(self) -> None:
-        """The overlay may hold a part of what was not appended: make it anew."""
+        """The overlay may contain records that were not appended: build it again."""
         if self._controller.is_active:
             pending = self._pending.since(self._leadership.term, self._claims)
             self._controller.committed(self._image, (), (item.records for item in pending))
 
     def _proof_for(self, error: BarnabasError) -> tuple[Record, ...]:
-        """A broker that knows more than this controller ends itself when it is refused. A controller that was deposed knows
-        less, too: so the refusal leaves only if this one can still commit a record."""
+        """A broker that knows more than this controller stops when it is refused. But a deposed controller also knows less: so
+        the refusal is sent only if this controller can still commit a record."""
         if not isinstance(error, DivergentMetadataError):
             return ()
         logger.error("node=%d event=broker_refused %s", self._node_id, error.message)
@@ -226,7 +226,7 @@ class MetadataNode:
             "node=%d request refused by a bug of the controller, %s; report it", self._node_id, shown, exc_info=error
         )
         return BarnabasError(
-            "the controller failed by an error of its own, and changed nothing; its log has the details"
+            "the controller failed with an internal error, and changed nothing; its log has the details"
         )
 
     def _encode(self, records: tuple[Record, ...]) -> bytes:
@@ -241,10 +241,10 @@ class MetadataNode:
 
     def _append_done(self, pending: PendingAppend, outcome: AppendOutcome) -> None:
         if pending.settled:
-            return  # by its commit, before
+            return  # settled by its commit already
         self._pending.remove(pending)
         if outcome is AppendOutcome.COMMITTED:
-            # The same command was appended twice and only one of them came through: which one makes no difference.
+            # The same command was appended twice and only one was committed: which one makes no difference.
             for waiter in pending.waiters:
                 waiter.committed(self._image.offset, self._image)
         if pending.term == self._leadership.term and self._leadership.is_self:
@@ -258,7 +258,7 @@ class MetadataNode:
     # --- leadership --------------------------------------------------------------------------------------------------
 
     def leadership_changed(self, leadership: Leadership) -> None:
-        """Of the quorum. A new leader claims its term; whoever leads no more forgets what it thought to have decided."""
+        """See QuorumListener. A new leader claims its term; a former leader discards its uncommitted decisions."""
         continues = leadership.is_self and self._leadership.is_self and leadership.term == self._leadership.term
         self._leadership = leadership
         if not continues:
@@ -302,7 +302,7 @@ class MetadataNode:
         for command in commands:
             try:
                 batch = decode_batch(command.command)
-                if batch.controller_epoch == command.term:  # else a deposed controller's: void on every broker alike
+                if batch.controller_epoch == command.term:  # else of a deposed controller: void on every broker
                     for record in batch.records:
                         self._quarantine.guard(
                             partial(self._replay, delta, record, command.index, replayed, group_records),
@@ -350,7 +350,7 @@ class MetadataNode:
             self._groups.delete_topic(removed_topic)
 
     def _advance_controller(self, replayed: list[tuple[int, Record]], settled: list[tuple[int, PendingAppend]]) -> None:
-        """Activate the controller when its claim is committed; else move its overlay onto the new image."""
+        """Activate the controller when its claim is committed; else rebase its overlay onto the new image."""
         if self._controller.is_active:
             if replayed:
                 pending = self._pending.since(self._leadership.term, self._claims)
@@ -385,7 +385,7 @@ class MetadataNode:
         self._publish(changes=changes, restored=True)
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
-        """A consistent view of now, packed when (and where) the caller likes. See QuorumListener."""
+        """A consistent view of the current state, packed when and where the caller chooses. See QuorumListener."""
         image, groups = self._image, self._groups.copy()
         return lambda: encode_snapshot(image, groups)
 
@@ -394,7 +394,7 @@ class MetadataNode:
         return self._image.offset, self._groups.view(slot)
 
     def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
-        """What `__consumer_offsets` has of the slot from that offset on."""
+        """The records of the slot in `__consumer_offsets` from that offset on."""
         return self._groups.read_log(slot, log_offset, limit)
 
     # --- observers ---------------------------------------------------------------------------------------------------
@@ -402,10 +402,10 @@ class MetadataNode:
     def feed(
         self, after_offset: int, max_bytes: int, *, node_id: int = -1, applied: MetadataPosition | None = None
     ) -> MetadataFeed | Callable[[], MetadataFeed]:
-        """What an observer at `after_offset` needs next: about `max_bytes` of commands, or a snapshot if it is too old. The
-        snapshot is packed by whoever calls what is returned, in any thread: that takes longer than an election timeout.
+        """The next data for an observer at `after_offset`: about `max_bytes` of commands, or a snapshot if it is too old. The
+        caller packs the snapshot by iterating over the result, in any thread: that takes longer than an election timeout.
 
-        Commands of this quorum on top of the metadata of another history would make a third one, so an observer whose
+        Commands of this quorum on top of the metadata of another history would make a third history, so an observer whose
         `applied` position contradicts gets none. Raises DivergentMetadataError.
         """
         if applied is not None:
@@ -417,23 +417,23 @@ class MetadataNode:
         return lambda: MetadataFeed(snapshot_index=offset, snapshot=tuple(pack()))
 
     def apply_feed(self, feed: MetadataFeed, leader: Leadership | None = None) -> None:
-        """Follow another node's feed. What was seen already is skipped, so a repeated answer does no harm.
+        """Follow another node's feed. Commands that were applied already are skipped, so a repeated answer does no harm.
 
-        `leader` is whom that node follows. It counts without any command, too: nothing of a quorum that was restored from the
-        past may be applied here, but its controller must hear of this broker to refuse it.
+        `leader` is the leader that the node follows. It is adopted without commands, too: nothing of a quorum that was restored
+        from the past may be applied here, but its controller must learn of this broker to refuse it.
         """
         assert self._quorum is None, "a voter learns from its quorum only"
         if feed.snapshot_index is not None and feed.snapshot_index > self._image.offset:
             self.restore(feed.snapshot_index, feed.snapshot)
         self.committed([command for command in feed.commands if command.index > self._image.offset])
-        # An answer with commands may have been put together just before its sender heard of the leader of their term.
+        # An answer with commands may have been assembled just before its sender learned of the leader of their term.
         is_empty = not feed.commands and feed.snapshot_index is None
         if leader is not None and leader != self._leadership and (is_empty or leader.term > self._leadership.term):
             self._leadership = leader
             self._publish()
 
     def _follow_controller(self) -> None:
-        """An observer hears who leads from the record of a new controller, if not earlier from the voter that it follows."""
+        """An observer learns the leader from the record of a new controller, if not earlier from the voter that it follows."""
         if self._quorum is None and self._image.controller_epoch > self._leadership.term:
             self._leadership = Leadership(
                 leader_id=self._image.controller_id, term=self._image.controller_epoch, is_self=False
@@ -466,7 +466,7 @@ def _commands(result: ControllerResult) -> Iterable[tuple[Record, ...]]:
 
 
 def differences(old: MetadataImage, new: MetadataImage) -> MetadataChanges:
-    """What a snapshot changed: compared item by item, which is rare enough."""
+    """The changes by a snapshot, compared item by item, which is rare enough."""
     return MetadataChanges(
         brokers=frozenset(key for key in {*old.brokers, *new.brokers} if old.brokers.get(key) != new.brokers.get(key)),
         topics=frozenset(key for key in {*old.topics, *new.topics} if old.topics.get(key) != new.topics.get(key)),
@@ -489,7 +489,7 @@ def _nobody_waits(answer: object) -> None:
 
 
 def _fresh_cluster_id(rng: random.Random) -> str:
-    """As Kafka's: 128 random bits in 22 letters, none of which looks like an option of a command line in front."""
+    """As Kafka's: 128 random bits in 22 letters, which do not begin like an option of a command line."""
     while True:  # ends: one in 64 begins with a dash
         cluster_id = base64.urlsafe_b64encode(rng.randbytes(16)).decode("ascii").rstrip("=")
         if not cluster_id.startswith("-"):

@@ -1,7 +1,7 @@
 """The whole state as chunks of bytes, and back: the format version first, then the image in parts, then group records.
 
-A chunk is msgpack [kind, payload]. Every chunk stays below MAX_CHUNK_BYTES as long as no single item is larger, so that a
-snapshot of any size streams through small frames. The last chunk counts the others: a snapshot that was cut is noticed.
+A chunk is msgpack [kind, payload]. Every chunk stays below MAX_CHUNK_BYTES unless a single item is larger, so that a snapshot of
+any size streams through small frames. The last chunk has the number of the others, so that a truncated snapshot is detected.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ from ..metadata.records import Record, UnknownRecordError, decode_batch
 
 SNAPSHOT_VERSION = 1
 MAX_CHUNK_BYTES = 256 * 1024  # a frame of the quorum and of the metadata feed; both are sent between other messages
-_TARGET_CHUNK_BYTES = 128 * 1024  # of items, which leaves room for what stands around them, and for one large item
+_TARGET_CHUNK_BYTES = 128 * 1024  # of items, which leaves room for the framing, and for one large item
 
 _HEADER, _BROKERS, _TOPIC, _PARTITIONS, _TOPIC_CONFIGS, _BROKER_CONFIGS, _SLOTS, _GROUPS, _END, _GROUP_CONFIGS = range(
     10
@@ -35,7 +35,7 @@ _HEADER_FIELDS = tuple(field.name for field in fields(MetadataHeader))
 
 
 class SnapshotError(Exception):
-    """These chunks are no complete snapshot of a version that this one reads. The process must stop."""
+    """These chunks are not a complete snapshot of a supported version. The process must stop."""
 
 
 def encode_snapshot(image: MetadataImage, groups: GroupState) -> Iterator[bytes]:
@@ -153,7 +153,7 @@ class _Reader:
 
     def result(self) -> tuple[MetadataImage, list[Record]]:
         if not self._complete or self._header is None or len(self._slots) != SLOT_COUNT:
-            raise SnapshotError("the snapshot ends before its end")
+            raise SnapshotError("the snapshot is truncated")
         image = MetadataImage(
             **asdict(self._header),
             brokers=self._brokers,

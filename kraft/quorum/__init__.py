@@ -1,1 +1,1 @@
-"""The port of the quorum: what a log of committed commands promises, who votes, and a quorum in memory."""
+"""The port of the quorum: the guarantees of a log of committed commands, the voters, and a quorum in memory."""

@@ -11,22 +11,22 @@ MAX_APPLIED_PER_STEP = 10_000  # the same for a follower that catches up
 MAX_TERM = (
     1 << 62
 )  # no election counts so far: a term from here on was forged or damaged, and the journal's field ends at 2^63
-# A term that is further ahead raises ours by this much and no more, once per heartbeat: what a peer says cannot use terms up,
-# and a voter that was away for a hundred thousand elections has caught up within half a minute.
+# A term that is further ahead raises our own term by this much at most, once per heartbeat: messages of a peer cannot exhaust the
+# terms, and a voter that was away for a hundred thousand elections has caught up within half a minute.
 MAX_TERM_STEP = 1_000
 REFUSAL_LOG_INTERVAL_S = 10.0  # between two lines on messages that are not believed; they are counted meanwhile
 LINK_LOSS_DELAY_S = (
     0.005,
     0.025,
 )  # after the leader's link broke: a little more than it takes the others to see it, too
-# The followers of a broken link campaign one after another, by their ids, with time for a vote and its two fsyncs between:
-# two at the same moment take each other's votes, and then a second or two are lost.
+# The followers of a broken link campaign one after another, by their ids, with time for a vote and its two fsyncs in between:
+# simultaneous candidates split the votes, which costs a second or two.
 LINK_LOSS_STEP_S = 0.06
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftTiming:
-    """The defaults stand a broker that is busy for several 100 ms; kill -9 is noticed by the broken link."""
+    """The defaults tolerate a broker that is busy for several 100 ms; kill -9 is detected by the broken link."""
 
     election_min_s: float = 1.0
     election_max_s: float = 2.0
@@ -52,8 +52,8 @@ class RaftTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPolicy:
-    """When the journal is replaced by a snapshot. Each node varies `entries` a little, so that not all pack at once."""
+    """When the journal is replaced by a snapshot. Each node varies `entries` a little, so that not all nodes pack at once."""
 
     entries: int = 200_000  # about a second of replay at start
     interval_s: float = 1800.0
-    interval_entries: int = 1_000  # a quiet cluster does not pack the same state again and again
+    interval_entries: int = 1_000  # a quiet cluster does not pack the same state repeatedly

@@ -1,20 +1,20 @@
 """How voters become a cluster without a format step, and why a wiped voter cannot make the cluster forget. Pure.
 
-A voter with an empty journal is *blank*: it may be new, or it may have acknowledged entries and cast votes that it
-knows nothing of any more. While blank it neither campaigns nor votes, and a leader does not count its
-acknowledgements. It stops being blank in one of two ways.
+A voter with an empty journal is *blank*: it may be new, or it may have lost entries that it had acknowledged and votes that it
+had cast. While blank, it neither campaigns nor votes, and a leader does not count its acknowledgements. It stops being blank in
+one of two ways.
 
 *Formation*: it asks every other voter, all being connected, and each answers that it is blank or pristine (formed,
 but without entry, term or vote). As every answer is given after the question, all of them were without state at the
 moment of the question: there is no cluster to forget. It tells those who answered, for them the same proof holds.
 
-*Learning*: a leader that sees a blank voter appends an entry and commits it with a majority that does not count the
-blank one. Any entry that was committed, and any leader that was elected, with the help of the forgotten self then
-shares a voter with that majority, so the log up to that entry holds whatever was committed. When the blank voter has
-it on disk, the leader bids it welcome.
+*Learning*: a leader that sees a blank voter appends an entry and commits it with a majority that does not count the blank voter.
+Any entry that was committed, and any leader that was elected, with the help of the voter's former state then shares a voter with
+that majority, so the log up to that entry has everything that was committed. When the blank voter has the entry on disk, the
+leader sends it a welcome.
 
-Hence two wiped voters of three never form a cluster: the third one answers that it has state, and there is no
-majority without them to learn from. Somebody has to bring a folder back.
+Hence two wiped voters of three never form a cluster: the third one answers that it has state, and there is no majority without
+them to learn from. An operator has to restore a folder.
 """
 
 from enum import IntEnum
@@ -37,17 +37,17 @@ class Formation:
         self._node_id = node_id
         self._others = voter_ids - {node_id}
         self.blank = blank
-        self.peers: dict[int, VoterState] = {}  # connected ones, by what they said last
+        self.peers: dict[int, VoterState] = {}  # connected peers, by their last reported state
         self.barriers: dict[int, int] = {}  # as leader: the index that a blank peer must learn, committed without it
         self._nonce: int | None = None  # of our round, if one is open
-        self._willing: set[int] = set()  # who answered our round
+        self._willing: set[int] = set()  # peers that answered our round
         self._answered: dict[int, int] = {}  # nonce that we answered to whom, on this connection
         self._asked_at = -QUERY_INTERVAL_S
         self._blank_since: float | None = None
         self._complained_at = 0.0
 
     def set_voters(self, voter_ids: frozenset[int]) -> None:
-        """Another configuration is in force; an open round was about the former one."""
+        """Another configuration is in force; an open round applied to the former one."""
         self._others = voter_ids - {self._node_id}
         self._void_round()
 
@@ -74,7 +74,7 @@ class Formation:
 
     @property
     def is_complete(self) -> bool:
-        """A single voter has nobody to ask."""
+        """A single voter has no other voters to ask."""
         return not self._others
 
     def open_round(self, now: float, nonce: int) -> bool:
@@ -107,7 +107,7 @@ class Formation:
         return self.blank and self._answered.get(peer) == nonce
 
     def cleared(self) -> None:
-        """We are blank no more (durably)."""
+        """This voter is not blank any more (durably)."""
         self.blank = False
         self._nonce = None
         self._blank_since = None
@@ -130,7 +130,7 @@ class Formation:
     # Being stuck
 
     def complaint(self, now: float) -> str | None:
-        """Why we are still blank, once in a while."""
+        """Why this voter is still blank, from time to time."""
         if not self.blank:
             return None
         if self._blank_since is None:
@@ -145,11 +145,11 @@ class Formation:
         missing = sorted(self._others - self.peers.keys())
         blank = sorted([self._node_id, *(p for p, s in self.peers.items() if s is VoterState.BLANK)])
         with_state = sorted(p for p, s in self.peers.items() if s is VoterState.VOTER)
-        text = f"voter {self._node_id} has an empty journal and may not vote before it has learned what it forgot"
+        text = f"voter {self._node_id} has an empty journal and must not vote until it has learned the lost entries"
         if with_state and len(blank) * 2 > len(self._others) + 1:
             return (
                 f"{text}: voters {blank} are empty, {with_state} have data; a majority has lost its data, so no new"
-                " cluster is formed over what is left: bring back the folder of one of the empty voters"
+                " cluster is formed from the rest: restore the folder of one of the empty voters"
             )
         if with_state:
             return f"{text}: it waits for a leader elected by voters other than {blank}; not connected: {missing}"

@@ -1,7 +1,7 @@
-"""`InMemoryQuorum`: the twin of the real quorum for tests of what stands above it. Pure, deterministic, explicit.
+"""`InMemoryQuorum`: the in-memory replacement of the real quorum for tests of the layers above. Pure, deterministic, explicit.
 
-Several nodes share one ordered log. Nothing happens by itself: `step` commits what was appended and tells everybody,
-`elect` and `lose_leadership` change the leader, `inject` decides what becomes of the next commands.
+Several nodes share one ordered log. Nothing happens by itself: `step` commits appended commands and notifies all nodes,
+`elect` and `lose_leadership` change the leader, `inject` decides the outcome of the next commands.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ MAX_COMMAND_BYTES = 1024 * 1024  # as raft_config has it; this module does not i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """What the next command meets. With UNKNOWN, `committed` says what has really become of it."""
+    """The outcome of the next command. With UNKNOWN, `committed` says whether it was really committed."""
 
     outcome: AppendOutcome
     committed: bool = False
@@ -45,7 +45,7 @@ class InMemoryNode:
 
     def append(self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None]) -> None:
         if len(command) > MAX_COMMAND_BYTES:
-            raise InvalidRequestError(f"a command of {len(command)} bytes, allowed are {MAX_COMMAND_BYTES}")
+            raise InvalidRequestError(f"a command has {len(command)} bytes; at most {MAX_COMMAND_BYTES} are allowed")
         self._quorum.pending.append(_Pending(node_id=self.node_id, term=term, command=command, done=done))
 
     @property
@@ -90,7 +90,7 @@ class InMemoryQuorum:
         return node
 
     def elect(self, node_id: int) -> None:
-        """A new term. What the former leader had not committed is refused or, in its case, discarded."""
+        """A new term. What the former leader had not committed is refused or discarded."""
         assert node_id in self.nodes
         self._drop_pending(AppendOutcome.DISCARDED)
         self.term += 1
@@ -99,18 +99,18 @@ class InMemoryQuorum:
         self._tell_leadership()
 
     def lose_leadership(self) -> None:
-        """Nobody leads; what was appended and not committed has an unknown outcome."""
+        """No node leads; commands that were appended and not committed have an unknown outcome."""
         self._drop_pending(AppendOutcome.UNKNOWN)
         self.leader_id = None
         self._tell_leadership()
 
     def inject(self, outcome: AppendOutcome, *, committed: bool = False) -> None:
-        """The next command that would be committed ends so instead."""
+        """The next command that would be committed gets this outcome instead."""
         assert outcome is AppendOutcome.UNKNOWN or not committed
         self._injections.append(Injection(outcome=outcome, committed=committed))
 
     def step(self) -> int:
-        """Commit what is pending now, tell every connected node, then the appenders. Return how many were pending."""
+        """Commit the pending commands, notify every connected node, then the appenders. Return how many were pending."""
         batch = [self.pending.popleft() for _ in range(len(self.pending))]
         outcomes = [(pending.done, self._decide(pending)) for pending in batch]
         for node in list(self.nodes.values()):
@@ -121,7 +121,7 @@ class InMemoryQuorum:
         return len(batch)
 
     def run(self, limit: int = 1000) -> None:
-        """Step until nobody appends any more."""
+        """Step until no more commands are appended."""
         for _ in range(limit):
             if self.step() == 0:
                 return

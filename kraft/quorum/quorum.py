@@ -12,13 +12,13 @@ from typing import Protocol
 
 from barnabas.log.vocabulary.quorum import CommittedCommand
 
-# Called once with the reason why this process must stop: what it promised to be durable may not be. It may return.
+# Called once with the reason why this process must stop: data that it acknowledged may not be durable. It may return.
 FatalHandler = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership:
-    """What this node believes. Belief is never a permission: only a committed record is."""
+    """The leadership as this node knows it. It never authorizes a decision: only a committed record does."""
 
     leader_id: int | None
     term: int
@@ -33,7 +33,7 @@ class AppendOutcome(Enum):
 
 
 class QuorumListener(Protocol):
-    """The state machine above the quorum. None of these may raise: what cannot be applied stops the process (rule 13)."""
+    """The state machine above the quorum. None of these may raise: a command that cannot be applied stops the process."""
 
     def committed(self, commands: list[CommittedCommand]) -> None:
         """Commands in order, each exactly once since the last `restore`. Called before the outcomes of their appends."""
@@ -42,7 +42,8 @@ class QuorumListener(Protocol):
         """Replace all state by a snapshot that covers everything up to `index` (inclusive)."""
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
-        """Take a consistent view of the state now (cheaply); what is returned packs it into chunks later, in another thread."""
+        """Take a consistent view of the state now (cheaply); the returned function packs it into chunks later, in another
+        thread."""
 
     def leadership_changed(self, leadership: Leadership) -> None:
         """The leader, the term or both are new. When a node has become leader it should append a record of its term."""

@@ -59,17 +59,17 @@ def pack_snapshot(last: Entry, prev: Entry, chunks: Iterable[bytes], voters: Vot
 def unpack_snapshot(data: bytes) -> Snapshot:
     """Check all of `data`. Raises DamagedSnapshot."""
     if len(data) < _HEADER.size:
-        raise DamagedSnapshot("it is cut short")
+        raise DamagedSnapshot("it is truncated")
     magic, version, crc = _HEADER.unpack_from(data)
     if magic != _MAGIC:
-        raise DamagedSnapshot("it does not begin like a snapshot")
+        raise DamagedSnapshot("it does not begin with the mark of a snapshot")
     if version != _FORMAT_VERSION:
-        raise DamagedSnapshot(f"format version {version} is not known here (known: {_FORMAT_VERSION})")
+        raise DamagedSnapshot(f"format version {version} is not supported (supported: {_FORMAT_VERSION})")
     if zlib.crc32(memoryview(data)[_HEADER.size :]) != crc:
         raise DamagedSnapshot("its checksum is wrong")
     frames = _frames(data)
     last, prev, voters = _read_header(next(frames, b""))
-    for _ in frames:  # a checksum says who wrote it, not that it can be read
+    for _ in frames:  # a correct checksum does not guarantee that it can be read
         pass
     return Snapshot(last=last, prev=prev, data=data, voters=voters)
 
@@ -95,19 +95,21 @@ def _append_frame(body: bytearray, chunk: bytes) -> None:
 
 
 def _frames(data: bytes) -> Iterator[bytes]:
-    """Unpack frame by frame. Raises DamagedSnapshot; a frame that unpacks to more than any of ours has is refused."""
+    """Unpack frame by frame. Raises DamagedSnapshot; a frame that decompresses to more than the limit is refused."""
     position = _HEADER.size
     while position < len(data):
         if position + _FRAME.size > len(data):
-            raise DamagedSnapshot("a frame is cut")
+            raise DamagedSnapshot("a frame is truncated")
         (length,) = _FRAME.unpack_from(data, position)
         position += _FRAME.size
         unpacker = zlib.decompressobj()
         try:
             frame = unpacker.decompress(memoryview(data)[position : position + length], MAX_UNPACKED_FRAME_BYTES)
         except zlib.error as error:
-            raise DamagedSnapshot(f"a frame cannot be unpacked: {error}") from error
+            raise DamagedSnapshot(f"a frame cannot be decompressed: {error}") from error
         if not unpacker.eof:
-            raise DamagedSnapshot(f"a frame is cut, or unpacks to more than {MAX_UNPACKED_FRAME_BYTES} bytes")
+            raise DamagedSnapshot(
+                f"a frame is truncated, or decompresses to more than {MAX_UNPACKED_FRAME_BYTES} bytes"
+            )
         yield frame
         position += length

@@ -1,9 +1,9 @@
-"""Who votes: the configuration of the quorum, as an entry of its journal and as a part of snapshots. Pure.
+"""The voters: the configuration of the quorum, as an entry of its journal and as a part of snapshots. Pure.
 
-One voter is added or removed at a time (Ongaro's thesis, 4.1): any majority of the old configuration then shares a voter
-with any majority of the new one, so both may be in use at once. A configuration counts from the moment it is appended,
-on whoever appends it, and no longer when it is truncated. Two rules make that safe: the one before it must be committed,
-and the leader must have committed an entry of its own term (the fault of the thesis that Ongaro reported in 2015).
+One voter is added or removed at a time (Ongaro's thesis, 4.1): any majority of the old configuration then shares a voter with any
+majority of the new one, so both may be in use at once. A configuration is in force on a node from the moment that the node
+appends it, and until it truncates it. Two rules make this safe: the previous one must be committed, and the leader must have
+committed an entry of its own term (the fault of the thesis that Ongaro reported in 2015).
 """
 
 from collections.abc import Iterable
@@ -47,21 +47,21 @@ class VoterSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterProgress:
-    """How far a change of the voters is. It is asked for again until it is done."""
+    """The progress of a change of the voters. The request is repeated until it is done."""
 
     done: bool
     state: str
 
 
 class QuorumStatus(Message, frozen=True, kw_only=True):
-    """What a node knows of the quorum; also the leader's answer on the wire."""
+    """The state of the quorum as a node knows it; also the leader's answer on the wire."""
 
     leader_id: int  # -1: none is known
     term: int
     committed_index: int
     voters_index: int
     peers: tuple[QuorumPeer, ...]
-    change: str = ""  # the change under way in words
+    change: str = ""  # the change in progress, as text
     refused: tuple[
         str, ...
     ] = ()  # brokers whose metadata contradicts that of the quorum, in words; the controller knows
@@ -72,18 +72,18 @@ def encode_voters(voters: Iterable[NodeAddress]) -> bytes:
 
 
 def decode_voters(packed: bytes, index: int) -> VoterSet:
-    """Raises ValueError for what is no configuration."""
+    """Raises ValueError if the bytes are not a configuration."""
     try:
         voters = decode(tuple[NodeAddress, ...], packed)
     except InvalidRequestError as error:
-        raise ValueError(f"entry {index} is no configuration of voters: {error.message}") from error
+        raise ValueError(f"entry {index} is not a configuration of voters: {error.message}") from error
     if not voters:
         raise ValueError(f"entry {index} is a configuration without voters")
     return VoterSet(voters=voters, index=index)
 
 
 class Membership:
-    """The configurations that still matter to one node: the newest one that it has applied, and those behind it.
+    """The configurations that one node still needs: the newest one that it has applied, and later ones.
 
     Invariant: ascending indexes; the last one is in force.
     """
@@ -98,14 +98,14 @@ class Membership:
         return self._sets[-1]
 
     def at(self, index: int) -> VoterSet:
-        """The configuration that was in force at `index`, which must not be behind what was forgotten."""
+        """The configuration that was in force at `index`, which must not be before the forgotten ones."""
         return next((item for item in reversed(self._sets) if item.index <= index), self._sets[0])
 
     def reachable(self, commit_index: int) -> dict[int, NodeAddress]:
-        """Everybody who may have to be heard: of the committed configuration and of the newer ones, which may be undone.
+        """The voters that this node may need to reach: of the committed configuration and of newer ones, which may be undone.
 
-        Who cut its link to a voter that it has only begun to remove could not be told, if that one is elected after all,
-        that the removal has come to nothing.
+        If a node cut its link to a voter whose removal has only begun, and that voter is elected after all, the node could not
+        learn that the removal was undone.
         """
         committed = self.at(commit_index)
         newer = [item for item in self._sets if item.index >= committed.index]
@@ -120,19 +120,19 @@ class Membership:
         return True
 
     def truncated(self, index: int) -> bool:
-        """Entries from `index` on are gone. Whether the configuration has changed by it."""
+        """Entries from `index` on were removed. Return whether this has changed the configuration."""
         before = len(self._sets)
         while self._sets[-1].index >= index and len(self._sets) > 1:
             self._sets.pop()
         return len(self._sets) != before
 
     def restored(self, base: VoterSet | None, entries: Iterable[Entry]) -> None:
-        """A snapshot took the place of what was before; without a configuration of its own the bootstrap one holds on."""
+        """A snapshot replaced the earlier entries; without its own configuration, the bootstrap configuration stays in force."""
         self._sets = [base or self._sets[0]]
         self._append_all(entries)
 
     def applied(self, index: int) -> None:
-        """What is older than the configuration at `index` is not asked for any more."""
+        """Configurations older than the one at `index` are not needed any more."""
         while len(self._sets) > 1 and self._sets[1].index <= index:
             del self._sets[0]
 

@@ -32,7 +32,7 @@ class StepDriver:
         self._tidied_at = clock()
 
     def drive(self, core: Steps) -> None:
-        """From now on steps are taken when somebody wakes us."""
+        """From now on, steps are taken on each wake-up."""
         self._core = core
 
     def wake(self) -> None:

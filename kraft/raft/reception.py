@@ -61,5 +61,5 @@ class Reception:
 
     @property
     def _served(self) -> RaftCore:
-        assert self._core is not None, "nobody is connected before the core is there"
+        assert self._core is not None, "no peer connects before the core exists"
         return self._core

@@ -1,4 +1,4 @@
-"""The quorum's folder of one node, made the whole quorum, when most of the voters are lost: the last resort of an operator.
+"""The quorum's folder of one node, turned into the whole quorum when most of the voters are lost: the last resort of an operator.
 
 As etcd's `--force-new-cluster`: the folder keeps its cluster id, its snapshot and its journal, and gets a configuration with
 this node as the only voter. What is lost: everything that was committed after the last entry of this folder. What is won

@@ -59,7 +59,7 @@ class RaftThread:
     def _main(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # it belongs to whoever waits for the start
+        except BaseException as error:  # it is raised to the caller of `start`
             if self._started.done():
                 raise
             self._started.set_exception(error)

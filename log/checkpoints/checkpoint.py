@@ -1,10 +1,10 @@
-"""Small text files that are always replaced whole: Kafka's checkpoint files, `meta.properties`, `partition.metadata`.
+"""Small text files that are always replaced as a whole: Kafka's checkpoint files, `meta.properties`, `partition.metadata`.
 
 A checkpoint file has the version (0), the number of entries, and one entry per line. `topic partition offset` in
 `recovery-point-offset-checkpoint`, `replication-offset-checkpoint`, `log-start-offset-checkpoint` and
 `cleaner-offset-checkpoint`; `epoch offset` in `leader-epoch-checkpoint`.
 
-A damaged file is a DamagedCheckpointError: the caller knows whether it can be rebuilt.
+A damaged file is a DamagedCheckpointError: the caller decides whether it can be rebuilt.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,13 +17,14 @@ from .leader_epoch_cache import EpochStart
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
-CLEANED_OFFSETS = "cleaner-offset-checkpoint"  # up to where each log is compacted
+CLEANED_OFFSETS = "cleaner-offset-checkpoint"  # the offset up to which each log is compacted
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 _VERSION = "0"
 
 
 class DamagedCheckpointError(StorageError):
-    """The file is not what we wrote. It is replaced atomically, so this is a failing disk or a foreign hand."""
+    """The file has changed since it was written. Writes replace it atomically, so the disk is failing or another program wrote
+    it."""
 
 
 def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -54,7 +55,7 @@ def read_epochs(files: Files, path: str) -> list[EpochStart]:
             raise _damaged(path, f"the line {line!r} is not `epoch offset`")
         entry = EpochStart(_number(path, fields[0]), _number(path, fields[1]))
         if entries and (entry.epoch <= entries[-1].epoch or entry.start_offset <= entries[-1].start_offset):
-            raise _damaged(path, f"the line {line!r} does not rise above the one before")
+            raise _damaged(path, f"the line {line!r} does not increase over the line before")
         entries.append(entry)
     return entries
 
@@ -91,9 +92,9 @@ def _read(files: Files, path: str) -> list[str]:
         return []
     lines = text.split("\n")
     if len(lines) < 3 or lines[0] != _VERSION:
-        raise _damaged(path, f"it does not begin with version {_VERSION} and a count")
+        raise _damaged(path, f"it must begin with version {_VERSION} and the number of entries")
     if lines[-1] or _number(path, lines[1]) != len(lines) - 3:
-        raise _damaged(path, f"it says {lines[1]} entries and has {len(lines) - 3}")
+        raise _damaged(path, f"it announces {lines[1]} entries and has {len(lines) - 3}")
     return lines[2:-1]
 
 

@@ -1,6 +1,6 @@
-"""Which leader epoch began at which offset: what truncation after a change of leader goes by (KIP-101, KIP-279).
+"""The start offset of each leader epoch, on which truncation after a change of leader is based (KIP-101, KIP-279).
 
-Pure: `PartitionLog` keeps it in the file `leader-epoch-checkpoint`.
+Pure. `PartitionLog` stores it in the file `leader-epoch-checkpoint`.
 """
 
 from bisect import bisect_right
@@ -36,8 +36,8 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Note that `epoch` began at `start_offset`; False when that changes nothing.
 
-        An epoch never begins anew, and an older one than the latest is no news. Entries at or behind the start belong
-        to epochs whose records were never written, or were truncated away.
+        An epoch never starts twice, and an epoch older than the latest changes nothing. Existing entries at or after the start
+        offset belong to epochs whose records were never written, or were truncated.
         """
         if epoch <= self.latest_epoch:
             return False
@@ -48,8 +48,7 @@ class LeaderEpochCache:
     def end_offset_for(self, epoch: int, *, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch that is not above `epoch`, and where it ended (exclusive); KIP-279.
 
-        (UNDEFINED_EPOCH, UNDEFINED_OFFSET) when this log cannot tell: it knows no epoch, or none as late as the one
-        asked.
+        (UNDEFINED_EPOCH, UNDEFINED_OFFSET) if this log cannot tell: it has no epochs, or no epoch as late as the given one.
         """
         if not self._entries or epoch < 0 or epoch > self.latest_epoch:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
@@ -58,7 +57,7 @@ class LeaderEpochCache:
         following = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
         end_offset = self._entries[following].start_offset
         if following == 0:
-            # All records of that epoch lie before what is known here (retention took them): it ended before the first.
+            # All records of that epoch lie before the first known epoch (retention removed them): it ended before that one.
             return epoch, end_offset
         return self._entries[following - 1].epoch, end_offset
 
@@ -68,14 +67,14 @@ class LeaderEpochCache:
         return self._entries[following - 1].epoch if following else UNDEFINED_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Forget the epochs that began at or behind `end_offset`; False when there are none."""
+        """Remove the epochs that began at or after `end_offset`; False when there are none."""
         before = len(self._entries)
         while self._entries and self._entries[-1].start_offset >= end_offset:
             self._entries.pop()
         return len(self._entries) != before
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Forget the epochs that ended at or before `start_offset`; the one that holds it begins there now."""
+        """Remove the epochs that ended at or before `start_offset`; the epoch that contains it now begins there."""
         following = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
         if following == 0 or self._entries[0].start_offset == start_offset:
             return False

@@ -1,8 +1,8 @@
-"""The `.snapshot` files of a partition: the producer state as it was at an offset, so that a start replays little.
+"""The `.snapshot` files of a partition: the producer state at an offset, so that a start replays little of the log.
 
-A snapshot is taken when a segment is sealed and when the log is closed. It carries a CRC, so it needs no flush: a torn
-one is passed over and the one before is taken. Those at which a segment begins stay as long as it does (as in Kafka), so a
-truncation replays a segment and not the log.
+A snapshot is written when a segment is sealed and when the log is closed. It carries a CRC, so it needs no flush: a torn one is
+skipped, and the one before it is used. A snapshot at the start of a segment is kept as long as the segment (as in Kafka), so that
+a truncation replays one segment instead of the log.
 """
 
 import struct
@@ -16,7 +16,7 @@ from ..vocabulary.errors import CorruptRecordError
 
 _SUFFIX = ".snapshot"
 _OFFSET_DIGITS = 20
-_KEPT = 2  # wherever they are: the newest, and one more in case it is torn
+_KEPT = 2  # at any offset: the newest, and one more in case the newest is torn
 
 
 class ProducerSnapshots:
@@ -30,7 +30,7 @@ class ProducerSnapshots:
         return sorted(int(stem) for stem in stems if len(stem) == _OFFSET_DIGITS and stem.isdigit())
 
     def take(self, state: ProducerState, offset: int, segments: Sequence[LogSegment]) -> None:
-        """Write the state as of `offset` (exclusive), and forget snapshots at which no segment begins."""
+        """Write the state as of `offset` (exclusive), and remove snapshots at which no segment begins."""
         file = self._files.open_append(self._path(offset))
         file.truncate(0)
         file.append(state.to_snapshot())
@@ -41,7 +41,7 @@ class ProducerSnapshots:
                 self._files.remove(self._path(old))
 
     def forget_behind(self, end_offset: int) -> None:
-        """Durably: the log was cut there and may grow again to where a snapshot was taken of what is not in it any more."""
+        """Remove later snapshots, durably: the log was cut there, and may grow again to their offsets with other records."""
         gone = [offset for offset in self.offsets() if offset > end_offset]
         for offset in gone:
             self._files.remove(self._path(offset))
@@ -49,7 +49,7 @@ class ProducerSnapshots:
             self._files.sync_dir(self._directory)
 
     def newest(self) -> tuple[ProducerState, int] | None:
-        """The newest sound state, and its offset."""
+        """The newest undamaged state, and its offset."""
         for offset in reversed(self.offsets()):
             try:
                 return ProducerState.from_snapshot(self._files.read_bytes(self._path(offset))), offset
@@ -58,7 +58,7 @@ class ProducerSnapshots:
         return None
 
     def restore(self, segments: Sequence[LogSegment], log_end_offset: int) -> tuple[ProducerState, int]:
-        """The newest snapshot, brought up to the log end by the batches behind it; and its offset, 0 where there was none."""
+        """The newest snapshot, updated by the batches after it, up to the log end; and its offset, 0 if there was none."""
         self.forget_behind(log_end_offset)
         found = self.newest()
         if found is not None:

@@ -1,7 +1,7 @@
-"""The leader epochs of a partition with the file that holds them, `leader-epoch-checkpoint`.
+"""The leader epochs of a partition and the file that stores them, `leader-epoch-checkpoint`.
 
-The file is written when the log is flushed and when it is truncated, not with each new epoch: what it lacks is in the
-batches behind the recovery point, which recovery reads.
+The file is written when the log is flushed and when it is truncated, not with each new epoch: epochs that it lacks are in the
+batches after the recovery point, which recovery reads.
 """
 
 import threading
@@ -12,14 +12,14 @@ from .leader_epoch_cache import EpochStart, LeaderEpochCache
 
 
 class SavedEpochs:
-    """`cache` as of the file, or empty when that is damaged: then `is_sound` is False, and the log must be scanned."""
+    """`cache` has the content of the file. If that is damaged, it is empty, `is_sound` is False, and the log must be scanned."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self._path = f"{directory}/{checkpoint.LEADER_EPOCHS}"
-        self._lock = threading.Lock()  # a flush in another thread saves, too
+        self._lock = threading.Lock()  # a flush in another thread saves as well
         self._saved: tuple[EpochStart, ...] | None = None
-        self._is_cut = False  # the file may name epochs of which nothing is left
+        self._is_cut = False  # the file may contain epochs that were truncated
         self.is_sound = True
         self.is_gone = False  # the folder has another name, and a new log may have the former one
         self.cache = LeaderEpochCache()
@@ -27,11 +27,11 @@ class SavedEpochs:
             self.cache = LeaderEpochCache(checkpoint.read_epochs(files, self._path))
             self._saved = self.cache.entries
         except checkpoint.DamagedCheckpointError:
-            # Every batch carries its epoch, so a scan of the whole log makes the file anew.
+            # Every batch carries its epoch, so a scan of the whole log rebuilds the file.
             self.is_sound = False
 
     def save(self) -> None:
-        """Write the file if it says anything else."""
+        """Write the file if its content has changed."""
         with self._lock:
             if self.is_gone:
                 return
@@ -42,7 +42,7 @@ class SavedEpochs:
             self._is_cut = False
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget the epochs that began at or behind `end_offset`, durably. Raises StorageError, and may be repeated then."""
+        """Remove the epochs that began at or after `end_offset`, durably. Raises StorageError; the caller may then repeat it."""
         self._is_cut |= self.cache.truncate_from_end(end_offset)
         if self._is_cut:
             self.save()

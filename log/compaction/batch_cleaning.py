@@ -1,14 +1,14 @@
-"""What compaction makes of one batch: the same bytes, fewer records, its header alone, or nothing. Pure.
+"""The result of compaction for one batch: the same bytes, fewer records, only its header, or nothing. Pure.
 
-Offsets, leader epoch, codec and the fields of the producer stay what they were; what is made anew gets a new CRC. A header
-stays without records where something else stands on it:
+Offsets, leader epoch, codec and the fields of the producer stay unchanged; a rewritten batch gets a new CRC. A header is kept
+without records where it is still needed:
 
 - the last batch of an active producer (its sequence numbers, as in Kafka), with the producer's fields;
-- the first batch of a leader epoch: who reads or recovers this log must learn where the epoch began (KIP-101);
-- the last batch of a cleaned segment: so segments go on where the one before ended, and a gap between two is a fault.
+- the first batch of a leader epoch: readers and recovery must learn where the epoch began (KIP-101);
+- the last batch of a cleaned segment: so each segment begins where the one before ended, and a gap between two is a fault.
 
-Tombstones and needless markers get a delete horizon when they are cleaned for the first time, and go with the first cleaning
-behind it (KIP-534): by the clock of the cleaning, so a reader that is slower than delete.retention.ms is the only one that
+Tombstones and unneeded markers get a delete horizon when they are cleaned for the first time, and are removed by the first
+cleaning after it (KIP-534). The horizon uses the clock of the cleaning, so only a reader that is slower than delete.retention.ms
 misses them.
 """
 
@@ -49,7 +49,7 @@ class CleanedBatch:
 
 
 class BatchCleaner:
-    """Takes all batches of a log in the order of their offsets, from the first one on."""
+    """Processes all batches of a log in the order of their offsets, from the first one on."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class BatchCleaner:
         self._new_horizon_ms = now_ms + delete_retention_ms
         self._epoch = _NO_EPOCH
         self.next_horizon_ms: int | None = (
-            None  # the earliest one of what stayed: then there is something to clean again
+            None  # the earliest horizon among the batches that stayed: the next cleaning is due then
         )
 
     def clean(self, header: BatchHeader, batch: memoryview, *, is_last_of_segment: bool) -> CleanedBatch | None:
-        """Return what stays of the batch, which lies at the start of `batch`. Raises CorruptRecordError."""
+        """Return what remains of the batch at the start of `batch`. Raises CorruptRecordError."""
         begins_epoch = header.leader_epoch != self._epoch
         self._epoch = header.leader_epoch
         cleaned = self._clean_marker(header, batch) if header.is_control else self._clean_records(header, batch)
@@ -123,7 +123,7 @@ class BatchCleaner:
         return not self._offsets.is_superseded(key, offset)
 
     def _with_horizon(self, header: BatchHeader, records: bytes, kept: list[Span]) -> CleanedBatch:
-        """The horizon takes the place of the base timestamp, so the timestamp of each record is written anew."""
+        """The horizon replaces the base timestamp, so the timestamp of each record is encoded again."""
         shift_ms = header.base_timestamp_ms - self._new_horizon_ms
         parts: list[bytes] = []
         for _, content, end, _, _, _ in kept:
@@ -133,7 +133,7 @@ class BatchCleaner:
         return _rewritten(header, b"".join(parts), records, kept, horizon_ms=self._new_horizon_ms)
 
     def _note_horizon(self, before_ms: int | None, horizon_ms: int | None) -> None:
-        """A horizon that had passed before has done all that it can: what stayed of its batch stays."""
+        """A horizon that had passed before is not noted: what is left of its batch stays."""
         if horizon_ms is None or (before_ms is not None and before_ms <= self._now_ms):
             return
         self.next_horizon_ms = horizon_ms if self.next_horizon_ms is None else min(self.next_horizon_ms, horizon_ms)
@@ -145,7 +145,7 @@ class BatchCleaner:
         if last is None:
             return False
         if last.last_offset is None:
-            # Nothing but a marker is known of it: that one carries the epoch which fences the producer's former self.
+            # Only a marker of the producer is known: it carries the epoch that fences earlier instances of the producer.
             return header.is_control and header.producer_epoch == last.epoch
         return header.last_offset == last.last_offset
 
@@ -167,7 +167,7 @@ def _rewritten(
 
 
 def _emptied(header: BatchHeader, *, keeps_producer: bool) -> CleanedBatch:
-    """Without a producer, the header of a transaction's batch opens no transaction for whoever replays the log."""
+    """Without a producer, a replay of the log does not take the header of a transactional batch for an open transaction."""
     return _sealed(
         header,
         b"",

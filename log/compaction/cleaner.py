@@ -1,8 +1,8 @@
-"""Which log is cleaned next, and what is known of the cleanings before: the bookkeeping of compaction.
+"""Selects the log that is cleaned next and keeps the results of earlier cleanings: the bookkeeping of compaction.
 
-The filthiest one comes first: the one of which the largest part is dirty. Never cleaned are the active segment, what is not
-committed or belongs to an open transaction, and what is younger than min.compaction.lag.ms. A log that cannot be cleaned is
-set aside for a while, told about, and the others go on.
+The log with the highest ratio of dirty bytes comes first. Never cleaned are the active segment, records that are not committed or
+belong to an open transaction, and records younger than min.compaction.lag.ms. A log that cannot be cleaned is reported and
+skipped for a while; the other logs are still cleaned.
 """
 
 import logging
@@ -20,7 +20,7 @@ from .cleaning import Cleaning, DirtyPart
 
 _log = logging.getLogger("barnabas.cleaner")
 DEFAULT_MAP_SIZE_BYTES = 128 * 1024 * 1024
-RETRY_MS = 600_000  # a damaged segment may have been replaced by then, a full disk emptied
+RETRY_MS = 600_000  # by then, a damaged segment may have been replaced, or space freed on a full disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,9 @@ class CleanerTotals:
     bytes_read: int = 0
     bytes_written: int = 0
     bytes_freed: int = 0
-    last_ratio: float = 0.0  # of the last run: what it wrote of what it cleaned
+    last_ratio: float = 0.0  # of the last run: bytes written / bytes cleaned
     last_run_ms: int | None = None
-    max_dirty_ratio: float = 0.0  # over all logs, when they were looked at last
+    max_dirty_ratio: float = 0.0  # over all logs, at the last check
     uncleanable: dict[TopicPartition, Uncleanable] = field(default_factory=dict)
 
 
@@ -59,7 +59,7 @@ class LogCleaner:
         self.totals = CleanerTotals()
 
     def next_cleaning(self, now_ms: int) -> Cleaning | None:
-        """Of the log that needs it most; None when none does."""
+        """The cleaning of the log that needs it most; None if no log needs one."""
         parts = [
             part
             for topic_partition, log in self._logs.logs.items()
@@ -74,7 +74,7 @@ class LogCleaner:
         return Cleaning(due, files=self._files, map_size_bytes=self._map_size_bytes, now_ms=now_ms, worked=self._worked)
 
     def finished(self, cleaning: Cleaning, now_ms: int) -> LogFolder | None:
-        """All steps are done: the part is clean from now on, which is to be written down in the folder that is returned."""
+        """All steps are done: the part is clean from now on. The caller must write this to the folder that is returned."""
         topic_partition, stats, totals = cleaning.log.topic_partition, cleaning.stats, self.totals
         totals.runs += 1
         totals.bytes_read += stats.bytes_read
@@ -117,7 +117,7 @@ class LogCleaner:
 def dirty_part_of(
     log: PartitionLog, cleaned_up_to: int, *, now_ms: int, horizon_ms: int | None = None
 ) -> DirtyPart | None:
-    """What of a log may be cleaned; None when nothing may. Raises StorageError and CorruptRecordError."""
+    """The part of a log that may be cleaned; None when nothing may. Raises StorageError and CorruptRecordError."""
     config = log.config
     is_known = log.log_start_offset <= cleaned_up_to <= log.log_end_offset
     first_dirty_offset = cleaned_up_to if is_known else log.log_start_offset
@@ -143,14 +143,14 @@ def dirty_part_of(
 
 
 def _is_overdue(part: DirtyPart, now_ms: int) -> bool:
-    """By max.compaction.lag.ms, which begins with the first record of the first dirty segment (KIP-354)."""
+    """According to max.compaction.lag.ms, which is measured from the first record of the first dirty segment (KIP-354)."""
     oldest = next(segment for segment in part.segments if segment.next_offset > part.first_dirty_offset)
     first_ms = oldest.first_timestamp_ms
     return first_ms != NO_TIMESTAMP and now_ms - first_ms > part.log.config.max_compaction_lag_ms
 
 
 def _seal_if_overdue(log: PartitionLog, now_ms: int) -> None:
-    """A topic to which nothing is written any more keeps max.compaction.lag.ms too."""
+    """max.compaction.lag.ms also holds for a topic to which nothing is written any more."""
     active = log.segments[-1]
     first_ms = active.first_timestamp_ms
     if active.size_bytes and first_ms != NO_TIMESTAMP and now_ms - first_ms > log.config.max_compaction_lag_ms:

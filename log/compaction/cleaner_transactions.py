@@ -1,7 +1,7 @@
-"""What a cleaning must know of transactions: which batches were aborted, and which markers nobody needs any more. Pure.
+"""What a cleaning must know about transactions: which batches were aborted, and which markers are no longer needed. Pure.
 
-Both follow the batches in the order of their offsets. An aborted batch goes at once; its marker stays as long as a batch of
-its transaction was seen in this pass, since a reader of the old segments may still need it. (Kafka, KIP-98.)
+Both are determined from the batches in the order of their offsets. An aborted batch is removed at once; its marker stays as long
+as a pass still finds a batch of its transaction, since a reader of the old segments may still need it. (Kafka, KIP-98.)
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,9 @@ from ..segment.transaction_index import AbortedTransaction
 class CleanedTransactions:
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._upcoming = sorted(aborted, key=lambda found: found.first_offset, reverse=True)
-        self._aborted: dict[int, AbortedTransaction] = {}  # by producer id: its aborted transaction that is open here
+        self._aborted: dict[
+            int, AbortedTransaction
+        ] = {}  # by producer id: its aborted transaction that is open at this point
         self._with_aborted_batches: set[int] = set()
         self._with_committed_batches: set[int] = set()
         self._kept: list[AbortedTransaction] = []

@@ -1,12 +1,12 @@
-"""One cleaning of one log: what is superseded goes, everything else stays where it was (log compaction).
+"""One cleaning of one log: superseded records are removed, all others keep their offsets (log compaction).
 
-Two passes. The first one reads the dirty part and notes the last offset of each key; where the map is full, the part ends.
-The second one reads all segments up to there, from the first one on, and writes what stays of a group of neighbours as one
-segment, which then takes their place (see segment_swap). Groups go in the order of offsets, so that a tombstone outlives
-the records that it deletes, whatever happens in between.
+Two passes. The first one reads the dirty part and notes the last offset of each key; when the map is full, the part ends. The
+second one reads all segments up to that point, from the first one on, and writes the remaining records of a group of neighbouring
+segments as one segment, which then replaces them (see segment_swap). Groups are processed in the order of offsets, so that a
+tombstone outlives the records that it deletes, whatever happens in between.
 
-The work on files may run in another thread, while the log is read and written; the log itself changes only between two
-steps, and only if it still has the segments that were read. Whatever else changes it ends the cleaning.
+The work on files may run in another thread, while the log is read and written; the log itself changes only between two steps, and
+only if it still has the segments that were read. Any other change of these segments ends the cleaning.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,18 +28,18 @@ from .batch_cleaning import BatchCleaner, CleanedBatch
 from .cleaner_offset_map import OffsetMap
 from .cleaner_transactions import CleanedTransactions
 
-MAX_GROUP_SEGMENTS = 64  # taking their place is some renames for each, while nothing else is served
+MAX_GROUP_SEGMENTS = 64  # the swap costs some renames for each, and nothing else is served meanwhile
 _WRITE_BYTES = 1024 * 1024
 _TIME_INDEX_ENTRY_BYTES = 12  # the larger one of the two indexes
 
 
 class CleaningAborted(Exception):
-    """The log was truncated, deleted or closed, or the broker stops. Nothing is wrong; what was swapped stays so."""
+    """The log was truncated, deleted or closed, or the broker stops. This is not an error; segments that were swapped stay so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirtyPart:
-    """The offsets [first_dirty_offset, end_offset) of a log were never cleaned, and may be."""
+    """The offsets [first_dirty_offset, end_offset) of a log were never cleaned, and may be cleaned."""
 
     log: PartitionLog
     segments: Sequence[LogSegment]  # all that end at or before `end_offset`, from the first one on
@@ -67,7 +67,7 @@ class CleaningStats:
 
 
 class Cleaning:
-    """Made, and stepped through, by the thread that owns the log."""
+    """The thread that owns the log makes it and iterates over its steps."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Cleaning:
         now_ms: int,
         worked: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
-        """`worked(size_bytes)` is called after each stretch of work, in its thread: to throttle it."""
+        """`worked(size_bytes)` is called after each portion of work, in the same thread, to throttle it."""
         log = part.log
         self.part = part
         self.log = log
@@ -109,11 +109,11 @@ class Cleaning:
 
     @property
     def next_horizon_ms(self) -> int | None:
-        """When tombstones or markers that stayed may go; None when there are none."""
+        """When the remaining tombstones or markers may be removed; None if there are none."""
         return self._batches.next_horizon_ms
 
     def stop(self) -> None:
-        """From any thread: end soon, by CleaningAborted."""
+        """End soon, with CleaningAborted. May be called from any thread."""
         self._is_stopped = True
 
     def steps(self) -> Iterator[Callable[[], None]]:
@@ -134,7 +134,7 @@ class Cleaning:
             yield self._flush_folder
 
     def abandon(self) -> None:
-        """After a step that failed, or was not done. The folder's thread then withdraws what was offered."""
+        """Called after a step that failed or was not done. The folder's thread then withdraws the offer."""
         self.log.swaps.give_up()
 
     @property
@@ -200,10 +200,10 @@ class Cleaning:
         )
 
     def _clean(self, group: Sequence[LogSegment]) -> None:
-        """Write what stays of the group; `_swap` is None afterwards when that is what there was."""
+        """Write what remains of the group; `_swap` is None afterwards if nothing changed."""
         self._swap = None
         swap = SegmentSwap(files=self._files, directory=self.log.directory, replaced=tuple(group))
-        swap.discard()  # what a cleaning that failed has left
+        swap.discard()  # files of an earlier cleaning that failed
         base_offset = group[0].base_offset
         target = new_segment(self._files, self.log.directory, base_offset, self._config, state_suffix=CLEANED_SUFFIX)
         writer = _Writer(target)
@@ -224,7 +224,7 @@ class Cleaning:
                 swap.discard()
 
     def _write(self, group: Sequence[LogSegment], writer: "_Writer") -> bool:
-        """Whether anything is not as it was."""
+        """Return whether anything changed."""
         is_changed = False
         for segment in group:
             left = segment.size_bytes
@@ -249,7 +249,7 @@ class Cleaning:
     # --- reading ---
 
     def _read(self, segment: LogSegment) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """All batches, through a descriptor of our own: the segment itself belongs to another thread."""
+        """All batches, through a separate descriptor: the segment itself belongs to another thread."""
         own = new_segment(self._files, self.log.directory, segment.base_offset, self._config)
         left = segment.size_bytes
         try:
@@ -261,7 +261,7 @@ class Cleaning:
                     self.stats.bytes_read += header.size_bytes
                     self._worked(header.size_bytes)
         except BarnabasError:
-            self._check(segment)  # that it is gone is no fault of the disk
+            self._check(segment)  # a segment that is gone is not a disk fault
             raise
         finally:
             own.release()

@@ -1,1 +1,1 @@
-"""The only room that touches the file system."""
+"""The only package that accesses the file system."""

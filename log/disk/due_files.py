@@ -1,4 +1,4 @@
-"""Files and folders that are removed after a delay (`file.delete.delay.ms`), because a reader may still be at them."""
+"""Files and folders that are removed after a delay (`file.delete.delay.ms`), because a reader may still use them."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,7 +6,8 @@ from ..vocabulary.errors import StorageError
 
 
 class DueFiles:
-    """Paths and when they may go. `add` and `forget_below` may run while `remove_due` runs in another thread."""
+    """Paths and the times from which they may be removed. `add` and `forget_below` may run while `remove_due` runs in another
+    thread."""
 
     def __init__(self, remove: Callable[[str], None]) -> None:
         self._remove = remove
@@ -21,8 +22,8 @@ class DueFiles:
                 self._due.pop(path, None)
 
     def remove_due(self, now_ms: int, *, below: str = "") -> None:
-        """Remove what is due in that folder ("": in all); what cannot be removed is met again. Raises the first refusal, when
-        all others are gone."""
+        """Remove what is due in that folder ("": in all); what cannot be removed stays for the next call. Raises the first
+        StorageError, after the others are removed."""
         refused: StorageError | None = None
         for path in self._paths():
             if self._due.get(path, now_ms + 1) <= now_ms and (not below or path.startswith(f"{below}/")):

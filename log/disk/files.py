@@ -1,7 +1,7 @@
-"""The file system: the only module of Barnabas that touches it (the quorum's journal comes through here, too).
+"""The file system: the only module of Barnabas that accesses it (the quorum's journal uses it, too).
 
-`Files` is the port; `RealFiles` stands on the operating system, `tests/simulation/disk.py` on a disk that loses what
-was not flushed. Every OSError becomes a StorageError in one place, `_refused`, with the path and the cure.
+`Files` is the port; `RealFiles` uses the operating system, `tests/simulation/disk.py` a disk that loses unflushed data. Every
+OSError becomes a StorageError in one place, `_refused`, with the path and the remedy.
 
 Appends are `os.write` on an O_APPEND descriptor: mapped appends cost two to three times as much.
 """
@@ -25,28 +25,27 @@ _TEMPORARY_SUFFIX = ".tmp"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _FAILED_DISK = (errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN, errno.EREMOTEIO)
-# Of the process, as the limit is, which is why it is not held by each RealFiles.
+# One for the process, because the limit is per process; therefore it is not a part of each RealFiles.
 _spare = SpareDescriptors()
 _CURES = {
-    errno.ENOSPC: "the disk is full: free space; what was refused is taken again then",
-    errno.EDQUOT: "the disk quota is used up: raise it or free space; what was refused is taken again then",
-    errno.EIO: "the disk is failing: replace it; what was not flushed is gone",
+    errno.ENOSPC: "the disk is full: free space; then the broker accepts writes again",
+    errno.EDQUOT: "the disk quota is used up: raise it or free space; then the broker accepts writes again",
+    errno.EIO: "the disk is failing: replace it; unflushed data is lost",
     errno.EROFS: "the file system is read-only: see the kernel log, repair and remount it",
     errno.EACCES: "the broker's user may not do this: correct the owner and mode of the folder",
     errno.EPERM: "the broker's user may not do this: correct the owner and mode of the folder",
     errno.EMFILE: "too many open files: raise the limit (ulimit -n), 100000 is usual",
     errno.ENFILE: "too many open files on this machine: raise fs.file-max",
-    errno.ENOENT: "it is gone: nobody but the broker may change its data folders",
+    errno.ENOENT: "the file is missing: only the broker may change its data folders",
 }
 
 
 class AppendFile(Protocol):
-    """A file that grows at its end. It is closed when nobody refers to it any more, so that a reader may outlive a
-    removal.
+    """A file that grows at its end. It is closed when the last reference to it is gone, so that a reader may outlive a removal.
 
-    A write that a full disk refused leaves the file as it was, and usable. After any other write that failed (or one
-    that could not be undone) it takes no more writes; after a flush that failed it gives no more reads either: the kernel
-    has thrown the dirty pages away, and a second flush would lie that all is well ("fsyncgate").
+    After a write that fails because the disk is full, the file is unchanged and usable. After any other failed write (or one that
+    could not be undone) it accepts no more writes; after a failed flush it serves no more reads either: the kernel has dropped
+    the dirty pages, and a second flush would wrongly succeed ("fsyncgate").
     """
 
     @property
@@ -67,12 +66,12 @@ class AppendFile(Protocol):
     def truncate(self, size_bytes: int) -> None: ...
 
     def flush(self) -> None:
-        """Return when all that was appended is on the disk. May run in another thread than the appends."""
+        """Return when all appended data is on the disk. May run in another thread than the appends."""
 
     def close(self) -> None: ...
 
     def fileno(self) -> int | None:
-        """The descriptor for sendfile; None where there is none (simulation)."""
+        """The descriptor for sendfile; None if there is none (simulation)."""
 
 
 class FileLock(Protocol):
@@ -86,7 +85,7 @@ class DiskUsage:
 
 
 class Files(Protocol):
-    """What Barnabas needs of a file system. Paths are absolute. Raises StorageError, and nothing else."""
+    """What Barnabas needs from a file system. Paths are absolute. Methods raise only StorageError."""
 
     def open_append(self, path: str, *, create: bool = True) -> AppendFile: ...
 
@@ -108,11 +107,11 @@ class Files(Protocol):
     def modified_ms(self, path: str) -> int: ...
 
     def make_dirs(self, path: str, *, durable: bool = True) -> None:
-        """Make the folder and its parents. It is no fault if it exists. Without `durable` the last of them may be gone after
+        """Make the folder and its parents. An existing folder is not an error. Without `durable`, the last of them may be lost in
         a power loss, until `sync_dir` of its parent."""
 
     def remove(self, path: str) -> None:
-        """Remove a file; it is no fault if it does not exist."""
+        """Remove a file; a missing file is not an error."""
 
     def remove_tree(self, path: str) -> None: ...
 
@@ -123,23 +122,23 @@ class Files(Protocol):
         """Make creations, removals and renames in this folder durable."""
 
     def lock(self, path: str) -> FileLock:
-        """Take the exclusive lock that this file stands for. Raises StorageError when another process holds it."""
+        """Take the exclusive lock on this file. Raises StorageError if another process holds it."""
 
     def disk_usage(self, path: str) -> DiskUsage: ...
 
     def drop_cached(self, path: str) -> None:
-        """Forget what memory holds of a file and the disk has too, so that the next read comes from the disk."""
+        """Drop the clean pages of a file from memory, so that the next read comes from the disk."""
 
     def reserve(self, path: str, size_bytes: int) -> None:
-        """Make a file that takes up so much room, durably. Raises DiskFullError, and then there is none."""
+        """Make a file that occupies this much space, durably. Raises DiskFullError; then there is no file."""
 
     def boot_id(self) -> str:
-        """Changes with every start of the machine; after a mere restart of the process it is the same."""
+        """Changes with every start of the machine; a restart of the process does not change it."""
 
 
 @contextmanager
 def _refused(action: str, path: str) -> Iterator[None]:
-    """Map OSError to StorageError. The one place that knows what to tell a person about a disk."""
+    """Map OSError to StorageError. The only place with advice to operators about disks."""
     try:
         yield
     except OSError as error:
@@ -159,7 +158,7 @@ def _storage_error(action: str, path: str, error: OSError) -> StorageError:
 
 
 class RealAppendFile:
-    """An O_APPEND descriptor. `size_bytes` is kept here, so that nobody asks the kernel for it on the hot path."""
+    """An O_APPEND descriptor. `size_bytes` is kept here, so that the hot path does not ask the kernel for it."""
 
     __slots__ = ("_descriptor", "_flush_failed", "_write_failed", "path", "size_bytes")
 
@@ -199,7 +198,7 @@ class RealAppendFile:
         with _refused("read", self.path):
             data = os.pread(self._descriptor, length, position)
             while len(data) < length:
-                # Linux hands out at most 2 GiB - 4 KiB at once.
+                # Linux returns at most 2 GiB - 4 KiB at once.
                 more = os.pread(self._descriptor, length - len(data), position + len(data))
                 if not more:
                     break
@@ -231,7 +230,7 @@ class RealAppendFile:
         return self._descriptor
 
     def _write_rest(self, view: memoryview, written: int) -> None:
-        """A write comes back short when a signal or the end of the space cuts it; the next one tells which."""
+        """A write is short when a signal interrupts it or the space ends; the next write shows which."""
         while written < len(view):
             written += os.write(self._descriptor, view[written:])
 
@@ -240,13 +239,13 @@ class RealAppendFile:
         try:
             os.ftruncate(self._descriptor, self.size_bytes)
         except OSError:
-            # The cut batch stays behind `size_bytes`: no reader goes there, and recovery cuts it at the next start.
+            # The cut batch stays after `size_bytes`: no reader reads it, and recovery removes it at the next start.
             self._write_failed = True
 
     def _failed_before(self) -> StorageError:
         what = "a flush" if self._flush_failed else "a write"
         return DiskFailedError(
-            f"{self.path} takes no more writes since {what} failed; mend the disk, then bring its folder back or restart"
+            f"{self.path} accepts no more writes since {what} failed; repair the disk, then bring its folder back or restart"
             " the broker"
         )
 
@@ -297,7 +296,7 @@ class RealFiles:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        except OSError as error:  # a disk that says EIO has not said that there is nothing
+        except OSError as error:  # EIO does not mean that the file does not exist
             raise _storage_error("look for", path, error) from error
         return True
 
@@ -315,7 +314,7 @@ class RealFiles:
         parent = os.path.dirname(path)
         if parent and parent != path:
             self.make_dirs(parent)
-        with _refused("make the folder", path):
+        with _refused("create the folder", path):
             os.makedirs(path, exist_ok=True)
         if durable:
             self.sync_dir(parent)
@@ -354,8 +353,8 @@ class RealFiles:
         except OSError as error:
             os.close(descriptor)
             raise StorageError(
-                f"the folder {os.path.dirname(path)} is locked: another broker is running on it; stop that one, or give"
-                " this one a folder of its own in log.dirs"
+                f"the folder {os.path.dirname(path)} is locked: another broker is running on it; stop that broker, or give"
+                " this one its own folder in log.dirs"
             ) from error
         return RealFileLock(descriptor)
 
@@ -365,7 +364,7 @@ class RealFiles:
         return DiskUsage(total_bytes=usage.total, free_bytes=usage.free)
 
     def drop_cached(self, path: str) -> None:
-        """After a flush that failed, Linux counts the lost pages as clean and goes on serving them: this ends it."""
+        """After a failed flush, Linux considers the lost pages clean and still serves them: this drops them."""
         with _refused("read", path):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -375,7 +374,7 @@ class RealFiles:
 
     def reserve(self, path: str, size_bytes: int) -> None:
         try:
-            with _refused("reserve room with", path):
+            with _refused("reserve space with", path):
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
                 try:
                     os.posix_fallocate(descriptor, 0, size_bytes)

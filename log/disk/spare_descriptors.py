@@ -1,8 +1,8 @@
-"""Descriptors that are held for the moment in which the process has no other left.
+"""Spare descriptors for the moment in which the process has no others left.
 
-Opening a file fails with EMFILE while clients or many partitions use all descriptors. A journal that cannot be opened ends
-a voter, and a segment that cannot be opened refuses appends: so each opening that fails takes a spare descriptor and tries
-again. The spares come back as soon as there is room. Used by several threads: `list.pop` and `list.append` are atomic.
+Opening a file fails with EMFILE while clients or many partitions use all descriptors. If a journal cannot be opened, a voter
+ends; if a segment cannot be opened, appends are refused. Therefore, each failed open releases a spare descriptor and tries again.
+The spares are refilled as soon as possible. Several threads use this: `list.pop` and `list.append` are atomic.
 """
 
 import errno
@@ -24,7 +24,7 @@ class SpareDescriptors:
         return len(self._spare)
 
     def opened(self, open_file: Callable[[], _T]) -> _T:
-        """The result of `open_file`, which is tried again after each spare that is given up. Raises OSError."""
+        """The result of `open_file`, which is called again after each released spare. Raises OSError."""
         while True:
             try:
                 result = open_file()
@@ -45,4 +45,4 @@ class SpareDescriptors:
             try:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
             except OSError:
-                return  # There is no room yet: the next opening tries again.
+                return  # No descriptor is free yet: the next open tries again.

@@ -1,7 +1,7 @@
-"""Opening the partition logs of one data folder: what a start does, and what brings a folder back.
+"""Opening the partition logs of one data folder: used at a start, and when a folder comes back.
 
-Nothing here knows of other folders, so that each may be loaded in a thread of its own. Only what lies behind the recovery
-points is read; after an unclean stop it is read from the disk and not from memory, which may hold what never got there.
+Nothing here depends on other folders, so that each folder may be loaded in its own thread. Only data after the recovery points is
+read; after an unclean stop it is read from the disk and not from memory, which may hold data that never reached the disk.
 """
 
 import logging
@@ -20,30 +20,31 @@ from .log_folder import LogFolder
 
 _log = logging.getLogger("barnabas.log")
 DELETE_SUFFIX = "-delete"
-STRAY_SUFFIX = "-stray"  # of a partition that the cluster assigns to nobody here; kept until its operator removes it
+# For a partition that the cluster does not assign to this broker. The folder is kept until an operator removes it.
+STRAY_SUFFIX = "-stray"
 
 ConfigFor = Callable[[str], LogConfig]
 
 
 class LoadingStoppedError(StorageError):
-    """The broker was told to stop while it loaded its logs."""
+    """The broker had to stop while it loaded its logs."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LoadProgress:
-    """How far the loading of one folder is. Written by its thread, read by others; `wants_stop` goes the other way."""
+    """The progress of loading one folder. Written by its thread, read by others; others set `wants_stop`."""
 
     path: str
     partitions_total: int = 0
     partitions_done: int = 0
-    scanned_bytes: int = 0  # behind the recovery points
+    scanned_bytes: int = 0  # after the recovery points
     is_done: bool = False
     wants_stop: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedFolder:
-    """All that was found in a folder; nobody else knows of it yet."""
+    """Everything that was found in a folder; not registered anywhere yet."""
 
     folder: LogFolder
     logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
@@ -60,7 +61,7 @@ def load_folder(
     progress: LoadProgress | None = None,
     only: frozenset[TopicPartition] | None = None,
 ) -> LoadedFolder:
-    """Open every partition of a folder, or `only` some. One that cannot be opened is noted.
+    """Open every partition of a folder, or `only` some. Partitions that cannot be opened are noted in `offline`.
 
     Raises StorageError, LoadingStoppedError.
     """
@@ -72,7 +73,7 @@ def load_folder(
         if only is not None and topic_partition not in only:
             continue
         if name.endswith(STRAY_SUFFIX):
-            _log.warning("event=stray_kept folder=%s/%s; remove it when nobody needs its records", folder.path, name)
+            _log.warning("event=stray_kept folder=%s/%s; remove it when its records are not needed", folder.path, name)
         elif name.endswith(DELETE_SUFFIX):
             loaded.due_folders.append(f"{folder.path}/{name}")
         elif topic_partition is not None:
@@ -80,7 +81,7 @@ def load_folder(
     progress.partitions_total = len(found)
     for topic_partition in found:
         if progress.wants_stop:
-            raise LoadingStoppedError(f"loading {folder.path} was stopped before its end")
+            raise LoadingStoppedError(f"loading {folder.path} was stopped before it was complete")
         _load(files, loaded, topic_partition, config_for(topic_partition.topic), now_ms, progress)
         progress.partitions_done += 1
     progress.is_done = True
@@ -110,7 +111,8 @@ def _load(
         log = open_log(files, folder, topic_partition, config, now_ms, topic_id)
     except (StorageError, CorruptRecordError) as error:
         loaded.offline[topic_partition] = error.message
-        folder.recovery_points.pop(topic_partition, None)  # no stop is clean for a log that nobody could recover
+        # The log was not recovered, so the next start must not trust a clean stop.
+        folder.recovery_points.pop(topic_partition, None)
         _log.error("event=offline partition=%s cause=%s", topic_partition, error)
         return
     log.set_high_watermark(folder.high_watermarks.get(topic_partition, 0))
@@ -122,7 +124,7 @@ def _is_clean(folder: LogFolder, topic_partition: TopicPartition) -> bool:
 
 
 def _read_from_disk(files: Files, folder: LogFolder, topic_partition: TopicPartition) -> int:
-    """Let the segments behind the recovery point be read from the disk; return their size in bytes."""
+    """Make the segments after the recovery point be read from the disk; return their size in bytes."""
     directory = f"{folder.path}/{topic_partition}"
     recovery_point = folder.recovery_points.get(topic_partition, 0)
     names = [name for name in files.list_dir(directory) if name.endswith(LOG_SUFFIX)]
@@ -147,15 +149,15 @@ def open_log(
     directory = f"{folder.path}/{topic_partition}"
 
     def lower_recovery_point(end_offset: int) -> None:
-        """Before a truncation: after a crash everything behind the new end must be scanned, whatever is written there."""
+        """Before a truncation: after a crash, everything after the new end must be scanned, whatever is written there."""
         folder.lower(checkpoint.RECOVERY_POINTS, folder.recovery_points, topic_partition, end_offset)
-        # What comes there next is dirty.
+        # Records that are appended there are dirty.
         folder.lower(checkpoint.CLEANED_OFFSETS, folder.cleaned_offsets, topic_partition, end_offset)
         lower_log_start(end_offset)
 
     def lower_log_start(offset: int) -> None:
-        """A log that lost its end, or was cut, below the start that was written down: what is appended from there on would
-        count as deleted after the next crash."""
+        """For a log that lost its end, or was cut, below the start that was stored: otherwise, records appended from there on
+        would count as deleted after the next crash."""
         folder.lower(checkpoint.LOG_START_OFFSETS, folder.log_start_offsets, topic_partition, offset)
 
     log = PartitionLog(
@@ -171,14 +173,14 @@ def open_log(
         folder_is_durable=topic_partition in folder.recovery_points,
         open_segments=folder.open_segments,
         before_truncation=lower_recovery_point,
-        before_loss=folder.note_lost_writes,  # nobody counts on this replica until it has them again from its leader
+        before_loss=folder.note_lost_writes,  # the cluster does not rely on this replica until it has copied them from its leader
     )
     lower_log_start(log.log_start_offset)
     return log
 
 
 def partition_of(name: str) -> TopicPartition | None:
-    """The partition that a folder of this name holds; None for what is not ours."""
+    """The partition that a folder of this name holds; None for other folders."""
     topic, found, partition = name.rpartition("-")
     if not found or not topic or not partition.isascii() or not partition.isdigit():
         return None

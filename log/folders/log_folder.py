@@ -1,9 +1,9 @@
-"""One entry of `log.dirs`: its lock, its identity, its checkpoint files, and how its last broker stopped.
+"""One entry of `log.dirs`: its lock, its identity, its checkpoint files, and how the last broker on it stopped.
 
-Clean-shutdown marker: written last, removed when the folder is opened. A missing marker alone is a killed process,
-whose writes the kernel kept; with another boot id the machine went down, and what was not flushed may be gone. That
-is remembered in a file of its own until the cluster has been told: the next start sees the new boot id, and a broker may be
-killed before it registers.
+The clean-shutdown marker is written last, and removed when the folder is opened. If only the marker is missing, the process was
+killed, and the kernel kept its writes. If the boot id differs as well, the machine went down, and unflushed data may be lost. A
+file records this until the cluster has been informed: the next start sees the new boot id, and a broker may be killed before it
+registers.
 """
 
 import logging
@@ -32,7 +32,7 @@ _log = logging.getLogger("barnabas.log")
 
 
 class ForeignFolderError(StorageError):
-    """The folder is another node's: a mistake in the configuration, and no fault of a disk."""
+    """The folder belongs to another node: an error in the configuration, not of a disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +41,14 @@ class OfflineFolder:
 
     cause: str
     since_ms: int
-    directory_id: str = ""  # "": it could not even be read
-    was_in_use: bool = False  # it failed under way, so what was written last may be lost
+    directory_id: str = ""  # "": it could not be read
+    was_in_use: bool = False  # it failed while in use, so the last writes may be lost
 
 
 class LogFolder:
     """An open, locked data folder."""
 
-    is_full = False  # new replicas go elsewhere while there is no room
+    is_full = False  # new replicas go to other folders while there is no space
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class LogFolder:
         """Lock the folder and read its identity. Raises StorageError; a folder of another node is refused."""
         files.make_dirs(path)
         self._files = files
-        self._writing = threading.Lock()  # a checkpoint in another thread, and a truncation in the owner's
+        self._writing = threading.Lock()  # for a checkpoint in another thread and a truncation in the owner's
         self._is_meta_written = True
-        self.has_unsynced_names = False  # partitions were deleted, and a power loss would bring them back
+        self.has_unsynced_names = False  # partitions were deleted, and would come back after a power loss
         self._lock = files.lock(f"{path}/{LOCK_FILE}")
         self.path = path
         self.open_segments = open_segments or OpenSegments(lock=threading.Lock())
@@ -93,7 +93,7 @@ class LogFolder:
         lost_marker = f"{self.path}/{LOST_WRITES_FILE}"
         is_lossy_start = not self.was_stopped_cleanly and known is not None and known != boot_id
         self.may_have_lost_writes = is_lossy_start or self._files.exists(lost_marker)
-        if is_lossy_start:  # before the new boot id, which would make the next start look harmless
+        if is_lossy_start:  # before the new boot id, after which the next start would not notice the loss
             self._files.write_atomically(lost_marker, boot_id.encode())
         if known != boot_id:
             checkpoint.write_properties(self._files, boot_path, {"boot.id": boot_id})
@@ -117,23 +117,23 @@ class LogFolder:
 
     @property
     def all_offsets(self) -> tuple[dict[TopicPartition, int], ...]:
-        """Whatever is noted of a partition here."""
+        """All offsets that are noted for partitions of this folder."""
         return self.recovery_points, self.log_start_offsets, self.high_watermarks, self.cleaned_offsets
 
     def join_cluster(self, cluster_id: str) -> None:
-        """Note the cluster, which `write_meta` writes. Raises InconsistentClusterIdError when the folder holds the data of
+        """Note the cluster, which `write_meta` then writes. Raises InconsistentClusterIdError if the folder holds the data of
         another one."""
         if self.cluster_id == cluster_id:
             return
         if self.cluster_id is not None:
             raise InconsistentClusterIdError(
-                f"{self.path} belongs to cluster {self.cluster_id}, this broker is in {cluster_id}: use another folder"
+                f"{self.path} belongs to cluster {self.cluster_id}, this broker is in {cluster_id}: use another data folder"
                 " in log.dirs, or the voters of the right cluster in controller.quorum.voters"
             )
         self._meta = {**self._meta, "cluster.id": cluster_id}
         self._is_meta_written = False
 
-    # --- what waits for the disk: in another thread than the one that serves ---
+    # --- operations that wait for the disk: not in the thread that serves ---
 
     def write_meta(self) -> None:
         with self._writing:
@@ -142,14 +142,14 @@ class LogFolder:
                 self._is_meta_written = True
 
     def loss_was_told(self) -> None:
-        """The cluster knows that writes may be lost here, and counts on none of them: from now on this folder is sound."""
+        """The cluster knows that writes may be lost here, and does not rely on them: from now on this folder is sound."""
         if self.may_have_lost_writes:
             self.may_have_lost_writes = False
             self._files.remove(f"{self.path}/{LOST_WRITES_FILE}")
             self._files.sync_dir(self.path)
 
     def sync_names(self) -> None:
-        """Make durable which partitions there are."""
+        """Make the creation and deletion of partitions durable."""
         if self.has_unsynced_names:
             self.has_unsynced_names = False
             try:
@@ -159,18 +159,18 @@ class LogFolder:
                 raise
 
     def note_lost_writes(self) -> None:
-        """Writes that were taken may be gone: a later start must tell the cluster. A failing disk may refuse even this."""
+        """Accepted writes may be lost: a later start must report it to the cluster. This can fail on a failing disk, too."""
         self.may_have_lost_writes = True
         self._files.write_atomically(f"{self.path}/{LOST_WRITES_FILE}", self._files.boot_id().encode())
 
     def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write what is noted when it is this writer's turn: an older state never replaces a newer one, so that a truncation
-        that lowers an offset amid a checkpoint is not undone by it."""
+        """Write the current offsets, taken when this writer holds the lock: an older state never replaces a newer one, so that a
+        checkpoint does not undo a truncation that lowers an offset meanwhile."""
         with self._writing:
             checkpoint.write_offsets(self._files, f"{self.path}/{name}", dict(offsets))
 
     def write_known_metadata(self) -> None:
-        """`known_metadata`, where it has changed."""
+        """Write `known_metadata` if it has changed."""
         with self._writing:
             known = self.known_metadata
             if known != self._written_metadata:
@@ -179,7 +179,7 @@ class LogFolder:
                 self._written_metadata = known
 
     def write_checkpoint(self) -> None:
-        """Write all that is noted of partitions, and up to where the metadata is known."""
+        """Write all noted offsets of partitions, and the known position in the metadata."""
         self.write_known_metadata()
         self.write_offsets(checkpoint.RECOVERY_POINTS, self.recovery_points)
         self.write_offsets(checkpoint.LOG_START_OFFSETS, self.log_start_offsets)
@@ -188,14 +188,14 @@ class LogFolder:
     def lower(
         self, name: str, offsets: dict[TopicPartition, int], topic_partition: TopicPartition, offset: int
     ) -> None:
-        """Write down a lower offset, and know it when it is written: who is refused tries again."""
+        """Write a lower offset, and adopt it when it is written; after an error, the caller tries again."""
         if offsets.get(topic_partition, 0) > offset:
             with self._writing:
                 checkpoint.write_offsets(self._files, f"{self.path}/{name}", {**offsets, topic_partition: offset})
-                offsets[topic_partition] = offset  # a checkpoint that waits for its turn must not write the former one
+                offsets[topic_partition] = offset  # a checkpoint that waits for the lock must not write the old one
 
     def mark_clean(self) -> None:
-        """The last write of a clean stop. Nothing is clean while a loss has not been reported."""
+        """The last write of a clean stop. A stop is not clean while a loss has not been reported."""
         if self.may_have_lost_writes:
             return
         self._files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", self._files.boot_id().encode())
@@ -208,7 +208,7 @@ class LogFolder:
             noted = checkpoint.read_properties(self._files, f"{self.path}/{KNOWN_METADATA_FILE}")
             return MetadataPosition(**{key: int(value) for key, value in noted.items() if key in _POSITION_FIELDS})
         except (checkpoint.DamagedCheckpointError, ValueError) as error:
-            # It is evidence against a quorum from an old backup; a broker works without it.
+            # It helps to detect a quorum from an old backup; a broker works without it.
             _log.warning("event=known_metadata_damaged folder=%s cause=%s", self.path, error)
             return MetadataPosition()
 
@@ -216,6 +216,6 @@ class LogFolder:
         try:
             return checkpoint.read_offsets(self._files, f"{self.path}/{name}")
         except checkpoint.DamagedCheckpointError:
-            # All are lower bounds of what the logs themselves tell: without them more is scanned.
+            # All of them are lower bounds for values in the logs: without them, more is scanned.
             self.was_stopped_cleanly = False
             return {}

@@ -1,8 +1,9 @@
 """All partition logs of a broker, over the folders of `log.dirs`: loading, creating, deleting, checkpoints, retention.
 
-A folder that fails goes offline with all that it holds, and the others go on; `reopen_folder` and `attach` bring it back.
-Methods that only touch the disk (`load_folder`, `reopen_folder`, `give_up`, `remove_due`, `close_folder`, `settle_deletions`,
-`make_folders_durable`, those that begin with `write_`) may run in other threads, for one folder one at a time; all else in one.
+A folder that fails goes offline with all its logs, and the others continue; `reopen_folder` and `attach` bring it back.
+Methods that only access the disk (`load_folder`, `reopen_folder`, `give_up`, `remove_due`, `close_folder`, `settle_deletions`,
+`make_folders_durable`, those that begin with `write_`) may run in other threads, one at a time for each folder; all others run in
+one thread.
 """
 
 import base64
@@ -37,7 +38,7 @@ Refusals = dict[str, StorageError]  # by the path of the folder
 
 
 def new_directory_id(random_bytes: bytes | None = None) -> str:
-    """A random id as Kafka writes them: 16 bytes in URL-safe base64 without padding."""
+    """A random id in Kafka's form: 16 bytes in URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(random_bytes or uuid.uuid4().bytes).rstrip(b"=").decode()
 
 
@@ -53,8 +54,8 @@ class LogManager:
         defaults: LogConfig | None = None,
         new_directory_id: Callable[[], str] = new_directory_id,
     ) -> None:
-        """Lock the folders. One that cannot be used is offline; raises StorageError when none can, or one is another
-        node's."""
+        """Lock the folders. A folder that cannot be used is offline. Raises StorageError if no folder can be used, or if one
+        belongs to another node."""
         self._files = files
         self._node_id = node_id
         self._defaults = defaults or LogConfig()
@@ -63,14 +64,16 @@ class LogManager:
         self._folder_of: dict[TopicPartition, LogFolder] = {}
         self._open_segments_limit = MAX_OPEN_SEALED_SEGMENTS // max(1, len(log_dirs))
         self._due_folders = DueFiles(files.remove_tree)
-        self._deleted: dict[TopicPartition, LogFolder] = {}  # since the last checkpoint: its files may still name them
+        self._deleted: dict[
+            TopicPartition, LogFolder
+        ] = {}  # since the last checkpoint, whose files may still list them
         self._is_loaded = False
         self._is_closed = False
         self._places = tuple(log_dirs)
         self._offline_in: dict[TopicPartition, str | None] = {}  # the folder; None: an offline one, or none
         self.offline: dict[TopicPartition, str] = {}  # and why
         self.offline_folders: dict[str, OfflineFolder] = {}
-        self.failing: dict[str, LogFolder] = {}  # taken out; `give_up` them
+        self.failing: dict[str, LogFolder] = {}  # removed from `_folders`; `give_up` is to follow
         self.folders: list[LogFolder] = []
         refused: StorageError | None = None
         try:
@@ -103,7 +106,7 @@ class LogManager:
 
     @property
     def cluster_id(self) -> str | None:
-        """None as long as the broker has joined no cluster."""
+        """None until the broker has joined a cluster."""
         return next((folder.cluster_id for folder in self.folders if folder.cluster_id is not None), None)
 
     @property
@@ -112,7 +115,7 @@ class LogManager:
 
     @property
     def may_have_lost_writes(self) -> bool:
-        """True after a stop of the machine without a clean stop of the broker: acknowledged writes may be gone."""
+        """True if the machine stopped without a clean stop of the broker: acknowledged writes may be lost."""
         return any(folder.may_have_lost_writes for folder in self.folders)
 
     @property
@@ -132,7 +135,7 @@ class LogManager:
         return self._logs.get(topic_partition)
 
     def join_cluster(self, cluster_id: str) -> None:
-        """Each folder's `write_meta` is to follow. Raises InconsistentClusterIdError when a folder holds the data of another
+        """Each folder's `write_meta` is to follow. Raises InconsistentClusterIdError if a folder holds the data of another
         cluster."""
         for folder in self.folders:
             folder.join_cluster(cluster_id)
@@ -140,7 +143,7 @@ class LogManager:
     # --- loading ---
 
     def load(self, *, now_ms: int, config_for: ConfigFor | None = None) -> None:
-        """Open every partition of every folder; only what lies behind the recovery points is scanned."""
+        """Open every partition of every folder; only data after the recovery points is scanned."""
         self.begin_loading(now_ms)
         for folder in list(self.folders):
             try:
@@ -151,7 +154,7 @@ class LogManager:
         self.end_loading()
 
     def begin_loading(self, now_ms: int) -> None:
-        """What the start could not open is offline from now on."""
+        """Folders that the start could not open are offline from now on."""
         for path, folder in self.offline_folders.items():
             self.offline_folders[path] = OfflineFolder(cause=folder.cause, since_ms=now_ms)
             _log.error("event=folder_offline folder=%s cause=%s", path, folder.cause)
@@ -164,13 +167,13 @@ class LogManager:
         config_for: ConfigFor | None = None,
         progress: LoadProgress | None = None,
     ) -> LoadedFolder:
-        """Open the partitions of one folder. In a thread of its own, if you like; then `attach` it. Raises StorageError."""
+        """Open the partitions of one folder, in any thread; `attach` the result. Raises StorageError."""
         return load_folder(
             self._files, folder, config_for or (lambda topic: self._defaults), now_ms=now_ms, progress=progress
         )
 
     def attach(self, loaded: LoadedFolder, *, now_ms: int) -> None:
-        """Take over what was found in a folder."""
+        """Take over the logs that were found in a folder."""
         folder = loaded.folder
         if folder not in self.folders:
             self.folders.append(folder)
@@ -190,11 +193,11 @@ class LogManager:
                 continue
             log.release()
             if log.topic_id != known.topic_id and folder.path not in self.offline_folders:
-                # Its topic was deleted while nobody could reach it, or the metadata is older than it.
+                # Its topic was deleted while the folder was offline, or the metadata is older than the log.
                 self._set_aside(folder, topic_partition, log, now_ms)
                 continue
             self.offline[topic_partition] = (
-                f"it is in two folders of log.dirs: {log.directory} is left out, remove one of them"
+                f"the partition is in two folders of log.dirs: {log.directory} is not used, remove one of them"
             )
             _log.error("event=duplicate_partition folder=%s", log.directory)
 
@@ -206,11 +209,11 @@ class LogManager:
     # --- folders that fail and come back ---
 
     def folder_of(self, topic_partition: TopicPartition) -> LogFolder | None:
-        """Where the log of a partition is; None when there is none here, or it is offline."""
+        """The folder with the log of a partition; None if there is no log, or it is offline."""
         return self._folder_of.get(topic_partition)
 
     def fail_folder(self, path: str, cause: str, *, now_ms: int) -> list[TopicPartition]:
-        """Take a folder out with all its logs, which are returned. `give_up` is to follow: then nothing of it stays open, so
+        """Take a folder offline with all its logs, which are returned. `give_up` is to follow: then no file of it stays open, so
         that it can be unmounted."""
         folder = next((folder for folder in self.folders if folder.path == path), None)
         if folder is None:
@@ -225,24 +228,25 @@ class LogManager:
             self._logs.pop(topic_partition).release()
         self._note_offline(dict.fromkeys(gone, f"the data folder {path} is offline: {cause}"), path)
         self._due_folders.forget_below(path)
-        # Nothing can be written down there, and a new log of that name is made elsewhere.
+        # Nothing can be written there, and a new log of that name is created in another folder.
         self._deleted = {name: place for name, place in self._deleted.items() if place is not folder}
         self.failing[path] = folder
         _log.error("event=folder_offline folder=%s partitions=%d cause=%s", path, len(gone), cause)
         return gone
 
     def give_up(self, path: str) -> None:
-        """Note in a folder that failed that writes may be lost there, and unlock it: nothing works on it any more."""
+        """Record in a failed folder that writes may be lost, and unlock it: nothing uses it any more."""
         folder = self.failing.get(path)
         if folder is None:
             return
-        with suppress(StorageError):  # it has failed; the cluster is told anyway, unless this process dies before
+        # It has failed. The cluster learns of the loss anyway, unless this process dies before.
+        with suppress(StorageError):
             folder.note_lost_writes()
         folder.close()
         del self.failing[path]
 
     def fail_log(self, topic_partition: TopicPartition, cause: str) -> None:
-        """One log is bad and its folder is not: it is taken out alone."""
+        """One log has failed and its folder has not: only the log goes offline."""
         log = self._logs.pop(topic_partition, None)
         if log is not None:
             folder = self._folder_of.pop(topic_partition)
@@ -265,13 +269,13 @@ class LogManager:
             raise
 
     def reload_offline(self, path: str, *, now_ms: int, config_for: ConfigFor) -> LoadedFolder:
-        """Try the logs of a folder again that could not be opened, or failed alone. Raises StorageError."""
+        """Open the logs of a folder again that could not be opened, or that failed alone. Raises StorageError."""
         folder = next(folder for folder in self.folders if folder.path == path)
         only = frozenset(self.offline_in(path))
         return load_folder(self._files, folder, config_for, now_ms=now_ms, only=only)
 
     def offline_in(self, path: str) -> list[TopicPartition]:
-        """What is offline in a folder; while the folder itself is, also what may be in it."""
+        """The offline partitions of a folder; while the folder itself is offline, also those that may be in it."""
         return [
             topic_partition
             for topic_partition, place in self._offline_in.items()
@@ -283,7 +287,7 @@ class LogManager:
         self._offline_in.update(dict.fromkeys(causes, path))
 
     def _forget_offline(self, path: str) -> None:
-        """The folder is back: what it held, and what nobody knows where it is once no folder is missing."""
+        """The folder is back: forget its offline partitions, and, once no folder is missing, those without a known folder."""
         missing = set(self.offline_folders)
         for topic_partition, place in list(self._offline_in.items()):
             if place == path or (place is None and not missing):
@@ -301,10 +305,10 @@ class LogManager:
         config: LogConfig | None = None,
         is_new: bool = True,
     ) -> PartitionLog:
-        """A new log goes to the folder with the fewest. Raises StorageError when the log that is there is offline.
+        """A new log goes to the folder with the fewest logs. Raises StorageError if the existing log is offline.
 
-        `is_new` False: it may have been here before. Then it is not made again while a folder is offline that may hold it
-        (KIP-112): an empty replica in its place would forget what it has acknowledged.
+        `is_new` False: the log may have existed here before. Then it is not created again while a folder that may hold it is
+        offline (KIP-112): an empty replica in its place would lose records that it has acknowledged.
         """
         log = self._logs.get(topic_partition)
         if log is not None:
@@ -320,16 +324,16 @@ class LogManager:
         directory = f"{folder.path}/{topic_partition}"
         topic_id = self._make_folder(directory, topic_id)
         for offsets in folder.all_offsets:
-            offsets.pop(topic_partition, None)  # of a partition of the same name that was deleted
+            offsets.pop(topic_partition, None)  # of a deleted partition with the same name
         if topic_partition in self._deleted:
-            self.settle_deletions(self._deleted[topic_partition])  # who must not wait here does it beforehand
+            self.settle_deletions(self._deleted[topic_partition])  # callers that must not wait do it beforehand
         log = open_log(self._files, folder, topic_partition, config or self._defaults, now_ms, topic_id)
         self._logs[topic_partition] = log
         self._folder_of[topic_partition] = folder
         return log
 
     def _make_folder(self, directory: str, topic_id: str) -> str:
-        """Return the topic id of the folder: an older one's, where it was not loaded. Raises StorageError."""
+        """Return the topic id of the folder; that of an earlier topic if its log was not loaded. Raises StorageError."""
         if self._files.exists(directory):
             found = read_topic_id(self._files, directory)
             if found is not None:
@@ -342,19 +346,19 @@ class LogManager:
         return sum(found is folder for found in self._folder_of.values())
 
     def delete(self, topic_partition: TopicPartition, *, now_ms: int) -> None:
-        """Take the log out at once; its files go after `file.delete.delay.ms`. Raises UnknownTopicOrPartitionError, and
-        StorageError: then the log is still here unless its folder has got its new name."""
+        """Take the log out at once; its files are removed after `file.delete.delay.ms`. Raises UnknownTopicOrPartitionError, and
+        StorageError: then the log is still here unless its folder was renamed."""
         log = self._logs.get(topic_partition)
         if log is None:
             if self._offline_in.pop(topic_partition, "") == "":
                 raise UnknownTopicOrPartitionError(f"there is no log of {topic_partition} here")
-            del self.offline[topic_partition]  # what lies in its folder is met again when that is back
+            del self.offline[topic_partition]  # the files in its folder are handled when that is back
             return
         log.release()
         self._retire(self._folder_of[topic_partition], topic_partition, log, now_ms)
 
     def set_stray_aside(self, topic_partition: TopicPartition, *, now_ms: int) -> str:
-        """Take out a log that the cluster assigns to nobody here, and keep its files; return their folder.
+        """Take out a log that the cluster does not assign to this broker, and keep its files; return their folder.
 
         Raises StorageError, as `delete` does.
         """
@@ -368,7 +372,7 @@ class LogManager:
         folder.has_unsynced_names = True
         self._forget(folder, topic_partition, log)
         _log.warning(
-            "event=stray partition=%s folder=%s; remove it when nobody needs its records", topic_partition, target
+            "event=stray partition=%s folder=%s; remove it when its records are not needed", topic_partition, target
         )
         return target
 
@@ -380,13 +384,13 @@ class LogManager:
     def _retire(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog, now_ms: int) -> None:
         target = f"{folder.path}/{self._name_aside(topic_partition, log.topic_id, now_ms, DELETE_SUFFIX)}"
         self._files.rename(log.directory, target)
-        folder.has_unsynced_names = True  # a deletion that a power loss undoes is met again as a stray
+        folder.has_unsynced_names = True  # if a power loss undoes the deletion, the log comes back as a stray
         self._due_folders.add(now_ms + log.config.file_delete_delay_ms, target)
         self._forget(folder, topic_partition, log)
         _log.info("event=deleted partition=%s folder=%s", topic_partition, target)
 
     def _forget(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog) -> None:
-        """The folder of the log has another name."""
+        """Forget the log: its folder was renamed."""
         log.abandon()
         if self._logs.get(topic_partition) is log:
             del self._logs[topic_partition], self._folder_of[topic_partition]
@@ -396,25 +400,25 @@ class LogManager:
 
     @staticmethod
     def _name_aside(topic_partition: TopicPartition, topic_id: str, now_ms: int, suffix: str) -> str:
-        """Unique, since a topic may be made and deleted again; short enough for a file name, as Kafka does it."""
+        """Unique, since a topic may be created and deleted again; short enough for a file name, as Kafka does it."""
         tail = f"-{topic_partition.partition}.{topic_id}.{now_ms}{suffix}"
         return topic_partition.topic[: min(MAX_TOPIC_NAME_LENGTH, _MAX_FILE_NAME_LENGTH - len(tail))] + tail
 
-    # --- what is done from time to time ---
+    # --- periodic work ---
 
     def expire_producers(self, now_ms: int, *, expiration_ms: int) -> None:
-        """Forget the idempotent producers that were silent for so long."""
+        """Remove the idempotent producers that sent nothing for that time."""
         for log in self._logs.values():
             if not log.is_changing:
                 log.producers.expire(now_ms, expiration_ms=expiration_ms)
 
     def unsettled_folder(self, topic_partition: TopicPartition) -> LogFolder | None:
-        """Where a log of this name was deleted that the checkpoint files still name. A crash must not give a new log the old
-        one's recovery point: `settle_deletions` first."""
+        """The folder in which a log of this name was deleted, while its checkpoint files still list it. A crash must not give a
+        new log the recovery point of the old one: call `settle_deletions` first."""
         return self._deleted.get(topic_partition)
 
     def settle_deletions(self, folder: LogFolder) -> None:
-        """Let neither the folder nor its checkpoint files name what was deleted until now. Raises StorageError."""
+        """Remove all deletions up to now from the folder and its checkpoint files, durably. Raises StorageError."""
         settled = [topic_partition for topic_partition, place in self._deleted.copy().items() if place is folder]
         folder.sync_names()
         folder.write_checkpoint()
@@ -422,11 +426,11 @@ class LogManager:
             self._deleted.pop(topic_partition, None)
 
     def run_retention(self, now_ms: int, refused: Refusals) -> Iterator[int]:
-        """Let old segments go; after each log tell how many went. What a disk refuses is met again at the next call; the worst
+        """Remove old segments; yield the number of them after each log. If a disk refuses, the next call tries again; the worst
         refusal of each folder is put into `refused`."""
         for topic_partition, log in list(self._logs.items()):
             if log.failed or log.is_changing or self._logs.get(topic_partition) is not log:
-                continue  # what its disk has, only opening it again tells; others went between two steps
+                continue  # a failed log must be opened again first; others were removed between two steps
             try:
                 gone = log.delete_old_segments(now_ms)
                 log.release_if_idle(now_ms, idle_ms=IDLE_MS)
@@ -442,8 +446,8 @@ class LogManager:
             yield len(gone)
 
     def remove_due(self, folder: LogFolder, now_ms: int) -> None:
-        """Unlink what was deleted in a folder long enough ago, and what was offered and given up. In the folder's thread. Raises
-        the first refusal, when all others are gone."""
+        """Remove files of a folder that were deleted long enough ago, and withdraw offers that were given up. In the folder's
+        thread. Raises the first StorageError, after the others are removed."""
         refused: StorageError | None = None
         works: list[Callable[[int], None]] = [log.remove_due_files for log in self.logs_in(folder)]
         works.append(partial(self._due_folders.remove_due, below=folder.path))
@@ -456,16 +460,17 @@ class LogManager:
             raise refused
 
     def make_folders_durable(self, folder: LogFolder) -> None:
-        """Those of logs that were made since the last call. May run in another thread: each costs some flushes."""
+        """Make the folders of logs durable that were created since the last call. May run in another thread: each costs some
+        flushes."""
         for log in [log for log in self.logs_in(folder) if not log.folder.is_durable]:
             try:
                 log.folder.make_durable()
-            except StorageError as error:  # the next flush meets it again, unless the log was deleted meanwhile
+            except StorageError as error:  # the next flush tries again, unless the log was deleted meanwhile
                 if self._logs.get(log.topic_partition) is log:
                     _log.error("event=folder_not_durable partition=%s cause=%s", log.topic_partition, error)
 
     def due_for_flush(self, now_ms: int) -> list[PartitionLog]:
-        """The logs of which flush.messages, flush.ms or a full segment asks for a flush."""
+        """The logs that need a flush because of flush.messages, flush.ms or a full segment."""
         return [
             log for log in self._logs.values() if not log.is_changing and log.is_flush_due(now_ms) and not log.failed
         ]
@@ -473,16 +478,16 @@ class LogManager:
     # A checkpoint: the indexes are saved, the offsets noted in the thread that owns the logs, and written in another one.
 
     def save_indexes(self, folder: LogFolder) -> Iterator[None]:
-        """Of one log after the other, without a flush. Raises StorageError."""
+        """Save the indexes of one log after the other, without a flush. Raises StorageError."""
         for log in self.logs_in(folder):
-            # Others went between two steps: by now their folder is gone, or a new log of the same name has it.
+            # Others were removed between two steps: their folder is gone, or belongs to a new log of the same name.
             if self._logs.get(log.topic_partition) is log and not log.failed and not log.is_changing:
                 log.save_indexes()
                 yield
 
     def note_offsets(self, folder: LogFolder) -> None:
-        """Note what a start needs: recovery points, log start offsets, high watermarks. Not of a log that is changed by another
-        thread, which has lowered its recovery point already."""
+        """Note the values that a start needs: recovery points, log start offsets, high watermarks. Logs that another thread is
+        changing are skipped: that thread has lowered their recovery point already."""
         logs = [log for log in self.logs_in(folder) if not log.is_changing]
         recovery_points = {log.topic_partition: log.recovery_point for log in logs if log.folder.is_durable}
         folder.recovery_points.update(recovery_points)
@@ -490,7 +495,7 @@ class LogManager:
         self.note_high_watermarks(folder)
 
     def note_high_watermarks(self, folder: LogFolder) -> None:
-        """They alone change all the time."""
+        """Only the high watermarks, which change all the time."""
         folder.high_watermarks.update({log.topic_partition: log.high_watermark for log in self.logs_in(folder)})
 
     def write_high_watermarks(self, folder: LogFolder) -> None:
@@ -498,7 +503,8 @@ class LogManager:
         folder.write_offsets(checkpoint.HIGH_WATERMARKS, folder.high_watermarks)
 
     def checkpoint(self) -> Refusals:
-        """All of it at once, for who may wait for the disk. The trouble of one folder is not that of the others."""
+        """A whole checkpoint at once, for callers that may wait for the disk. A failure of one folder does not affect the
+        others."""
         refused: Refusals = {}
         for folder in list(self.folders):
             try:
@@ -514,13 +520,13 @@ class LogManager:
         self.settle_deletions(folder)
 
     def logs_in(self, folder: LogFolder) -> list[PartitionLog]:
-        """May run in another thread, while logs come and go. `copy` is one step for them; `list(items())` is not: it makes
-        tuples, which may start a collection of garbage, whose finalizers let other threads run."""
+        """May run in another thread, while logs come and go. `copy` is one step for other threads; `list(items())` is not: it
+        makes tuples, which may start a garbage collection, whose finalizers let other threads run."""
         found = [self._logs.get(key) for key, place in self._folder_of.copy().items() if place is folder]
         return [log for log in found if log is not None]
 
     def cleaned_up_to(self, topic_partition: TopicPartition) -> int:
-        """The first offset of a log that was never compacted; 0 when nothing was."""
+        """The first offset of a log that was not compacted yet; 0 if nothing was."""
         return self._folder_of[topic_partition].cleaned_offsets.get(topic_partition, 0)
 
     def note_cleaned(self, topic_partition: TopicPartition, end_offset: int) -> LogFolder:
@@ -538,7 +544,7 @@ class LogManager:
     def close(self) -> None:
         """Stop cleanly: flush all, checkpoint, mark each folder whose logs could all be closed, unlock.
 
-        Where `load` did not come to its end there are logs that nobody looked at, so the next start must do that. May be
+        If `load` did not complete, some logs were not checked, so the next start must check them. May be
         called twice.
         """
         if self._is_closed:
@@ -550,7 +556,7 @@ class LogManager:
         self.end_closing()
 
     def close_folder(self, folder: LogFolder) -> None:
-        """Flush the logs of one folder, and mark it as clean if that went well. May run in another thread."""
+        """Flush the logs of one folder, and mark it as clean if that succeeded. May run in another thread."""
         try:
             is_clean = self._close_logs(folder)
             folder.write_meta()

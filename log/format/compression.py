@@ -1,6 +1,6 @@
-"""The codecs of record batches. Their libraries are imported when they are first used: a broker hardly ever needs one.
+"""The codecs of record batches. Their libraries are imported at their first use: a broker rarely needs one.
 
-Whatever is decompressed has a bound, since a kilobyte may hide a gigabyte.
+Every decompression has a limit, since a kilobyte may expand to a gigabyte.
 """
 
 import struct
@@ -14,9 +14,9 @@ from .record_batch import Buffer
 
 # A batch is at most a few MiB (max.message.bytes); text shrinks tenfold, rarely a hundredfold.
 MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
-PIECE_BYTES = 256 * 1024  # What is unpacked at once, where a batch is read piece by piece.
-_GZIP_WINDOW = 31  # zlib's word for "with a gzip header"
-# Kafka's levels where none is set (KIP-390).
+PIECE_BYTES = 256 * 1024  # Bytes that are decompressed at once when a batch is read piece by piece.
+_GZIP_WINDOW = 31  # zlib's value for "with a gzip header"
+# Kafka's default levels (KIP-390).
 GZIP_DEFAULT_LEVEL = -1  # zlib's own choice, 6
 LZ4_DEFAULT_LEVEL = 9  # stands for the fast compressor; all others are levels of the slow one, as in Kafka's Java
 ZSTD_DEFAULT_LEVEL = 3
@@ -24,12 +24,12 @@ _LZ4_FAST = 0  # what the library calls it
 _LZ4_SLOW_FROM = 3  # its lowest level of the slow compressor
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
-_XERIAL_BLOCK_BYTES = 32 * 1024  # What snappy-java writes; its readers take any.
+_XERIAL_BLOCK_BYTES = 32 * 1024  # The size that snappy-java writes; its readers accept any.
 _BLOCK_LENGTH = struct.Struct(">i")
 
 
 class Compression(IntEnum):
-    """As in the lowest three bits of a batch's attributes."""
+    """The lowest three bits of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -39,11 +39,13 @@ class Compression(IntEnum):
 
 
 def compression_of(number: int) -> Compression:
-    """Raises UnsupportedCompressionError for a number that no codec has."""
+    """Raises UnsupportedCompressionError for an unknown number."""
     try:
         return Compression(number)
     except ValueError as error:
-        raise UnsupportedCompressionError(f"no codec has the number {number}; use gzip, snappy, lz4 or zstd") from error
+        raise UnsupportedCompressionError(
+            f"{number} is not the number of a codec; use gzip, snappy, lz4 or zstd"
+        ) from error
 
 
 def compress(data: bytes, codec: Compression, level: int | None = None) -> bytes:
@@ -59,7 +61,7 @@ def compress(data: bytes, codec: Compression, level: int | None = None) -> bytes
         case Compression.LZ4:
             import lz4.frame
 
-            # Readers of Kafka in Java refuse blocks that depend on each other.
+            # Kafka's readers in Java refuse blocks that depend on each other.
             return bytes(lz4.frame.compress(data, compression_level=_lz4_level(level), block_linked=False))
         case Compression.ZSTD:
             import zstandard
@@ -72,7 +74,7 @@ def _lz4_level(level: int | None) -> int:
 
 
 def decompress(data: Buffer, codec: Compression, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
-    """Raises CorruptRecordError when the data is damaged, cut, or larger than `max_bytes`."""
+    """Raises CorruptRecordError if the data is damaged, truncated, or larger than `max_bytes`."""
     match codec:
         case Compression.NONE:
             return bytes(data)
@@ -89,9 +91,9 @@ def decompress(data: Buffer, codec: Compression, *, max_bytes: int = MAX_DECOMPR
 def decompressed_pieces(
     data: Buffer, codec: Compression, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> Iterator[bytes]:
-    """As `decompress`, a piece at a time: what is unpacked never lies in memory as a whole.
+    """As `decompress`, one piece at a time: the decompressed data is never in memory as a whole.
 
-    A piece has up to PIECE_BYTES; a block of snappy is one piece, whatever its size. What is damaged may be found late.
+    A piece has up to PIECE_BYTES; a block of snappy is one piece, whatever its size. Damage may be found late.
     """
     match codec:
         case Compression.NONE:
@@ -108,7 +110,7 @@ def decompressed_pieces(
 
 
 def compressed_pieces(pieces: Iterable[bytes], codec: Compression, level: int | None = None) -> Iterator[bytes]:
-    """As `compress`, of what comes piece by piece. Some pieces may be empty."""
+    """As `compress`, for data that arrives in pieces. Some results may be empty."""
     match codec:
         case Compression.NONE:
             yield from pieces
@@ -154,7 +156,7 @@ def _gzip_pieces(data: Buffer, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes
     except zlib.error as error:
         raise _damaged("gzip", error) from error
     if not unpacker.eof:
-        raise _damaged("gzip", "the data is cut")
+        raise _damaged("gzip", "the data is truncated")
 
 
 def _lz4_pieces(data: Buffer, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
@@ -169,7 +171,7 @@ def _lz4_pieces(data: Buffer, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]
     except (RuntimeError, EOFError) as error:
         raise _damaged("lz4", error) from error
     if not unpacker.eof:
-        raise _damaged("lz4", "the data is cut")
+        raise _damaged("lz4", "the data is truncated")
 
 
 def _zstd_pieces(data: Buffer) -> Iterator[bytes]:
@@ -184,13 +186,13 @@ def _zstd_pieces(data: Buffer) -> Iterator[bytes]:
 
 
 def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
-    # Java's client writes no content size, so the stream is read piecewise, up to the bound. A cut frame ends the stream
-    # silently: the caller finds it by the number of records.
+    # Java's client writes no content size, so the stream is read piecewise, up to the limit. A truncated frame ends the stream
+    # without an error: the caller detects it by the number of records.
     return b"".join(_bounded("zstd", _zstd_pieces(data), max_bytes))
 
 
 def _compress_snappy(data: bytes) -> bytes:
-    """Java's client writes xerial's framing, and only newer ones read anything else, so that is what we write."""
+    """Java's client writes xerial's framing, and only newer clients read anything else, so Barnabas writes it, too."""
     return b"".join((_XERIAL_HEADER, *_snappy_blocks(data)))
 
 
@@ -227,7 +229,7 @@ def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
 def _decompress_snappy_block(block: memoryview, max_bytes: int) -> bytes:
     snappy = _snappy()
     try:
-        # The block begins with its decompressed length: nothing is allocated for a lie.
+        # The block begins with its decompressed length: nothing is allocated if it is too large.
         if snappy.decompress_raw_len(block) > max_bytes:
             raise _too_large("snappy", max_bytes)
         return bytes(snappy.decompress_raw(block))
@@ -249,8 +251,10 @@ def _snappy_error() -> type[Exception]:
 
 
 def _too_large(name: str, max_bytes: int) -> CorruptRecordError:
-    return CorruptRecordError(f"a {name} record batch unpacks to more than {max_bytes} bytes; send smaller batches")
+    return CorruptRecordError(
+        f"a {name} record batch decompresses to more than {max_bytes} bytes; send smaller batches"
+    )
 
 
 def _damaged(name: str, fault: object) -> CorruptRecordError:
-    return CorruptRecordError(f"a {name} record batch cannot be unpacked: {fault}")
+    return CorruptRecordError(f"a {name} record batch cannot be decompressed: {fault}")

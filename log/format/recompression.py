@@ -1,4 +1,4 @@
-"""Batches under another codec, for topics whose `compression.type` is their own business. Pure, and slow: off the loop.
+"""Recompression of batches, for topics that set their own `compression.type`. Pure, and slow: not for the event loop.
 
 Only the records change; offsets, timestamps, and the producer's id and sequence stay as they are.
 """
@@ -30,12 +30,12 @@ _CRC = struct.Struct(">I")
 
 
 def codec_named(compression_type: str) -> Compression:
-    """What a value of `compression.type` other than `producer` asks for."""
+    """The codec for a value of `compression.type` other than `producer`."""
     return Compression.NONE if compression_type == _UNCOMPRESSED else Compression[compression_type.upper()]
 
 
 def is_stored_otherwise(batches: Buffer, compression_type: str) -> bool:
-    """Whether the first of the batches has another codec than the topic wants. What is cut is left to the log."""
+    """Whether the first batch has another codec than the topic requires. The log refuses truncated batches."""
     if compression_type == AS_PRODUCED or len(batches) < HEADER_SIZE:
         return False
     return batches[CRC_COVERS_FROM + 1] & COMPRESSION_MASK != codec_named(compression_type)
@@ -49,9 +49,9 @@ def recompressed(
     level: int | None = None,
     pause: Callable[[], None] = no_pause,
 ) -> bytearray:
-    """The same whole batches, all under `codec`, with their records checked. Those that are already keep their level.
+    """The same whole batches, all with `codec`, with their records checked. Batches with this codec keep their level.
 
-    Unpacks and packs piece by piece, so that neither lies in memory as a whole. Raises what `check_batches` raises.
+    Works piece by piece, so that neither form is in memory as a whole. Raises what `check_batches` raises.
     """
     made = bytearray()
     for header in whole_batches(batches, rules):
@@ -79,7 +79,7 @@ def _under(
         made += piece
         if len(made) > rules.max_message_bytes:
             raise RecordTooLargeError(
-                f"a record batch has more than max.message.bytes of the topic ({rules.max_message_bytes}) under its"
+                f"a record batch exceeds max.message.bytes of the topic ({rules.max_message_bytes}) with its"
                 f" compression.type ({codec.name.lower()}); send smaller batches"
             )
     LENGTH.pack_into(made, LENGTH_POSITION, len(made) - LOG_OVERHEAD)

@@ -1,10 +1,10 @@
 """Kafka's record batch v2: the one format on disk, between brokers and in both protocols.
 
-Here lives the 61-byte header: parsing, checking and the two fields that a leader patches before it appends. Records
-inside of a batch are not looked at: see `record_codec`. Layout (big endian), with the position of each field:
+This module has the 61-byte header: parsing, checks, and the two fields that a leader patches before it appends. It does not read
+the records in a batch: see `record_codec`. Layout (big endian), with the position of each field:
 
     0  base offset          i64   patched by the leader
-    8  batch length         i32   bytes behind this field, so the whole batch has batch length + 12
+    8  batch length         i32   bytes after this field, so the whole batch has batch length + 12
     12 partition leader epoch i32 patched by the leader
     16 magic                i8    2
     17 CRC                  u32   CRC-32C of everything from `attributes` on, hence patching breaks nothing
@@ -31,7 +31,7 @@ from ..vocabulary.errors import CorruptRecordError
 Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE = 61
-LOG_OVERHEAD = 12  # base offset and batch length: the bytes that the length field does not count
+LOG_OVERHEAD = 12  # base offset and batch length: bytes that the length field does not include
 MAGIC = 2
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
@@ -56,7 +56,7 @@ LEADER_EPOCH_POSITION = 12
 
 
 class BatchHeader(Struct, frozen=True, kw_only=True):
-    """The header of one batch, read and structurally checked. `position` is where the batch began in its buffer."""
+    """The header of one batch, parsed and structurally checked. `position` is where the batch began in its buffer."""
 
     position: int
     base_offset: int
@@ -96,24 +96,24 @@ class BatchHeader(Struct, frozen=True, kw_only=True):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """From then on compaction may drop the batch's tombstones, or its marker; None before its first cleaning."""
+        """The time from which compaction may drop the batch's tombstones or marker; None before the first cleaning."""
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_MASK else None
 
     @property
     def newest_record_ms(self) -> int:
-        """For the time index: a batch whose records were all cleaned away has no time, though its header keeps one."""
+        """For the time index: a batch without remaining records has no time, although its header keeps one."""
         return self.max_timestamp_ms if self.record_count else NO_TIMESTAMP
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Read the header of the batch at `position`. The batch must be whole in the buffer.
 
-    Raises CorruptRecordError when it is cut, is not of magic 2, or has counts that cannot be (CRC is not checked here).
+    Raises CorruptRecordError if it is truncated, is not of magic 2, or has impossible counts (CRC is not checked here).
     """
     header = peek_header(buffer, position)
     available = len(buffer) - position
     if header.size_bytes > available:
-        raise CorruptRecordError(f"a record batch claims {header.size_bytes} bytes where {available} are there")
+        raise CorruptRecordError(f"a record batch has length {header.size_bytes}, but only {available} bytes are there")
     return header
 
 
@@ -121,19 +121,23 @@ def peek_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """As `read_header`, where the rest of the batch need not be in the buffer."""
     available = len(buffer) - position
     if available < HEADER_SIZE:
-        raise CorruptRecordError(f"a record batch is cut: {available} bytes where the header alone has {HEADER_SIZE}")
+        raise CorruptRecordError(
+            f"a record batch is truncated: it has {available} bytes, its header alone has {HEADER_SIZE}"
+        )
     (base_offset, length, leader_epoch, magic, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
      producer_id, producer_epoch, base_sequence, record_count) = _HEADER.unpack_from(buffer, position)  # fmt: skip
     if magic != MAGIC:
         raise CorruptRecordError(
-            f"a record batch has magic {magic}; only magic {MAGIC} (Kafka 0.11 and later) is taken"
+            f"a record batch has magic {magic}; only magic {MAGIC} (Kafka 0.11 and later) is supported"
         )
     size_bytes = length + LOG_OVERHEAD
     if size_bytes < HEADER_SIZE:
-        raise CorruptRecordError(f"a record batch claims {size_bytes} bytes where its header alone has {HEADER_SIZE}")
+        raise CorruptRecordError(
+            f"a record batch has a length of {size_bytes} bytes, its header alone has {HEADER_SIZE}"
+        )
     if last_offset_delta < 0 or record_count < 0:
         raise CorruptRecordError(
-            f"a record batch claims {record_count} records and last offset delta {last_offset_delta}"
+            f"a record batch has an invalid header: {record_count} records and last offset delta {last_offset_delta}"
         )
     return BatchHeader(
         position=position,
@@ -157,15 +161,15 @@ def check_crc(buffer: Buffer, header: BatchHeader) -> None:
     view = memoryview(buffer)[header.position + CRC_COVERS_FROM : header.position + header.size_bytes]
     if crc32c(view) != header.crc:
         raise CorruptRecordError(
-            f"a record batch of {header.size_bytes} bytes fails its CRC: it was damaged on the way or on disk;"
+            f"a record batch of {header.size_bytes} bytes fails its CRC: it was damaged in transit or on disk;"
             " send it again"
         )
 
 
 def iter_headers(buffer: Buffer, *, verify_crc: bool = False) -> Iterator[BatchHeader]:
-    """Walk the whole batches of a buffer. A cut batch at the end (as a fetch may bring) ends the walk silently.
+    """Walk the whole batches of a buffer. A truncated batch at the end (as in a fetch response) ends the walk without an error.
 
-    Raises CorruptRecordError for a batch that is damaged rather than cut.
+    Raises CorruptRecordError for a batch that is damaged rather than truncated.
     """
     position = 0
     end = len(buffer)
@@ -181,6 +185,6 @@ def iter_headers(buffer: Buffer, *, verify_crc: bool = False) -> Iterator[BatchH
 
 
 def patch(buffer: bytearray | memoryview, position: int, *, base_offset: int, leader_epoch: int) -> None:
-    """Write the base offset and the leader epoch that the leader gives to the batch; both lie outside of the CRC."""
+    """Write the base offset and the leader epoch that the leader assigns to the batch; the CRC covers neither."""
     _BASE_OFFSET.pack_into(buffer, position, base_offset)
     _LEADER_EPOCH.pack_into(buffer, position + LEADER_EPOCH_POSITION, leader_epoch)

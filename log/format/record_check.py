@@ -1,9 +1,9 @@
-"""Whether the records inside of a batch can be read, found out before the batch is appended. Pure.
+"""Checks that the records in a batch can be read, before the batch is appended. Pure.
 
-A batch whose header and CRC are right and whose records are nonsense stops every consumer at its offset, so it is refused, as
-Kafka's LogValidator does. The unpacked bytes are walked a piece at a time and no value is made of them. The walk is Python and
-keeps the interpreter's lock: `pause` is called after every PAUSE_AFTER steps, so that a thread can let the event loop go
-first, and the event loop can stop a walk that turns out to be long.
+A batch with a correct header and CRC but invalid records stops every consumer at its offset, so it is refused, as Kafka's
+LogValidator does. The decompressed bytes are checked one piece at a time, and no objects are made of them. The check is Python
+and keeps the interpreter's lock: `pause` is called after every PAUSE_AFTER steps, so that a thread can yield to the event loop,
+and the event loop can stop a check that turns out to be long.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,8 +16,8 @@ from .record_batch import HEADER_SIZE, BatchHeader, Buffer, check_crc, read_head
 from .varint import decode_varint
 
 PAUSE_AFTER: Final = 1024  # records, or headers of one record: about 1 ms
-# What a batch may unpack to, as a multiple of max.message.bytes: text shrinks tenfold, rarely thirtyfold. Each further step
-# would only cost the processor of the broker and the memory of every consumer.
+# The limit of the decompressed size of a batch, as a multiple of max.message.bytes: text shrinks tenfold, rarely thirtyfold. A
+# higher limit would only cost the broker's processor and the memory of every consumer.
 UNPACKED_RATIO: Final = 32
 _USUAL_MESSAGE_BYTES: Final = 1024 * 1024  # A topic with a smaller limit has small batches, which may shrink better.
 _CONTINUES: Final = 0x80
@@ -26,14 +26,14 @@ _MAX_VARINT_BYTES: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordRules:
-    """What a topic asks of the batches of its clients."""
+    """The requirements of a topic for the batches of its clients."""
 
     needs_keys: bool  # The topic is compacted.
     max_message_bytes: int
 
     @property
     def max_unpacked_bytes(self) -> int:
-        """The size that the records of one batch may have."""
+        """The maximum decompressed size of the records of one batch."""
         return min(MAX_DECOMPRESSED_BYTES, UNPACKED_RATIO * max(self.max_message_bytes, _USUAL_MESSAGE_BYTES))
 
 
@@ -42,8 +42,8 @@ def no_pause() -> None:
 
 
 def check_batches(batches: Buffer, rules: RecordRules, *, pause: Callable[[], None] = no_pause) -> None:
-    """Check the records of whole batches. Raises CorruptRecordError where bytes were damaged on the way,
-    InvalidRecordError where the client made nonsense, RecordTooLargeError, UnsupportedCompressionError."""
+    """Check the records of whole batches. Raises CorruptRecordError if bytes were damaged in transit, InvalidRecordError if the
+    client sent invalid records, RecordTooLargeError, UnsupportedCompressionError."""
     for header in whole_batches(batches, rules):
         for _ in checked_records(batches, header, rules, pause=pause):
             pass
@@ -76,22 +76,22 @@ def checked_records(
                 pause()
             walk.feed(piece)
             yield piece
-    except CorruptRecordError as error:  # The CRC is right, so sending it again would not help.
+    except CorruptRecordError as error:  # The CRC is right, so a retry would not help.
         raise InvalidRecordError(error.message) from error
     walk.finish()
 
 
 class RecordWalk:
-    """`feed` it all pieces of a batch's records in order, then `finish`. Raises InvalidRecordError."""
+    """Call `feed` with all pieces of a batch's records in order, then `finish`. Raises InvalidRecordError."""
 
     def __init__(self, count: int, *, needs_keys: bool, pause: Callable[[], None] = no_pause) -> None:
         self._count = count  # 0 <= _number <= _count
         self._needs_keys = needs_keys
         self._pause = pause
         self._number = 0  # of the next record
-        self._rest: list[bytes] = []  # the beginning of a record that has not come whole
+        self._rest: list[bytes] = []  # the beginning of an incomplete record
         self._rest_bytes = 0
-        self._wanted_bytes = 0  # with less than that, another look at the rest is in vain
+        self._wanted_bytes = 0  # with fewer bytes, the record is still incomplete
 
     def feed(self, piece: bytes) -> None:
         self._rest.append(piece)
@@ -108,16 +108,16 @@ class RecordWalk:
     def finish(self) -> None:
         if self._number < self._count:
             raise InvalidRecordError(
-                f"a record batch says {self._count} records, and {self._number} of them can be read; the client that made"
+                f"a record batch announces {self._count} records, but only {self._number} can be read; the client that made"
                 " it is at fault"
             )
         if self._rest_bytes:
-            raise InvalidRecordError(f"a record batch has {self._rest_bytes} bytes behind its last record")
+            raise InvalidRecordError(f"a record batch has {self._rest_bytes} bytes after its last record")
 
     def _walk(self, data: bytes) -> int:
-        """Check the whole records at the front of `data`; returns where they end.
+        """Check the whole records at the front of `data`; return the position of their end.
 
-        Written out by hand, as `record_scan` is: numbers of one byte, which most are, are read without a call.
+        Inlined, as `record_scan` is: numbers of one byte (most of them) are read without a call.
         """
         self._wanted_bytes = 0
         number, count, needs_keys = self._number, self._count, self._needs_keys
@@ -149,7 +149,7 @@ class RecordWalk:
         return position
 
     def _record_at(self, data: bytes, position: int) -> tuple[int, int] | None:
-        """Where the record begins behind its length, and where it ends; None if it is not there whole."""
+        """The position of the record after its length field, and its end; None if it is incomplete."""
         size = len(data)
         if position == size:
             return None
@@ -157,11 +157,11 @@ class RecordWalk:
         if byte < _CONTINUES:
             length, begin = (byte >> 1) ^ -(byte & 1), position + 1
         elif size - position < _MAX_VARINT_BYTES and all(byte >= _CONTINUES for byte in data[position:]):
-            return None  # The length itself is cut.
+            return None  # The length field itself is incomplete.
         else:
             length, begin = decode_varint(data, position)
         if length <= 0:
-            raise InvalidRecordError(f"a record claims {length} bytes")
+            raise InvalidRecordError(f"a record has the invalid length {length}")
         end = begin + length
         if end > size:
             self._wanted_bytes = end - position
@@ -177,7 +177,7 @@ class RecordWalk:
         """They must fill the record to its end exactly."""
         count, position = decode_varint(data, position)
         if not 0 <= count <= end - position:
-            raise InvalidRecordError(f"record {self._number} of a batch claims {count} headers")
+            raise InvalidRecordError(f"record {self._number} of a batch has an invalid number of headers ({count})")
         for step in range(1, count + 1):
             length, position = decode_varint(data, position)
             if length < 0:

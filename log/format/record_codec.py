@@ -1,8 +1,8 @@
-"""Records inside of a batch v2: encoding of whole columns, decoding, and the few looks that a broker takes inside.
+"""Records inside of a batch v2: encoding of whole columns, decoding, and the few accesses that a broker needs.
 
-The encoder lets C builtins do all work per record (map, slices, join over tables of varints): some 70 ns a record where
-a loop takes 170. Headers, tombstones beside values, and null keys beside keys take the loop. Decoding is aiokafka's
-compiled reader, imported where it is used: a broker never needs it, and its import costs memory and time.
+In the encoder, C builtins do all work per record (map, slices, join over tables of varints): about 70 ns per record, where a loop
+takes 170. Headers, tombstones among values, and null keys among keys need the loop. Decoding uses aiokafka's compiled reader,
+imported at its first use: a broker never needs it, and its import costs memory and time.
 
 A record: length varint, attributes 0, timestamp delta varint, offset delta varint, key and value with their lengths as
 varints (-1 for null), count of headers, headers.
@@ -40,12 +40,12 @@ from .record_batch import (
 from .record_check import PAUSE_AFTER, no_pause
 from .varint import FieldSizeTable, VarintTable, decode_varint, encode_varint
 
-# (batch, timestamp in ms, offset) -> (offset, timestamp in ms) of its first record that is at least so young, from there on.
+# (batch, timestamp in ms, offset) -> (offset, timestamp in ms) of its first record at or after both.
 LookIntoBatch = Callable[[Buffer, int, int], tuple[int, int] | None]
 Headers = Sequence[tuple[str, bytes | None]]
 MAX_RECORDS_PER_BATCH = 2**20  # offset deltas of up to three bytes; batches are cut by size long before
 _NULL = b"\x01"  # the varint of -1
-_OFFSET_WIDTH_ENDS = (64, 8192, MAX_RECORDS_PER_BATCH)  # offset deltas below take one, two, three bytes
+_OFFSET_WIDTH_ENDS = (64, 8192, MAX_RECORDS_PER_BATCH)  # smaller offset deltas take one, two, three bytes
 _PREPARED_OFFSETS = 8192
 _CONTROL_KEY = struct.Struct(">hh")
 _ABORT = 0
@@ -63,7 +63,7 @@ _prefixes: dict[tuple[int, bool], VarintTable] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerFields:
-    """What an idempotent or transactional producer writes into the header of a batch."""
+    """The fields of an idempotent or transactional producer in the header of a batch."""
 
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = -1
@@ -72,7 +72,7 @@ class ProducerFields:
 
 
 class Record(Protocol):
-    """What the compiled reader gives; its fields are decoded when they are read."""
+    """A record of the compiled reader; its fields are decoded when they are read."""
 
     @property
     def offset(self) -> int: ...
@@ -101,7 +101,7 @@ class RecordColumns(NamedTuple):
 
 
 class PlainRecord(NamedTuple):
-    """A record as the pure Python reader gives it."""
+    """A record of the pure Python reader."""
 
     offset: int
     timestamp_ms: int
@@ -125,17 +125,17 @@ def encode_batch(
     compression: Compression = Compression.NONE,
     producer: ProducerFields = NOT_IDEMPOTENT,
 ) -> bytes:
-    """Return one batch with base offset 0. Columns are of equal length; one timestamp may stand for all.
+    """Return one batch with base offset 0. Columns have equal lengths; one timestamp may be given for all.
 
-    Raises InvalidRecordError for columns that do not fit together.
+    Raises InvalidRecordError for columns of different lengths.
     """
     count = len(values)
     if not 0 < count <= MAX_RECORDS_PER_BATCH:
-        raise InvalidRecordError(f"a batch has 1 to {MAX_RECORDS_PER_BATCH} records, not {count}")
+        raise InvalidRecordError(f"a batch must have 1 to {MAX_RECORDS_PER_BATCH} records, not {count}")
     one_timestamp = timestamps_ms if isinstance(timestamps_ms, int) else None
     for column in (keys, headers, None if isinstance(timestamps_ms, int) else timestamps_ms):
         if column is not None and len(column) != count:
-            raise InvalidRecordError(f"a column has {len(column)} entries where there are {count} values")
+            raise InvalidRecordError(f"a column has {len(column)} entries for {count} values")
     stamps = timestamps_ms if not isinstance(timestamps_ms, int) else ()
     base_ms = one_timestamp if one_timestamp is not None else min(stamps)
     largest_ms = one_timestamp if one_timestamp is not None else max(stamps)
@@ -151,7 +151,7 @@ def encode_batch(
 
 
 def number_batch(batch: bytes, producer: ProducerFields) -> bytes:
-    """The same batch under another producer id, epoch and sequence."""
+    """The same batch with another producer id, epoch and sequence."""
     numbered = bytearray(batch)
     _PRODUCER.pack_into(
         numbered, PRODUCER_POSITION, producer.producer_id, producer.producer_epoch, producer.base_sequence
@@ -180,7 +180,7 @@ def _encode_columns(
         value_lengths = list(map(len, values))  # type: ignore[arg-type]
         key_lengths = list(map(len, keys)) if keys is not None else None  # type: ignore[arg-type]
     except TypeError:
-        # A null: among values a tombstone.
+        # A null (among values, a tombstone).
         return _encode_in_loop(keys, values, deltas, None)
     count = len(values)
     sizes = list(map(_FIELD_SIZES.__getitem__, value_lengths))
@@ -206,8 +206,7 @@ def _encode_columns(
 
 
 def _record_prefixes(sizes: list[int], *, has_key: bool, has_delta: bool) -> list[bytes]:
-    """For each record: the header count 0 of the record before, its length, attributes, and the delta 0 if all have
-    that."""
+    """For each record: the header count 0 of the preceding record, its length, attributes, and the delta 0 if all have it."""
     # Attributes and header count always; the null key's length and the timestamp delta 0 where they are not in `sizes`.
     fixed = 2 + (not has_key) + (not has_delta)
     prefixes: list[bytes] = []
@@ -241,7 +240,7 @@ def _encode_in_loop(
     deltas: list[int] | None,
     headers: Sequence[Headers] | None,
 ) -> bytes:
-    """The general case, a record at a time."""
+    """The general case, one record at a time."""
     parts: list[bytes] = []
     for number, value in enumerate(values):
         record = b"".join(
@@ -279,7 +278,7 @@ def _is_some(data: bytes | None) -> bool:
 def decode_batch(buffer: Buffer, *, check: bool = True) -> list[Record]:
     """The records of one whole batch, in order. Raises CorruptRecordError.
 
-    `check=False` leaves out the CRC, for bytes that were checked already.
+    `check=False` skips the CRC, for bytes that were checked already.
     """
     from aiokafka.errors import CorruptRecordException
     from aiokafka.record.default_records import DefaultRecordBatch
@@ -297,7 +296,7 @@ def decode_batch(buffer: Buffer, *, check: bool = True) -> list[Record]:
 
 
 def decode_columns(buffer: Buffer, *, check: bool = True) -> RecordColumns:
-    """As `decode_batch`, by column: the cheapest form for whoever looks at many records."""
+    """As `decode_batch`, by column: the cheapest form for reading many records."""
     records = decode_batch(buffer, check=check)
     with _paused_gc():
         return RecordColumns(
@@ -310,7 +309,7 @@ def decode_columns(buffer: Buffer, *, check: bool = True) -> RecordColumns:
 
 
 def iter_records(buffer: Buffer, *, check: bool = False) -> Iterator[PlainRecord]:
-    """The same in pure Python, for a broker's few looks inside of a batch. Raises CorruptRecordError."""
+    """The same in pure Python, for the few accesses of a broker to records in a batch. Raises CorruptRecordError."""
     header = read_header(buffer)
     if check:
         check_crc(buffer, header)
@@ -321,7 +320,7 @@ def iter_records(buffer: Buffer, *, check: bool = False) -> Iterator[PlainRecord
         length, position = decode_varint(body, position)
         end = position + length
         if length < 0 or end > len(body):
-            raise CorruptRecordError("a record reaches behind the end of its batch")
+            raise CorruptRecordError("a record extends beyond the end of its batch")
         record = _read_record(body[position:end], header)
         yield record if append_time_ms is None else record._replace(timestamp_ms=append_time_ms)
         position = end
@@ -330,8 +329,8 @@ def iter_records(buffer: Buffer, *, check: bool = False) -> Iterator[PlainRecord
 def first_record_at_or_after(
     buffer: Buffer, timestamp_ms: int, from_offset: int = 0, *, pause: Callable[[], None] = no_pause
 ) -> tuple[int, int] | None:
-    """The (offset, timestamp) of the first record of a batch that is at least as young as `timestamp_ms`. `pause` is called
-    after every PAUSE_AFTER records."""
+    """The (offset, timestamp) of the first record of a batch whose timestamp is at least `timestamp_ms`. `pause` is called after
+    every PAUSE_AFTER records."""
     for number, record in enumerate(iter_records(buffer)):
         if number % PAUSE_AFTER == PAUSE_AFTER - 1:
             pause()
@@ -351,7 +350,7 @@ def is_abort_marker(buffer: Buffer) -> bool:
 def _read_record(record: memoryview, header: BatchHeader) -> PlainRecord:
     if not record:
         raise CorruptRecordError("a record is empty")
-    delta_ms, position = decode_varint(record, 1)  # behind the attributes, of which none is in use
+    delta_ms, position = decode_varint(record, 1)  # after the attributes, which are not used
     offset_delta, position = decode_varint(record, position)
     key, position = _read_field(record, position)
     value, position = _read_field(record, position)
@@ -364,7 +363,7 @@ def _read_record(record: memoryview, header: BatchHeader) -> PlainRecord:
 def _read_headers(record: memoryview, position: int) -> tuple[Headers, int]:
     count, position = decode_varint(record, position)
     if not 0 <= count <= len(record):
-        raise CorruptRecordError(f"a record claims {count} headers")
+        raise CorruptRecordError(f"a record has an invalid number of headers ({count})")
     headers = []
     for _ in range(count):
         name, position = _read_field(record, position)
@@ -380,7 +379,7 @@ def _read_field(record: memoryview, position: int) -> tuple[bytes | None, int]:
     if length < 0:
         return None, position
     if position + length > len(record):
-        raise CorruptRecordError("a field reaches behind the end of its record")
+        raise CorruptRecordError("a field extends beyond the end of its record")
     return bytes(record[position : position + length]), position + length
 
 
@@ -391,7 +390,8 @@ def _body(buffer: Buffer, header: BatchHeader) -> memoryview:
 
 
 def _uncompressed(buffer: Buffer, header: BatchHeader) -> bytes:
-    """The batch as the compiled reader takes it: our codecs have a bound on what they unpack, its codecs have none."""
+    """The batch in a form for the compiled reader: the codecs of `compression` have a size limit, those of the reader have
+    none."""
     if not header.compression:
         return (
             buffer
@@ -407,7 +407,7 @@ def _uncompressed(buffer: Buffer, header: BatchHeader) -> bytes:
 
 @contextmanager
 def _paused_gc() -> Iterator[None]:
-    """The collector would walk all new records again and again: it doubles the cost of decoding."""
+    """The garbage collector would visit all new records repeatedly, which doubles the cost of decoding."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,9 +1,9 @@
-"""Zigzag varints as in records of batch v2, with the tables that keep an encoder out of Python's loops."""
+"""Zigzag varints as in records of batch v2, with tables that spare an encoder loops in Python."""
 
 from ..vocabulary.errors import CorruptRecordError
 
-_TABLE_LIMIT = 65_536  # numbers below are looked up; a table of all lengths that a stranger chooses would grow for ever
-_MAX_VARINT_BITS = 70  # ten bytes of seven bits hold an i64; an eleventh is an attack
+_TABLE_LIMIT = 65_536  # smaller numbers are looked up; a table of all lengths that clients choose would be unlimited
+_MAX_VARINT_BITS = 70  # ten bytes of seven bits hold an i64; an eleventh is invalid
 _MAX_FIRST_TWO_BYTES = 8192
 
 
@@ -19,7 +19,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def decode_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Return (number, position behind it). Raises CorruptRecordError when it is cut or too long."""
+    """Return (number, position after it). Raises CorruptRecordError if it is truncated or too long."""
     shift = 0
     rest = 0
     try:
@@ -33,11 +33,11 @@ def decode_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
             if shift >= _MAX_VARINT_BITS:
                 raise CorruptRecordError("a number in a record has more than ten bytes")
     except IndexError as error:
-        raise CorruptRecordError("a record is cut inside of a number") from error
+        raise CorruptRecordError("a record is truncated inside a number") from error
 
 
 class VarintTable(dict[int, bytes]):
-    """number → `prefix` + varint(number + `added`) + `suffix`; it fills itself, up to a bound."""
+    """number → `prefix` + varint(number + `added`) + `suffix`; filled on demand, up to a limit."""
 
     def __init__(self, *, prefix: bytes = b"", added: int = 0, suffix: bytes = b"") -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class VarintTable(dict[int, bytes]):
 
 
 class FieldSizeTable(dict[int, int]):
-    """length → length of a field of so many bytes with its length in front."""
+    """length → length of a field of that size including its length prefix."""
 
     def __missing__(self, length: int) -> int:
         size = length + len(encode_varint(length))

@@ -1,4 +1,4 @@
-"""What is known of damage in one log: which offsets readers are refused, and looking for more. `damage` finds it."""
+"""The known damage in one log: the offsets that readers are refused, and the search for more. `damage` detects it."""
 
 import logging
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from ..segment.damage import DamagedRange, SegmentView, scan_all
 from ..segment.segment import DAMAGED_SUFFIX, LogSegment, segment_holding
 
 _log = logging.getLogger("barnabas.log")
-MOST_KEPT_FILES = 2  # of a partition: enough to look into it, and never more than two segments of disk
+MOST_KEPT_FILES = 2  # per partition: enough for an investigation, at most two segments of disk space
 
 
 class LogDamage:
@@ -18,7 +18,7 @@ class LogDamage:
         self, segments: Callable[[], list[LogSegment]], is_changing: Callable[[], bool] = lambda: False
     ) -> None:
         self._segments = segments
-        self._is_changing = is_changing  # another thread truncates the log: it is looked at later
+        self._is_changing = is_changing  # another thread truncates the log: it is checked later
         self.found = 0  # ranges, since the log was opened
 
     @property
@@ -30,11 +30,11 @@ class LogDamage:
         return any(segment.damage for segment in self._segments())
 
     def sealed(self) -> list[int]:
-        """The base offsets of the segments that grow no more."""
+        """The base offsets of the sealed segments."""
         return [segment.base_offset for segment in self._segments()[:-1]]
 
     def view(self, base_offset: int) -> SegmentView | None:
-        """Of a sealed segment, for a scan; None when it is gone."""
+        """A view of a sealed segment, for a scan; None if it is gone."""
         if self._is_changing():
             return None
         segments = self._segments()
@@ -42,7 +42,7 @@ class LogDamage:
         return None if segment.base_offset != base_offset or segment is segments[-1] else segment.view()
 
     def note(self, damaged: DamagedRange) -> bool:
-        """False when it was known, or is gone by now."""
+        """Return False if it was known, or is gone."""
         if self._is_changing():
             return False
         segment = self._holding(damaged.first_offset)
@@ -52,11 +52,12 @@ class LogDamage:
         if not segment.note_damage(damaged):
             return False
         self.found += 1
-        _log.error("event=damaged %s; readers are refused there until another replica has repaired it", damaged)
+        _log.error("event=damaged %s; readers are refused there until it is repaired from another replica", damaged)
         return True
 
     def verify(self, offset: int, *, max_bytes: int) -> bool:
-        """Check what a read of `offset` gives; False when some of it is damaged, which is noted. Raises StorageError."""
+        """Check the bytes that a read of `offset` returns; False if some are damaged. The damage is noted. Raises
+        StorageError."""
         segment = self._holding(offset)
         position, next_offset = segment.trusted_start(offset)
         known = segment.damage
@@ -67,7 +68,7 @@ class LogDamage:
         return segment.damage == known
 
     def where_to_cut(self) -> int:
-        """The offset before which the log is sound, and it can be cut: where the first segment with damage begins."""
+        """The offset before which the log is sound and where it can be cut: the start of the first segment with damage."""
         segment = next(segment for segment in self._segments() if segment.damage)
         _log.warning("event=damage_set_aside file=%s%s end_offset=%d: the rest is copied from the leader", segment.path,
                      DAMAGED_SUFFIX, segment.base_offset)  # fmt: skip
@@ -79,7 +80,7 @@ class LogDamage:
 
 
 def remove_oldest_damaged(files: Files, directory: str) -> None:
-    """Of the files that were kept for whoever wants to look at them."""
+    """Keep only the newest MOST_KEPT_FILES of the damaged files that are kept for an investigation."""
     kept = [f"{directory}/{name}" for name in files.list_dir(directory) if name.endswith(DAMAGED_SUFFIX)]
     kept.sort(key=files.modified_ms)
     for path in kept[:-MOST_KEPT_FILES]:

@@ -1,6 +1,6 @@
-"""The producers of one log: what they wrote last, which transactions are open, and the snapshots of both.
+"""The producers of one log: their last batches, their open transactions, and the snapshots of both.
 
-It follows the log's batches and never decides what is appended; that is `append_check`.
+It follows the log's batches and never decides what is appended; `append_check` does.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,11 +19,11 @@ class LogProducers:
     def __init__(self, files: Files, directory: str) -> None:
         self._snapshots = ProducerSnapshots(files, directory)
         self._snapshot_offset = 0
-        self.state = ProducerState()  # another one after a restore
+        self.state = ProducerState()  # replaced by a restore
         self.first_unstable_offset: int | None = None  # where the oldest open transaction begins
 
     def restore(self, segments: Sequence[LogSegment], log_end_offset: int) -> None:
-        """Know what the batches before the log end say: of a log that was opened, or truncated."""
+        """Rebuild the state from the batches before the log end, after the log was opened or truncated."""
         self.state, self._snapshot_offset = self._snapshots.restore(segments, log_end_offset)
         self.first_unstable_offset = self.state.first_unstable_offset
 

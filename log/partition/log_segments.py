@@ -1,8 +1,8 @@
-"""The segments of one log, in memory as on the disk: each change is made on the disk first, and here when it is made there.
+"""The segments of one log, in memory as on the disk: each change is made on the disk first, and then in memory.
 
-What the disk refuses has not happened, or it has happened whole: the rename of a `.log` file decides whether a segment is part
-of its log, and an index that stays behind alone means nothing. Only where a step cannot be taken back is the log `unsure`;
-then it takes no more writes, and opening it again tells what it holds.
+If the disk refuses a change, it has not happened, or it has happened as a whole: the rename of a `.log` file decides whether a
+segment is part of its log, and an index without its log has no meaning. Only if a step cannot be undone, the log is `unsure`;
+then it accepts no more writes, and opening it again determines its content.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from .segment_swap import SegmentSwap
 
 
 class LogSegments:
-    """`all` is by base offset and never empty; its last one, `active`, grows."""
+    """`all` is ordered by base offset and never empty; its last segment, `active`, grows."""
 
     def __init__(
         self, files: Files, found: list[LogSegment], *, folder: PartitionFolder, opened: OpenSegments | None
@@ -39,7 +39,7 @@ class LogSegments:
         self.unsure = False
 
     def roll(self, base_offset: int, config: LogConfig) -> None:
-        """Begin a new segment; the active one grows no more. Raises StorageError, and then it goes on growing."""
+        """Begin a new segment and seal the active one. Raises StorageError; then the active one stays."""
         former = self.active
         former.seal()
         try:
@@ -52,7 +52,7 @@ class LogSegments:
         self._changed()
 
     def retire_first(self, due_ms: int) -> None:
-        """Raises StorageError; `all` tells whether the segment is gone."""
+        """Raises StorageError; afterwards, `all` shows whether the segment is gone."""
         try:
             self._retire(self.all[0], due_ms)
         finally:
@@ -61,7 +61,7 @@ class LogSegments:
                 self._changed()
 
     def discard_from(self, offset: int) -> None:
-        """Take out the segments that begin at `offset` or behind, from the last one on, but for the first of all."""
+        """Remove the segments that begin at or after `offset`, the last one first. The first of `all` stays."""
         while len(self.all) > 1 and self.active.base_offset >= offset:
             try:
                 self._retire(self.active, due_ms=0)
@@ -71,19 +71,19 @@ class LogSegments:
                     self._changed()
 
     def start_over(self, base_offset: int, config: LogConfig) -> None:
-        """Have one empty segment, and nothing of what there was."""
+        """Replace all segments by an empty one."""
         self.discard_from(0)
         self._retire(self.all[0], due_ms=0)
         self.all[0] = self._new(base_offset, config)
         self._changed()
 
     def take_swap(self, swap: SegmentSwap, *, due_ms: int, opened: Callable[[int], LogSegment]) -> bool:
-        """Put a cleaned segment in the place of others. False when the log has changed meanwhile."""
+        """Replace segments by a cleaned one. False if the log has changed meanwhile."""
         self._folder.changed()
         try:
             return self.swaps.fulfil(swap, retire=lambda segment: self._retire(segment, due_ms), opened=opened)
         except StorageError:
-            self.unsure = True  # a start finishes what was begun
+            self.unsure = True  # the next start completes the swap
             raise
         finally:
             self._changed()
@@ -91,7 +91,8 @@ class LogSegments:
     # --- reading and flushing ---
 
     def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool) -> FileSlice | None:
-        """Whole batches of one segment from the one that reaches `offset` on; None when there are none."""
+        """Whole batches of one segment, from the batch that contains `offset` or is the next one after it; None if there are
+        none."""
         number = len(self.all) - 1
         if offset < self.active.base_offset:
             number = segment_holding(self.all, offset)
@@ -107,7 +108,7 @@ class LogSegments:
         return None
 
     def files_to_flush(self, from_offset: int) -> tuple[AppendFile, ...]:
-        """What holds the records from an offset on, and the indexes of segments that grow no more."""
+        """The files with the records from an offset on, and the indexes of sealed segments."""
         files: list[AppendFile] = []
         for segment in self.all[max(segment_holding(self.all, from_offset), 0) :]:
             files += segment.files_to_flush()
@@ -116,7 +117,7 @@ class LogSegments:
         return tuple(files)
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """Those that a read_committed reader of [first_offset, end_offset) must know."""
+        """The aborted transactions that a read_committed reader of [first_offset, end_offset) must know."""
         number = max(segment_holding(self.all, first_offset), 0)
         return tuple(
             transaction
@@ -124,7 +125,7 @@ class LogSegments:
             for transaction in segment.transaction_index.aborted_between(first_offset, end_offset)
         )
 
-    # --- files that are due ---
+    # --- files to be removed ---
 
     def remove_due_files(self, now_ms: int) -> None:
         """In the folder's thread: unlinking takes time, and an offer that was given up is withdrawn with a flush."""
@@ -149,7 +150,7 @@ class LogSegments:
         return segment
 
     def _forget_made(self, segment: LogSegment) -> None:
-        """A file that was made, and not taken in, would be taken for the end of the log by a start."""
+        """Remove a file that was created and not added: a start would take it for the end of the log."""
         try:
             segment.release()
             self._files.remove(segment.path)

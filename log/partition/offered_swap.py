@@ -1,8 +1,8 @@
-"""The cleaned segment that a log has promised to take in, if there is one: from the offer on a start would bring it in.
+"""The cleaned segment that a log has promised to accept, if there is one: after the offer, a start would swap it in.
 
-Between the offer and its fulfilment the folder is flushed, in another thread, while the log goes on. A truncation withdraws the
-offer first; retention waits until it is fulfilled or withdrawn. Withdrawing flushes the folder, so it is done in the folder's
-thread, where truncations are done too: the owner of the log only gives the offer up.
+Between the offer and its fulfilment, another thread flushes the folder while the log continues. A truncation withdraws the offer
+first; retention waits until it is fulfilled or withdrawn. Withdrawing flushes the folder, so it is done in the folder's thread,
+where truncations are done too: the owner of the log only gives the offer up.
 """
 
 from collections.abc import Callable
@@ -20,27 +20,27 @@ class OfferedSwap:
 
     @property
     def is_outstanding(self) -> bool:
-        """Has the folder files of an offer? Until they are gone, another cleaning would mix its own with them."""
+        """Does the folder contain files of an offer? Until they are gone, another cleaning would mix its files with them."""
         return self._offered is not None
 
     def offer(self, swap: SegmentSwap) -> bool:
-        """From the next flush of the folder on a start brings the cleaned segment in. False when the log has lost one of the
-        segments that it replaces, or when the offer before was not withdrawn yet."""
+        """After the next flush of the folder, a start swaps the cleaned segment in. False if the log has lost one of the segments
+        that it replaces, or if the previous offer was not withdrawn yet."""
         if self._place_of(swap) is None or self.is_outstanding:
             return False
         self._is_given_up = False
-        self._offered = swap  # before, so that what fails half-way is withdrawn
+        self._offered = swap  # first, so that an offer that fails half-way is withdrawn
         swap.offer()
         return True
 
     def fulfil(
         self, swap: SegmentSwap, *, retire: Callable[[LogSegment], None], opened: Callable[[int], LogSegment]
     ) -> bool:
-        """Put the cleaned segment, `opened` by its base offset, in the place of the others. False when it was withdrawn."""
+        """Replace the others by the cleaned segment, `opened` by its base offset. False if it was withdrawn."""
         number = self._place_of(swap)
         if self._offered is not swap or self._is_given_up or number is None:
             return False
-        self._offered = None  # no way back from here: what fails half-way is finished by a start
+        self._offered = None  # no way back from here: a start completes a swap that fails half-way
         for segment in swap.replaced:
             retire(segment)
         swap.take()
@@ -50,16 +50,16 @@ class OfferedSwap:
         return True
 
     def give_up(self) -> None:
-        """The offer will not be fulfilled: the next `withdraw_given_up` takes it back."""
+        """The offer will not be fulfilled: the next `withdraw_given_up` withdraws it."""
         self._is_given_up = True
 
     def withdraw_given_up(self) -> None:
-        """In the folder's thread. What the disk refuses is met again by the next call."""
+        """In the folder's thread. If the disk refuses, the next call tries again."""
         if self._is_given_up:
             self.withdraw()
 
     def withdraw(self) -> None:
-        """In the folder's thread, or where no thread works on the log. Raises StorageError, and then the offer stays."""
+        """In the folder's thread, or if no thread works on the log. Raises StorageError; then the offer stays."""
         if self._offered is not None:
             self._offered.withdraw()
             self._offered = None

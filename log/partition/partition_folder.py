@@ -1,9 +1,9 @@
-"""The folder of a partition and `partition.metadata`, the file in it that says of which topic id it is.
+"""The folder of a partition and `partition.metadata`, the file in it that has its topic id.
 
-A folder is made without a single flush: thousands of them are made at once when a topic is created, in the broker's loop.
-Upkeep makes them durable soon afterwards in another thread, and so does the first flush of the log, if that comes first. Until
-then nothing in the folder was promised to survive a power loss: a start after one drops a folder of which it cannot tell whose
-it is, and the cluster is told that writes were lost here.
+A folder is created without any flush: the creation of a topic may create thousands of them at once, in the broker's loop. Upkeep
+makes them durable soon afterwards in another thread, and so does the first flush of the log, if that comes first. Before that,
+nothing in the folder is promised to survive a power loss: a start after a power loss drops a folder without a known topic id, and
+the cluster learns that writes were lost here.
 """
 
 from ..checkpoints import checkpoint
@@ -16,7 +16,7 @@ _VERSION = "0"
 
 
 def make_partition_folder(files: Files, directory: str, topic_id: str) -> None:
-    """Make the folder and its metadata, not durably. What is there is replaced: the caller has looked at it."""
+    """Make the folder and its metadata, not durably. Existing files are replaced: the caller has checked them."""
     files.make_dirs(directory, durable=False)
     file = files.open_append(_path(directory))
     file.truncate(0)
@@ -25,10 +25,10 @@ def make_partition_folder(files: Files, directory: str, topic_id: str) -> None:
 
 
 def read_topic_id(files: Files, directory: str, *, may_be_unfinished: bool = False) -> str | None:
-    """The topic id of a folder; None when a crash came before it was on the disk, and the folder has no records that were
-    flushed. `may_be_unfinished`: the machine went down, and the folder is not known to have been durable before.
+    """The topic id of a folder; None if a crash came before it was on the disk, and the folder has no flushed records.
+    `may_be_unfinished`: the machine went down, and the folder is not known to have been durable before.
 
-    Raises StorageError when it is lost from a folder with records: nobody can tell whose they are then.
+    Raises StorageError if the id is missing from a folder with records: then the topic of the records is not known.
     """
     path = _path(directory)
     fault = "is missing"
@@ -54,17 +54,18 @@ def has_records(files: Files, directory: str) -> bool:
 
 
 class PartitionFolder:
-    """What is not on the disk yet of the names in a folder. Methods may run in another thread than the appends."""
+    """Tracks which changes of the names in a folder are not on the disk yet. Methods may run in another thread than the
+    appends."""
 
     def __init__(self, files: Files, directory: str, *, is_durable: bool) -> None:
         self._files = files
         self.path = directory
         self._is_changed = True
         self.is_durable = is_durable  # the folder itself and its metadata; never becomes false
-        self.is_gone = False  # it has another name, and nobody needs what is in it
+        self.is_gone = False  # it was renamed, and its content is not needed any more
 
     def changed(self) -> None:
-        """Files were made in it, or removed from it."""
+        """Files were created in it, or removed from it."""
         self._is_changed = True
 
     def make_durable(self) -> None:
@@ -81,13 +82,13 @@ class PartitionFolder:
         self.is_durable = True
 
     def sync(self) -> None:
-        """Make durable which files there are."""
+        """Make the names of the files durable."""
         self.make_durable()
         if self._is_changed and not self.is_gone:
             self._sync()
 
     def _sync(self) -> None:
-        self._is_changed = False  # before: what changes meanwhile is met next time
+        self._is_changed = False  # first: the next call handles changes that happen meanwhile
         try:
             self._files.sync_dir(self.path)
         except StorageError:

@@ -1,8 +1,8 @@
 """The log of one partition on one broker: appends, reads, truncation, retention.
 
 One thread appends and reads; a `PendingFlush` and `remove_due_files` may run in another beside it, because a disk takes time. A
-truncation may run in another thread as well (`begin_change`): meanwhile the log is that thread's alone.
-Every time is an argument. What a failed write would have brought is nowhere: neither in the file nor in memory.
+truncation may run in another thread as well (`begin_change`): meanwhile, only that thread uses the log. Every time is an
+argument. A failed write leaves nothing, neither in the file nor in memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ from .partition_folder import PartitionFolder
 from .recovery import new_segment, recover_log
 from .segment_swap import SegmentSwap
 
-IDLE_MS = 600_000  # a partition without appends for so long needs no open file; it opens again in microseconds
+IDLE_MS = 600_000  # without appends for this time, a partition needs no open file; it opens again in microseconds
 _NOTHING = LogRead(slice=b"")
 
 
@@ -70,19 +70,18 @@ class PartitionLog:
         before_truncation: Callable[[int], None] | None = None,
         before_loss: Callable[[], None] = lambda: None,
     ) -> None:
-        """Open the folder, which must exist; an empty one is a new log that begins at `log_start_offset`.
+        """Open the folder, which must exist; an empty folder is a new log that begins at `log_start_offset`.
 
-        `before_truncation(end_offset)` is called before records from there on go: a recovery point that was written
-        somewhere must come down first, or a crash would leave bytes behind it that nobody scans. `before_loss`: see
-        `recover_log`.
+        `before_truncation(end_offset)` is called before records from there on are removed: a stored recovery point must be
+        lowered first, or after a crash bytes after it would not be scanned. `before_loss`: see `recover_log`.
         """
         self._files = files
         self._config = config
         self._before_truncation = before_truncation
-        self._failure = ""  # why only opening the log again tells what the disk has
-        self._truncations = 0  # so that a flush or a cleaning that ends sees that it was overtaken
+        self._failure = ""  # why the log must be opened again to know the state on the disk
+        self._truncations = 0  # lets a flush or a cleaning detect at its end that it was overtaken
         self.is_changing = False  # the log belongs to another thread, which truncates it or starts it over
-        self.is_released = False  # while it was changed: the change ends first
+        self.is_released = False  # released during a change: the change ends first
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.directory = directory
@@ -103,14 +102,14 @@ class PartitionLog:
         self.log_end_offset = self._segments.active.next_offset
         self.log_start_offset = min(max(log_start_offset, self._segments.all[0].base_offset), self.log_end_offset)
         self.high_watermark = self.log_start_offset
-        # Everything before it is on the disk; it is the flushed offset as well.
+        # Everything before it is on the disk; it is also the flushed offset.
         self.recovery_point = self.log_end_offset if was_stopped_cleanly else min(recovery_point, self.log_end_offset)
         self._producers = LogProducers(files, directory)
         self._producers.restore(self._segments.all, self.log_end_offset)
         self._append_times = SavedAppendTimes(files, directory)
         self._append_times.load(self._segments.all, log_start_offset=self.log_start_offset)
 
-    # --- what it is ---
+    # --- state ---
 
     @property
     def config(self) -> LogConfig:
@@ -121,7 +120,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Read_committed consumers see up to here: no record below belongs to an open transaction."""
+        """Read_committed consumers read up to here: no record below belongs to an open transaction."""
         unstable = self._producers.first_unstable_offset
         return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
 
@@ -135,11 +134,11 @@ class PartitionLog:
 
     @property
     def failed(self) -> bool:
-        """True when the disk refused: this log takes no more writes until the broker starts again."""
+        """True if the disk failed: this log accepts no more writes until it is opened again."""
         return bool(self._failure) or self._segments.unsure or self._segments.active.failed
 
     def set_high_watermark(self, offset: int) -> None:
-        """Clamped to what the log has."""
+        """Clamped to the offsets of the log."""
         self.high_watermark = max(self.log_start_offset, min(offset, self.log_end_offset))
 
     # --- appending ---
@@ -150,8 +149,8 @@ class PartitionLog:
         """Append one or more whole batches of a client; offsets and epoch are patched into `buffer` itself if it is
         writable.
 
-        A repeated batch of an idempotent producer is not appended: the answer has `duplicate` and its offsets. Raises
-        what `check_client_batches` and `ProducerState.check` raise, and StorageError.
+        A repeated batch of an idempotent producer is not appended: the result has `duplicate` and the offsets of the first
+        append. Raises what `check_client_batches` and `ProducerState.check` raise, and StorageError.
         """
         config = self._config
         batches = check_client_batches(
@@ -171,7 +170,7 @@ class PartitionLog:
             batches = [stamp_append_time(writable, batch, now_ms) for batch in batches]  # type: ignore[arg-type]
         try:
             self._write(writable, batches, now_ms)
-        finally:  # a disk may fill up between two batches
+        finally:  # the disk may be full after some of the batches
             if self.log_end_offset > batches[0].base_offset:
                 self._append_times.times.note(batches[0].base_offset, self.log_end_offset, now_ms)
         append_time_ms = now_ms if config.uses_log_append_time else NO_TIMESTAMP
@@ -180,10 +179,10 @@ class PartitionLog:
                           max_timestamp_ms=max([batch.max_timestamp_ms for batch in batches]))  # fmt: skip
 
     def append_as_follower(self, buffer: Buffer, *, now_ms: int = 0, is_fresh: bool = False) -> AppendInfo | None:
-        """Append what the leader sent: batches with offsets and epochs. A cut one at the end is dropped; None if all
-        is. `is_fresh`: the leader has appended it just now, as far as that is known.
+        """Append a leader's batches, which have offsets and epochs. A truncated batch at the end is dropped; None if there is no
+        whole batch. `is_fresh`: as far as is known, the leader has appended it just now.
 
-        Raises CorruptRecordError for a bad CRC or an epoch that goes back, OffsetOutOfRangeError for batches that do
+        Raises CorruptRecordError for a wrong CRC or an epoch that decreases, OffsetOutOfRangeError for batches that do
         not continue this log, StorageError.
         """
         headers = list(iter_headers(buffer, verify_crc=True))
@@ -208,7 +207,7 @@ class PartitionLog:
                           max_timestamp_ms=max(batch.max_timestamp_ms for batch in batches))  # fmt: skip
 
     def _write(self, data: Buffer, batches: list[PlacedBatch], now_ms: int) -> None:
-        """Append the batches, to one segment if they fit there; else one by one."""
+        """Append the batches, to one segment if they fit; else one by one."""
         self._check_takes_writes()
         first, last = batches[0], batches[-1]
         self._roll_if_due(first, now_ms)
@@ -224,8 +223,8 @@ class PartitionLog:
         self._last_append_ms = now_ms
 
     def _append_to_active(self, data: Buffer, batches: Sequence[PlacedBatch]) -> None:
-        """The one place where the log grows. What the batches say of producers is known at once: the next one may begin a
-        segment, with a snapshot of all producers, or be refused."""
+        """The only place where the log grows. The producers of each batch are noted at once: the next batch may begin a segment,
+        with a snapshot of all producers, or be refused."""
         self._segments.active.append(data, batches)
         self.log_end_offset = batches[-1].last_offset + 1
         try:
@@ -236,8 +235,8 @@ class PartitionLog:
 
     def _check_takes_writes(self) -> None:
         if self._failure or self._segments.unsure:
-            why = self._failure or "the disk refused a change of its segments"
-            raise StorageError(f"{self.topic_partition} takes no more writes since {why}; restart the broker")
+            why = self._failure or "a change of its segments failed"
+            raise StorageError(f"{self.topic_partition} accepts no more writes since {why}; restart the broker")
 
     def _roll_if_due(self, batch: PlacedBatch, now_ms: int) -> None:
         active = self._segments.active
@@ -248,7 +247,7 @@ class PartitionLog:
             self.roll(now_ms)
 
     def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
-        """The age of the active segment by its records' clock, if they have one: old data rolls as new data does."""
+        """The age of the active segment by the timestamps of its records, if they have any: old data rolls as new data does."""
         first_ms = self._segments.active.first_timestamp_ms
         if first_ms == NO_TIMESTAMP or timestamp_ms == NO_TIMESTAMP:
             return now_ms - self._active_since_ms
@@ -263,7 +262,7 @@ class PartitionLog:
         self._active_since_ms = now_ms
 
     def append_time_of(self, offset: int) -> AppendTime | None:
-        """When the record was appended here; None when that is not known."""
+        """When the record was appended here; None if that is not known."""
         return self._append_times.times.time_of(offset)
 
     def _check_continues(self, headers: list[BatchHeader]) -> None:
@@ -284,17 +283,17 @@ class PartitionLog:
 
     @property
     def truncations(self) -> int:
-        """Another number says that records which were read before may have been replaced, or that the log is closed."""
+        """If the number changes, records that were read before may have been replaced, or the log was closed."""
         return self._truncations
 
     @property
     def producers(self) -> ProducerState:
-        return self._producers.state  # another one after a truncation
+        return self._producers.state  # replaced by a truncation
 
     def take_swap(self, swap: SegmentSwap, now_ms: int) -> bool:
-        """Put the cleaned segment in the place of the others, when the folder is flushed. Who reads the others may go on.
+        """Replace the others by the cleaned segment, after the flush of the folder. Readers of the others may continue.
 
-        False when the log has changed meanwhile. Raises StorageError, and then the log has failed: a start helps.
+        False if the log has changed meanwhile. Raises StorageError; then the log has failed until it is opened again.
         """
         due_ms = now_ms + self._config.file_delete_delay_ms
         return self._segments.take_swap(
@@ -302,13 +301,13 @@ class PartitionLog:
         )
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """Those that a read_committed reader of [first_offset, end_offset) must know."""
+        """The aborted transactions that a read_committed reader of [first_offset, end_offset) must know."""
         return self._segments.aborted_transactions(first_offset, end_offset)
 
     # --- reading ---
 
     def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool = True) -> LogRead:
-        """Whole batches from the one that holds `offset`, none that begins at or beyond `up_to_offset`, of one segment.
+        """Whole batches of one segment, from the one that contains `offset`; none that begins at or after `up_to_offset`.
 
         They are not copied: the caller sends the slice, or reads it. Raises OffsetOutOfRangeError.
         """
@@ -326,7 +325,7 @@ class PartitionLog:
     def offset_for_timestamp(
         self, timestamp_ms: int, look: LookIntoBatch = first_record_at_or_after
     ) -> tuple[int, int] | None:
-        """The (offset, timestamp) of the first record that is at least as young as `timestamp_ms`."""
+        """The (offset, timestamp) of the first record whose timestamp is at least `timestamp_ms`."""
         return self._segments.sealed.find_timestamp(
             timestamp_ms, from_offset=self.log_start_offset, opened=self._segments.opened, look=look
         )
@@ -349,8 +348,7 @@ class PartitionLog:
         self._epochs.assign(epoch, offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch here that is not above `epoch`, and where it ended; (-1, -1) when that is not known
-        (KIP-279)."""
+        """The largest epoch here that is not above `epoch`, and its end offset; (-1, -1) if that is not known (KIP-279)."""
         return self._epochs.end_offset_for(epoch, log_end_offset=self.log_end_offset)
 
     def epoch_at(self, offset: int) -> int:
@@ -366,8 +364,8 @@ class PartitionLog:
     # --- flushing ---
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """Whether flush.messages or flush.ms asks for a flush now, or a segment that grows no more is not on disk yet: a
-        start after a crash shall not read all that was ever written."""
+        """Whether flush.messages or flush.ms requires a flush now, or a sealed segment is not on disk yet: a start after a crash
+        should not read the whole log."""
         unflushed = self.log_end_offset - self.recovery_point
         return unflushed > 0 and (
             self.recovery_point < self._segments.active.base_offset
@@ -377,10 +375,10 @@ class PartitionLog:
         )
 
     def begin_flush(self, now_ms: int | None = None) -> PendingFlush | None:
-        """What must go to the disk so that all that is here now is durable; None when it is, and while the log is changed.
-        Raises StorageError.
+        """The files to flush so that everything here is durable; None if it is, and while the log is changed. Raises
+        StorageError.
 
-        One at a time. Whoever has performed it tells `finish_flush`; this log may go on meanwhile.
+        Only one at a time. The caller performs it and then calls `finish_flush`; the log may be used meanwhile.
         """
         self._check_takes_writes()
         if self.is_changing or self.recovery_point >= self.log_end_offset:
@@ -396,8 +394,8 @@ class PartitionLog:
         )
 
     def finish_flush(self, pending: PendingFlush) -> None:
-        """Take the outcome; advances `recovery_point`. Raises the StorageError. The log has then failed, unless a full disk did
-        not take the epochs or there was no descriptor: after a flush that failed, a second one would lie that all is well."""
+        """Take the result; advances `recovery_point`. Raises the StorageError of the flush. The log has then failed, unless a
+        full disk refused the epochs or no descriptor was free: after a failed flush, a second one would wrongly succeed."""
         if pending.error is not None:
             if not pending.is_epochs_error and not isinstance(pending.error, TooManyFilesError):
                 self._failure = "a flush failed"
@@ -413,7 +411,7 @@ class PartitionLog:
             self.finish_flush(pending)
 
     def save_indexes(self) -> None:
-        """Write the active segment's index entries and the producers, so that a recovery need not begin at its start."""
+        """Write the active segment's index entries and the producers, so that recovery need not begin at the segment's start."""
         self._segments.active.save_indexes()
         self._append_times.save()
         if self._producers.is_snapshot_due(self.recovery_point):
@@ -422,11 +420,11 @@ class PartitionLog:
     # --- truncating and deleting ---
 
     def begin_change(self) -> None:
-        """From now on another thread truncates this log or starts it over. It flushes, renames and reads, so its disk may take
-        any time; until `end_change` all others leave the log alone: `is_changing` tells them."""
+        """From now on, another thread truncates this log or starts it over. It flushes, renames and reads, so the disk may delay
+        it for any time; until `end_change`, all others must not use the log: `is_changing` shows this."""
         assert not self.is_changing
         self.is_changing = True
-        self._truncations += 1  # in the owner's thread: what is under way sees that it was overtaken
+        self._truncations += 1  # in the owner's thread: pending work detects that it was overtaken
 
     def end_change(self) -> None:
         self.is_changing = False
@@ -434,20 +432,20 @@ class PartitionLog:
             self._segments.release()
 
     def begins_inside(self, buffer: Buffer) -> bool:
-        """Is this log to be started over before the first batch? The leader's begins inside of it (DeleteRecords)."""
+        """Must this log start over before the first batch? The leader's log begins inside that batch (DeleteRecords)."""
         if self.log_start_offset != self.log_end_offset:
             return False
         first = next(iter_headers(buffer, verify_crc=False), None)
         return first is not None and first.base_offset < self.log_end_offset <= first.last_offset
 
     def start_over_before(self, buffer: Buffer) -> None:
-        """The log is empty. Who appends the batches sets the log start again, to the leader's."""
+        """The log is empty. The caller that appends the batches then sets the log start to the leader's."""
         self.truncate_fully_and_start_at(next(iter_headers(buffer, verify_crc=False)).base_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Cut off everything from `offset` on, durably. Inside of a batch the whole batch goes."""
+        """Cut off everything from `offset` on, durably. If it is inside a batch, the whole batch is removed."""
         if offset >= self.log_end_offset:
-            # An epoch that begins at the end holds no record: a deposed leader must not claim it (KIP-101).
+            # An epoch that begins at the end has no records: a deposed leader must not claim it (KIP-101).
             self._saved_epochs.truncate_from_end(self.log_end_offset)
             return
         if offset <= self._segments.all[0].base_offset:
@@ -460,7 +458,7 @@ class PartitionLog:
             self._saved_epochs.save()
             self._producers.restore(self._segments.all, self.log_end_offset)
         except (StorageError, CorruptRecordError):
-            self._failure = "a truncation failed"  # what is left on the disk, only a start can say
+            self._failure = "a truncation failed"  # the state on the disk is known only after the log is opened again
             raise
 
     def _cut(self, offset: int) -> None:
@@ -470,7 +468,7 @@ class PartitionLog:
             self._reopen_active()
             first_cut = self._segments.active.batch_at(offset)
             if first_cut is not None:
-                self.log_end_offset = first_cut.base_offset  # before the bytes go
+                self.log_end_offset = first_cut.base_offset  # before the bytes are removed
             self._segments.active.truncate_to(offset)
         finally:
             self._end_at_the_active_segments_end()
@@ -485,7 +483,7 @@ class PartitionLog:
     def set_damage_aside(self) -> None:
         """Cut the log before the first segment with damage, and keep the damaged files as `.damaged`.
 
-        Only for a replica that nobody counts on: the others have what is cut off here.
+        Only for a replica that the cluster does not rely on: the others have the records that are cut off here.
         """
         self.truncate_to(self.damage.where_to_cut())
         remove_oldest_damaged(self._files, self.directory)
@@ -494,13 +492,13 @@ class PartitionLog:
         self._truncations += 1
         self.swaps.withdraw()
         if self._before_truncation is not None:
-            # The batch that holds the offset begins below it, but for the first of a segment.
+            # The batch with the offset may begin below it, unless it is the first of a segment.
             segment = self._segments.all[segment_holding(self._segments.all, offset)]
             place = None if offset == segment.base_offset else segment.batch_at(offset)
             self._before_truncation(offset if place is None else min(offset, place.base_offset))
 
     def _reopen_active(self) -> None:
-        """Let a sealed segment grow again."""
+        """Make the last segment active again after a truncation."""
         active = self._segments.active
         if not active.is_active:
             self._segments.opened.forget(active)
@@ -509,7 +507,7 @@ class PartitionLog:
             active.next_offset = max(next_offset, active.next_offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and begin anew at `offset`, as a replica does that is too far behind."""
+        """Drop everything and start again at `offset`, for a replica that is too far behind."""
         self._truncations += 1
         self.swaps.withdraw()
         if self._before_truncation is not None:
@@ -532,10 +530,10 @@ class PartitionLog:
         self.high_watermark = offset
 
     def delete_records_before(self, offset: int) -> None:
-        """Raise the log start offset; segments that lie wholly below go with the next retention."""
+        """Raise the log start offset; segments that are wholly below are removed by the next retention."""
         if offset > self.high_watermark:
             raise OffsetOutOfRangeError(
-                f"{self.topic_partition} can delete records up to offset {self.high_watermark}, not {offset}"
+                f"{self.topic_partition} can delete records up to offset {self.high_watermark} only, not {offset}"
             )
         self._raise_start(offset)
 
@@ -547,12 +545,12 @@ class PartitionLog:
             self._append_times.times.forget_before(offset)
 
     def delete_old_segments(self, now_ms: int) -> list[int]:
-        """Take the segments out of the log that retention lets go; return their base offsets. While a cleaned segment is offered
-        none goes, because a start would bring it back: the next call finds them."""
+        """Remove the segments from the log that retention allows; return their base offsets. While a cleaned segment is offered,
+        none is removed, because a start would bring it back: the next call removes them."""
         if self.swaps.is_outstanding:
             return []
         segments = self._segments.all
-        ages = (segment.age for segment in segments)  # of which it looks at those that go, and one more
+        ages = (segment.age for segment in segments)  # evaluated only for the removed segments and one more
         count = expired_segments(ages, config=self._config, log_start_offset=self.log_start_offset,
                                  high_watermark=self.high_watermark, now_ms=now_ms, log_bytes=self.size_bytes)  # fmt: skip
         if count == len(segments):
@@ -570,14 +568,14 @@ class PartitionLog:
         self._segments.remove_due_files(now_ms)
 
     def release_if_idle(self, now_ms: int, *, idle_ms: int) -> None:
-        """Let go of the active segment's descriptor when nothing was appended for a while and all is on disk."""
+        """Close the active segment's file if nothing was appended for a while and everything is on disk."""
         active = self._segments.active
         if active.is_open and now_ms - self._last_append_ms >= idle_ms and self.recovery_point == self.log_end_offset:
             active.release()
 
     def close(self) -> None:
-        """Flush and write all that a clean start needs. Raises StorageError; then the stop was not a clean one. No other thread
-        works on the log any more: a change that was dropped is as good as none."""
+        """Flush and write everything that a clean start needs. Raises StorageError; then the stop was not clean. No other thread
+        uses the log any more: a change that was dropped has no effect."""
         self.is_changing = False
         self.folder.make_durable()
         self.flush()  # first: on a full disk the rest may fail
@@ -589,11 +587,11 @@ class PartitionLog:
         self.release()
 
     def abandon(self) -> None:
-        """Its folder has another name: a flush that is under way touches nothing under the former one, which may be taken."""
+        """Its folder was renamed: a pending flush changes nothing under the old name, which may be in use again."""
         self.folder.is_gone = self._saved_epochs.is_gone = True
 
     def release(self) -> None:
-        """Let go of all open files; slices that are being sent keep theirs. A change in another thread comes to its end first."""
+        """Close all open files; slices that are being sent keep theirs. A change in another thread ends first."""
         self._truncations += 1
         self.is_released = self.is_changing
         if not self.is_changing:

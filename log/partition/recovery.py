@@ -1,8 +1,8 @@
-"""Opening what a stopped broker left: which segments there are, where the log ends, and what must be cut off.
+"""Opens the files of a stopped broker: which segments exist, where the log ends, and what must be cut off.
 
-After a clean stop nothing is scanned but the last stretch behind the last index entry. Otherwise everything from the
-recovery point on is read and checked, and the log is cut at the first batch that is torn or bad; what lies before the
-recovery point was flushed and is believed.
+After a clean stop, only the last stretch after the last index entry is scanned. Otherwise everything from the recovery point on
+is read and checked, and the log is cut at the first batch that is torn or damaged; data before the recovery point was flushed and
+is trusted.
 """
 
 import logging
@@ -25,7 +25,7 @@ _OFFSET_DIGITS = 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredLog:
     segments: list[LogSegment]  # by base offset; the last one is active
-    has_lost_batches: bool  # whole ones: the disk lost or damaged what a killed process leaves as it is
+    has_lost_batches: bool  # whole batches: the disk lost or damaged them; killing a process alone does not
 
 
 def new_segment(
@@ -52,10 +52,10 @@ def recover_log(
     was_stopped_cleanly: bool,
     before_loss: Callable[[], None] = lambda: None,
 ) -> RecoveredLog:
-    """Open the segments of a folder. `epochs` is brought in line with the batches that are scanned.
+    """Open the segments of a folder. `epochs` is updated from the scanned batches.
 
-    `before_loss` is called before whole batches are cut off: if the disk refuses afterwards, the next try finds a shorter log
-    and no trace of them.
+    `before_loss` is called before whole batches are cut off: if the disk refuses afterwards, the next try finds a shorter log and
+    no trace of these batches.
     """
     segments = _found_segments(files, directory, config)
     if not segments:
@@ -67,7 +67,7 @@ def recover_log(
     if was_stopped_cleanly:
         recovery_point = segments[-1].base_offset
     else:
-        # What was assigned behind it is in the batches that are scanned now, if it was not truncated away since.
+        # Later epochs are in the batches that are scanned now, unless they were truncated since.
         epochs.truncate_from_end(recovery_point + 1)
     truncated, has_lost_batches = _recover_segments(
         segments, recovery_point, epochs, is_clean=was_stopped_cleanly, before_loss=before_loss
@@ -83,9 +83,9 @@ def recover_log(
 
 
 def _learn_earliest_epochs(segments: list[LogSegment], epochs: LeaderEpochCache, log_start_offset: int) -> None:
-    """The epochs that were saved may begin behind the log's start, or behind its end: a higher log start that was not yet on
-    the disk went back in the crash. Every batch carries its own epoch; a log that does not know those of what it holds
-    could not find where it diverges (KIP-101)."""
+    """The saved epochs may begin after the log's start, or after its end: a raised log start that was not yet on the disk was
+    lost in the crash. Every batch carries its own epoch; without the epochs of its batches, a log could not determine where it
+    diverges (KIP-101)."""
     saved = epochs.entries
     known_from = saved[0].start_offset if saved else segments[-1].next_offset
     if known_from <= max(log_start_offset, segments[0].base_offset):
@@ -110,8 +110,8 @@ def _recover_segments(
     is_clean: bool,
     before_loss: Callable[[], None],
 ) -> tuple[int, bool]:
-    """Scan the segments that reach behind the recovery point; drop all behind the first fault. Return the bytes cut off, and
-    whether there were whole batches among them, or are missing."""
+    """Scan the segments that reach beyond the recovery point; drop everything after the first fault. Return the number of bytes
+    cut off, and whether whole batches were among them or are missing."""
     number = len(segments) - 1
     while number > 0 and segments[number].base_offset > recovery_point:
         number -= 1
@@ -123,11 +123,12 @@ def _recover_segments(
         end = _sound_end(segment, recovery_point, epochs, verify_crc=not is_clean)
         cut = segment.size_bytes - end
         number += 1
-        # A power loss may take the end of a segment at the border of a batch, and leave the following segment whole. A
-        # segment that was compacted has gaps inside, and still ends where the next one begins (see batch_cleaning).
+        # A power loss may remove the end of a segment at the border of a batch, and leave the following segment whole. A
+        # compacted segment has gaps inside, but still ends where the next one begins (see batch_cleaning).
         has_gap = not is_last and segment.next_offset != expected_end
         if cut or has_gap:
-            # An append that a kill cut short is at the very end, and was never acknowledged. After a clean stop there is none.
+            # An append that was interrupted by a kill is at the very end, and was never acknowledged. After a clean stop, there
+            # is none.
             has_lost_batches = is_clean or not is_last or not _is_torn(segment, end)
             if has_lost_batches:
                 before_loss()
@@ -168,7 +169,7 @@ def _is_torn(segment: LogSegment, position: int) -> bool:
 
 
 def _drop(segments: list[LogSegment], number: int) -> int:
-    """Remove the segments from `number` on: they do not continue what is left of the log."""
+    """Remove the segments from `number` on: they do not continue the rest of the log."""
     dropped_bytes = 0
     for segment in segments[number:]:
         dropped_bytes += segment.size_bytes

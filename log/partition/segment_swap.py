@@ -1,12 +1,12 @@
-"""How a cleaned segment takes the place of those that it was made from, so that a crash at any step loses nothing.
+"""Replaces segments by the cleaned segment that was made from them, so that a crash at any step loses nothing.
 
-1. It is written, and flushed, under names that end in `.cleaned`. A crash until here: they are removed, nothing happened.
-2. They are renamed to `.swap`, the log first, and the folder is flushed. From here on a start brings the segment in.
+1. It is written and flushed with names that end in `.cleaned`. After a crash up to here, these files are removed.
+2. They are renamed to `.swap`, the log first, and the folder is flushed. From here on, a start swaps the segment in.
 3. The old segments are renamed to `.deleted`, the new files to their own names, the log last. The folder is flushed.
 
-A `.swap` log is whole and on the disk, so a start that finds one removes the segments that begin inside of it and does the
-renames again, whichever of them the disk remembers. The order of the renames tells what an index without its log is: one
-that ends in `.swap` belongs to a log that has got to its name already, one that ends in `.cleaned` to nobody.
+A `.swap` log is complete and on the disk, so a start that finds one removes the segments that begin inside it and repeats the
+renames, whichever of them survived. The order of the renames determines the meaning of an index without its log: an index that
+ends in `.swap` belongs to a log that has its final name already; an index that ends in `.cleaned` belongs to no log.
 """
 
 import logging
@@ -48,8 +48,8 @@ class SegmentSwap:
             self._rename(suffix, SWAP_SUFFIX, "")
 
     def withdraw(self) -> None:
-        """Undo step 2, durably: nothing may bring back what is truncated next. At no time is there an index that ends in
-        `.swap` without its log.
+        """Undo step 2, durably: nothing may bring back the records that are truncated next. At no time is there an index that
+        ends in `.swap` without its log.
         """
         for suffix in INDEX_SUFFIXES:
             self._rename(suffix, SWAP_SUFFIX, CLEANED_SUFFIX)
@@ -69,7 +69,7 @@ class SegmentSwap:
 
 
 def finish_swaps(files: Files, directory: str) -> None:
-    """At a start, before anything else looks at the folder: bring in what step 2 has promised. May be repeated.
+    """At a start, before the folder is used: complete the swaps that reached step 2. May be repeated.
 
     Raises CorruptRecordError for a cleaned segment that is damaged, StorageError.
     """
@@ -78,7 +78,7 @@ def finish_swaps(files: Files, directory: str) -> None:
     for stem in offered:
         _finish(files, directory, stem)
     for name in names:
-        # The log has got to its name before the crash, and the disk forgot the rename of its index.
+        # The log had its final name before the crash, but the rename of its index was lost.
         stem, dot, suffix = name.removesuffix(SWAP_SUFFIX).partition(".")
         if name.endswith(SWAP_SUFFIX) and dot + suffix in INDEX_SUFFIXES and stem not in offered:
             files.rename(f"{directory}/{name}", f"{directory}/{stem}.{suffix}")
@@ -88,7 +88,7 @@ def finish_swaps(files: Files, directory: str) -> None:
 
 def _finish(files: Files, directory: str, stem: str) -> None:
     base_offset = int(stem)
-    # Only its batches are walked: no index of it is made here.
+    # Only its batches are read: no index is created here.
     cleaned = LogSegment(
         files, directory, base_offset, index_interval_bytes=0, max_index_bytes=0, state_suffix=SWAP_SUFFIX
     )

@@ -1,8 +1,9 @@
-"""What the replication machines want done, as values. Nothing here decides or performs anything.
+"""The effects that the replication machines request, as values. Nothing here decides or performs anything.
 
-`Partition` appends what was fetched (`AppendFetched`), makes a `ChangeLog` of what waits for the disk (`Truncate`,
-`StartOver`) and hands the rest up; the broker turns `ProposeIsr` into AlterPartition requests, `StartFetching` into fetcher
-work, and the two `...Advanced` into checks of the purgatory. `PartitionAssignment` and `IsrAnswer` are what comes down: metadata
+`Partition` appends fetched records (`AppendFetched`), makes a `ChangeLog` of effects that wait for the disk (`Truncate`,
+`StartOver`) and returns the rest; the broker turns `ProposeIsr` into AlterPartition requests, `StartFetching` into work of
+fetchers, and the two `...Advanced` into checks of the purgatory. `PartitionAssignment` and `IsrAnswer` are inputs: metadata and
+the controller's response.
 and the controller's word.
 """
 
@@ -21,11 +22,11 @@ UNKNOWN_BROKER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAssignment:
-    """What the metadata says about one partition of ours. The marks of offline replicas are not here: whoever is marked
-    plays no role, so nothing is assigned to it.
+    """What the metadata says about one partition of this broker. Offline replicas are not marked here: an offline replica has no
+    role, so nothing is assigned to it.
 
-    `broker_epochs` holds the *active* brokers only (neither fenced nor shutting down): who is not in it cannot join the
-    ISR, and the high watermark waits for nobody outside of the ISR who is not in it (KIP-903, KAFKA-15353).
+    `broker_epochs` has the *active* brokers only (neither fenced nor shutting down). A broker that is not in it cannot join the
+    ISR, and unless it is in the ISR, the high watermark does not wait for it (KIP-903, KAFKA-15353).
     """
 
     topic_partition: TopicPartition
@@ -37,7 +38,7 @@ class PartitionAssignment:
     isr: tuple[int, ...]
     broker_epochs: dict[int, int] = field(default_factory=dict)
     eligible: tuple[int, ...] = ()  # eligible leader replicas (KIP-966)
-    is_new: bool = True  # False: this broker may have had the replica before, so an empty one must not take its place
+    is_new: bool = True  # False: this broker may have had the replica before, so an empty replica must not replace it
 
 
 class HighWatermarkAdvanced(Struct, frozen=True, kw_only=True):
@@ -55,26 +56,26 @@ class LogEndAdvanced(Struct, frozen=True, kw_only=True):
 
 
 class FlushLog(Struct, frozen=True, kw_only=True):
-    """Bring the log to the disk, as soon as may be, and tell `Partition.flushed`. Asked once more, it is one flush."""
+    """Flush the log as soon as possible, and call `Partition.flushed`. Repeated requests are one flush."""
 
     topic_partition: TopicPartition
 
 
 class LogFlushed(Struct, frozen=True, kw_only=True):
-    """Wake the acks=1 producers of a leader that acknowledges only what is on the disk."""
+    """Wake the acks=1 producers of a leader that acknowledges only flushed records."""
 
     topic_partition: TopicPartition
 
 
 class ResumeFetching(Struct, frozen=True, kw_only=True):
-    """A follower that had to flush before it says how far it has come may ask for more."""
+    """A follower that had to flush before it acknowledged its offset may fetch again."""
 
     topic_partition: TopicPartition
 
 
 class Resign(Struct, frozen=True, kw_only=True):
-    """Ask the controller to count on our replica no more: some of its log is damaged. When it has agreed, and with a leader
-    epoch above this one, tell `Partition.resigned`; asked again as long as the damage is there."""
+    """Ask the controller not to rely on this replica any more: some of its log is damaged. When it has agreed with a leader epoch
+    above this one, call `Partition.resigned`; the request is repeated as long as the damage is there."""
 
     topic_partition: TopicPartition
     topic_id: str
@@ -83,7 +84,7 @@ class Resign(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeLog:
-    """Perform the change in a thread that may wait for the disk, and then tell `Partition.log_changed`."""
+    """Perform the change in a thread that may wait for the disk, and then call `Partition.log_changed`."""
 
     topic_partition: TopicPartition
     change: LogChange
@@ -91,7 +92,7 @@ class ChangeLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrMember:
-    """KIP-903: the incarnation that the leader saw fetching; the controller refuses another one."""
+    """KIP-903: the incarnation whose fetches the leader has seen; the controller refuses any other."""
 
     node_id: int
     broker_epoch: int
@@ -99,19 +100,19 @@ class IsrMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposeIsr:
-    """Ask the controller for this ISR. Whatever comes of it is told by `isr_answered`, silence by `isr_unanswered`."""
+    """Ask the controller for this ISR. The response is passed to `isr_answered`, a missing response to `isr_unanswered`."""
 
     topic_partition: TopicPartition
     topic_id: str
     leader_epoch: int
     partition_epoch: int
     isr: tuple[IsrMember, ...]
-    proposal_id: int  # of this leadership: an answer counts only for the proposal that it answers
+    proposal_id: int  # unique within this leadership: an answer counts only for its own proposal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrAnswer:
-    """What the controller said; with error NONE the fields behind it are the committed state."""
+    """The controller's response; with error NONE, the following fields are the committed state."""
 
     error: int = ErrorCode.NONE
     leader: int = NO_LEADER
@@ -141,15 +142,15 @@ class LeadershipGained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadershipLost:
-    """Answer whoever waits on the partition: NOT_LEADER_OR_FOLLOWER."""
+    """Answer all requests that wait on the partition with NOT_LEADER_OR_FOLLOWER."""
 
     topic_partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageFailed:
-    """The partition's log takes no more part here. `was_in_use`: it failed while it served, so that others wait for this
-    replica until it is known to be gone; otherwise it never opened, or its files could not be removed."""
+    """The partition's log is out of use. `was_in_use`: it failed while it served, so others wait for this replica until they know
+    that it has failed; otherwise it never opened, or its files could not be removed."""
 
     topic_partition: TopicPartition
     message: str
@@ -163,13 +164,13 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOver:
-    """Drop the whole log and go on at `offset`: the leader no longer has what we lack."""
+    """Drop the whole log and continue at `offset`: the leader no longer has the missing records."""
 
     offset: int
 
 
 class AppendFetched(Struct, frozen=True, kw_only=True):
-    """`high_watermark` is the leader's; ours is that, but not behind our own log end."""
+    """`high_watermark` is the leader's; the follower's is the same, but at most its own log end."""
 
     records: Buffer
     high_watermark: int

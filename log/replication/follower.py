@@ -1,9 +1,8 @@
-"""A follower of a partition: what to fetch next, and what an answer means for its log. Pure: no clock, no I/O, no log.
+"""A follower of a partition: what to fetch next, and the effect of a response on its log. Pure: no clock, no I/O, no log.
 
-Truncation is by leader epoch only, never by high watermark: the follower names the epoch of its last record, and the
-leader answers where that epoch ends in its own log when the two disagree (KIP-101, KIP-279, and KIP-595 for the
-form). An answer counts only for the request that is in flight: a repeated or late one would truncate what has been
-replicated since.
+Truncation depends on leader epochs only, never on the high watermark: the follower sends the epoch of its last record, and if the
+logs differ, the leader answers where that epoch ends in its own log (KIP-101, KIP-279, and KIP-595 for the form). A response
+counts only for the request that is in flight: a repeated or late one would truncate records that have been replicated since.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ UNDEFINED: Final = -1
 
 
 class FetchPosition(NamedTuple):
-    """What a follower asks for. `sequence` makes every request of this replica a different one."""
+    """The position of a fetch. `sequence` makes every request of this replica unique."""
 
     leader: int
     leader_epoch: int
@@ -29,8 +28,8 @@ class FetchPosition(NamedTuple):
 
 
 class FetchedState(Struct, frozen=True, kw_only=True):
-    """What every answer to a fetch says of the log that was read. OFFSET_OUT_OF_RANGE is an `error` here and not raised, because
-    its answer carries the offsets too; a diverging epoch (KIP-595) comes with no records."""
+    """The part of every fetch response that describes the log that was read. OFFSET_OUT_OF_RANGE is an `error` here and not
+    raised, because its response carries the offsets too; a diverging epoch (KIP-595) comes without records."""
 
     error: int = ErrorCode.NONE
     high_watermark: int = UNDEFINED
@@ -40,7 +39,7 @@ class FetchedState(Struct, frozen=True, kw_only=True):
 
 
 class FetchAnswer(FetchedState, frozen=True, kw_only=True):
-    """What a follower gets: records that came over the network."""
+    """The response that a follower gets: records from the network."""
 
     records: Buffer = b""
 
@@ -61,7 +60,7 @@ class FollowerState:
         return self._sequence
 
     def next_fetch(self, *, log_end_offset: int, latest_epoch: int) -> FetchPosition | None:
-        """None when there is no leader to fetch from."""
+        """None if there is no leader to fetch from."""
         if self.leader == NO_LEADER:
             return None
         self._sequence += 1
@@ -77,7 +76,7 @@ class FollowerState:
         log_end_offset: int,
         end_offset_for_epoch: Callable[[int], tuple[int, int]],
     ) -> LogEffect | None:
-        """What the answer to `position` does to the log; None: nothing (it is stale, or an error to wait out)."""
+        """The effect of the answer to `position` on the log; None: no effect (it is stale, or a temporary error)."""
         if not self._is_current(position, log_end_offset):
             return None
         self.in_flight = None
@@ -97,9 +96,9 @@ class FollowerState:
         return position == self.in_flight and position.offset == log_end_offset
 
     def _out_of_range(self, answer: FetchAnswer, log_start_offset: int, log_end_offset: int) -> LogEffect | None:
-        """Behind the leader's log start we start over there. Before its log end there is nothing of ours to keep only
-        if our log is empty; otherwise the epochs decide, and a leader that cannot place ours is not obeyed: data of
-        an in-sync replica is never dropped on the strength of an offset alone."""
+        """Before the leader's log start, the follower starts over there. After its log end, the follower may drop its own log
+        only if that is empty; otherwise the epochs decide, and a leader that does not know the follower's epoch is not followed:
+        data of an in-sync replica is never dropped because of an offset alone."""
         leader_start = answer.log_start_offset
         if leader_start == UNDEFINED:
             return None
@@ -110,9 +109,8 @@ class FollowerState:
     def _divergence(
         self, answer: FetchAnswer, log_end_offset: int, end_offset_for_epoch: Callable[[int], tuple[int, int]]
     ) -> int:
-        """KIP-279: when we do not have the epoch that the leader names, cut to the end of our largest smaller one and
-        ask again; each round drops at least one epoch, so it ends. With the same epoch on both sides cut to the
-        smaller end."""
+        """KIP-279: if the follower does not have the epoch that the leader names, cut to the end of its largest smaller epoch and
+        ask again; each round drops at least one epoch, so this ends. If both have the epoch, cut to the smaller end."""
         epoch, end_offset = end_offset_for_epoch(answer.diverging_epoch)
         if epoch == UNDEFINED or end_offset == UNDEFINED:
             return min(answer.diverging_end_offset, log_end_offset)

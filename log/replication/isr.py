@@ -1,10 +1,9 @@
 """The in-sync replica set as its leader knows it: committed, or with a proposal under way. Pure values.
 
-The controller may elect any member of the ISR that it committed last, and while a proposal is under way (or its
-outcome is not known) the leader cannot tell which set that is. So there are two words. `isr` is what was committed as
-far as we know; it decides about `min.insync.replicas`. `maximal_isr` is the union of all sets that may be committed
-by now; the high watermark waits for all of them. Whatever the controller then elects from has everything that was
-acknowledged.
+The controller may elect any member of the last committed ISR, and while a proposal is pending (or its outcome is not known) the
+leader cannot tell which set that is. Therefore, there are two terms. `isr` is the last ISR that the leader knows to be committed;
+`min.insync.replicas` applies to it. `maximal_isr` is the union of all sets that may be committed by now; the high watermark waits
+for all its members. Hence, whichever set the controller elects from has everything that was acknowledged.
 
     CommittedIsr --propose_expand--> PendingIsrExpand --committed / refused / unknown--> CommittedIsr
     CommittedIsr --propose_shrink--> PendingIsrShrink --committed / refused / unknown--> CommittedIsr
@@ -19,9 +18,9 @@ from .effects import ProposeIsr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedIsr:
-    """No proposal is under way. `unresolved` holds the members of all proposals at this partition epoch whose outcome
-    is unknown: each may have been accepted. Only newer metadata ends the doubt, because every proposal names the
-    partition epoch that it builds on, and the controller takes none that builds on an older one."""
+    """No proposal is pending. `unresolved` has the members of all proposals at this partition epoch whose outcome is unknown:
+    each may have been accepted. Only newer metadata resolves this, because every proposal names the partition epoch that it
+    builds on, and the controller accepts none that builds on an older one."""
 
     isr: frozenset[int]
     partition_epoch: int
@@ -65,11 +64,11 @@ class _PendingIsr:
         return self.committed.eligible
 
     def refused(self) -> CommittedIsr:
-        """The controller said that it did not take it; doubts about earlier proposals stay."""
+        """The controller has refused it; earlier proposals stay unresolved."""
         return self.committed
 
     def outcome_unknown(self) -> CommittedIsr:
-        """A time-out, a lost connection, a refusal that may be the echo of our own accepted proposal."""
+        """A timeout, a lost connection, or a refusal that our own accepted proposal may have caused."""
         return replace(self.committed, unresolved=self.maximal_isr - self.isr)
 
     def __str__(self) -> str:
@@ -78,12 +77,12 @@ class _PendingIsr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingIsrExpand(_PendingIsr):
-    """The new member counts for the high watermark at once: the controller may elect it before we hear of it."""
+    """The new member counts for the high watermark at once: the controller may elect it before the leader gets the response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingIsrShrink(_PendingIsr):
-    """The leaving members count for the high watermark until the controller has let them go."""
+    """The leaving members count for the high watermark until the controller has removed them."""
 
 
 PendingIsr = PendingIsrExpand | PendingIsrShrink

@@ -1,15 +1,15 @@
 """The leader of a partition: who is in sync, and how far the log is committed. Pure: no clock, no I/O, no log.
 
-The high watermark is the smallest log end offset of the *maximal* ISR (see `isr`), and it never goes back. It stands
-still while the committed ISR is smaller than `min.insync.replicas`, and while the committed state names eligible leader
-replicas (KIP-966: they left the ISR, the controller may still elect them, so they must hold everything that is committed).
-The second rule does not depend on any configuration. The controller decides with its value of min.insync.replicas who
-becomes eligible, this leader may know an older value, and nothing is lost: the high watermark waits for every member of
-the maximal ISR until the leader knows that it left, and from then on it knows the eligible replicas of the same partition
-epoch. `Partition` feeds this machine and performs what it returns.
+The high watermark is the smallest log end offset of the *maximal* ISR (see `isr`), and it never decreases. It does not move while
+the committed ISR is smaller than `min.insync.replicas`, or while the committed state names eligible leader replicas (KIP-966:
+they left the ISR, the controller may still elect them, so they must have everything that is committed). The second rule does not
+depend on any configuration. The controller decides with its value of min.insync.replicas which replicas become eligible, this
+leader may know an older value, and nothing is lost: the high watermark waits for every member of the maximal ISR until the leader
+knows that it left, and from then on it knows the eligible replicas of the same partition epoch. `Partition` calls this machine
+and performs the effects that it returns.
 
-Our own log counts up to `durable_end_offset`: its end, or, on a topic with flush.messages=1, what is on our disk. That of a
-follower counts up to its fetch offset, which is the same thing there.
+The leader's own log counts up to `durable_end_offset`: its end, or, on a topic with flush.messages=1, the flushed part. A
+follower's log counts up to its fetch offset, which has the same meaning there.
 """
 
 from collections.abc import Iterable
@@ -32,16 +32,16 @@ from .isr import CommittedIsr, IsrState
 from .replica import Replica
 
 DEFAULT_REPLICA_LAG_TIME_MAX_MS: Final = 30_000  # Kafka's default since KIP-537
-# A refused proposal is not repeated at once: the metadata that explains the refusal is under way, and every fetch of
-# the follower would propose again.
+# A refused proposal is not repeated at once: the metadata that explains the refusal is on its way, and otherwise every fetch of
+# the follower would repeat the proposal.
 PROPOSAL_RETRY_MS: Final = 500
-# The broker answers every proposal or reports a time-out long before; this only heals a broker that lost one.
+# The broker answers every proposal or reports a timeout long before; this only repairs the loss of an answer.
 PROPOSAL_TIMEOUT_MS: Final = 60_000
-# Refusals that say for certain that this very proposal was not taken. Any other error may be the answer to a repetition
-# of a proposal that had been accepted.
+# Refusals which guarantee that this proposal was not accepted. Any other error may be the response to a repetition of a proposal
+# that had been accepted.
 _DEFINITE_REFUSALS: Final = frozenset({ErrorCode.INELIGIBLE_REPLICA})
-# No copy of a proposal lives longer than this in a socket or a queue, so a controller that is still at our partition
-# epoch by then has taken none of them.
+# No copy of a proposal lives longer than this in a socket or a queue, so if the controller's partition epoch is unchanged by
+# then, it has accepted none of them.
 PROPOSAL_LIFETIME_MS: Final = 60_000
 
 
@@ -55,12 +55,12 @@ class LeaderState:
         self.topic_partition = TopicPartition("", -1)
         self.topic_id = ""
         self.leader_epoch = -1
-        self.epoch_start_offset = 0  # our log end offset when we became leader
+        self.epoch_start_offset = 0  # the leader's log end offset when it became leader
         self.log_end_offset = 0  # never falls within a leader epoch
         self.durable_end_offset = 0  # at most log_end_offset; may fall when the topic's flush policy changes
         self.high_watermark = 0  # never falls within a leader epoch; never passes the maximal ISR's log ends
         self.isr: IsrState = CommittedIsr(isr=frozenset(), partition_epoch=-1)
-        self.replicas: dict[int, Replica] = {}  # all assigned replicas but ourselves
+        self.replicas: dict[int, Replica] = {}  # all assigned replicas except this one
         self._broker_epochs: dict[int, int] = {}
         self._next_proposal_id = 0
         self._next_proposal_ms = 0
@@ -78,7 +78,7 @@ class LeaderState:
         high_watermark: int,
         now_ms: int,
     ) -> list[Effect]:
-        """Begin a new leader epoch. Nothing that followers said in an earlier one counts any more (KIP-320)."""
+        """Begin a new leader epoch. Follower state of earlier epochs does not count any more (KIP-320)."""
         assert assignment.leader == self.node_id and assignment.leader_epoch > self.leader_epoch
         assert high_watermark <= log_end_offset and durable_end_offset <= log_end_offset
         self.topic_partition = assignment.topic_partition
@@ -92,7 +92,7 @@ class LeaderState:
         return self._adopt(assignment, now_ms)
 
     def metadata_changed(self, assignment: PartitionAssignment, *, now_ms: int) -> list[Effect]:
-        """Newer metadata about the same leader epoch: it settles every proposal that was made before it."""
+        """Newer metadata of the same leader epoch; it resolves every earlier proposal."""
         assert assignment.leader_epoch == self.leader_epoch and assignment.partition_epoch > self.isr.partition_epoch
         return self._adopt(assignment, now_ms)
 
@@ -121,14 +121,14 @@ class LeaderState:
         return self._advance(now_ms)
 
     def _put_out(self, replica_ids: Iterable[int]) -> None:
-        """They left the ISR, perhaps because their disk hangs: nobody waits for them as for ones that are about to join before
+        """They left the ISR, perhaps because their disk hangs: the leader does not wait for them as for joining replicas before
         they have fetched again."""
         for replica_id in replica_ids:
             if replica_id in self.replicas:
                 self.replicas[replica_id].put_out()
 
     def _new_replica(self, replica_id: int, now_ms: int) -> Replica:
-        """Members of the ISR get the whole lag time to show up; others have to earn it."""
+        """Members of the ISR get the whole lag time until their first fetch; other replicas must catch up first."""
         if replica_id in self.isr.isr:
             return Replica(replica_id, last_caught_up_ms=now_ms)
         return Replica(replica_id)
@@ -140,25 +140,25 @@ class LeaderState:
         self.log_end_offset = log_end_offset
         self.durable_end_offset = durable_end_offset
         effects: list[Effect] = [LogEndAdvanced(topic_partition=self.topic_partition, log_end_offset=log_end_offset)]
-        if len(self.isr.maximal_isr) == 1:  # nobody else to wait for; otherwise the next fetch decides
+        if len(self.isr.maximal_isr) == 1:  # no other replica to wait for; otherwise the next fetch decides
             effects += self._advance(now_ms)
         return effects
 
     def flushed(self, durable_end_offset: int, *, now_ms: int) -> list[Effect]:
-        """Our own log counts up to there from now on."""
+        """The leader's own log counts up to there from now on."""
         assert durable_end_offset <= self.log_end_offset
         self.durable_end_offset = durable_end_offset
         return [LogFlushed(topic_partition=self.topic_partition), *self._advance(now_ms)]
 
     def is_stale(self, replica_id: int, broker_epoch: int) -> bool:
-        """Does this come from an incarnation that is no more? (KIP-903)"""
+        """Does this come from a former incarnation? (KIP-903)"""
         replica = self.replicas[replica_id]
         return broker_epoch < replica.broker_epoch or broker_epoch < self._broker_epochs.get(replica_id, -1)
 
     def follower_fetched(self, replica_id: int, *, broker_epoch: int, fetch_offset: int, now_ms: int) -> list[Effect]:
-        """A follower of our epoch, whose log agrees with ours up to `fetch_offset`, asks for what comes behind it.
+        """A follower of this epoch, whose log agrees with the leader's up to `fetch_offset`, fetches from there.
 
-        A stranger, a ghost of an earlier incarnation and an impossible offset move nothing.
+        Unknown replicas, earlier incarnations and impossible offsets change nothing.
         """
         if replica_id not in self.replicas or self.is_stale(replica_id, broker_epoch):
             return []
@@ -166,7 +166,7 @@ class LeaderState:
             return []
         replica = self.replicas[replica_id]
         replica.fetched(fetch_offset, broker_epoch=broker_epoch, leader_end_offset=self.log_end_offset, now_ms=now_ms)
-        effects = self._maybe_expand(replica, now_ms)  # first: who joins holds the high watermark from now on
+        effects = self._maybe_expand(replica, now_ms)  # first: a new member limits the high watermark from now on
         effects += self._advance(now_ms)
         return effects
 
@@ -186,8 +186,8 @@ class LeaderState:
         return [HighWatermarkAdvanced(topic_partition=self.topic_partition, high_watermark=high_watermark)]
 
     def _is_joining(self, replica: Replica, now_ms: int) -> bool:
-        """Is it about to join? Then we wait for it: with an ISR of one the high watermark would be the log end at every
-        moment, and under a steady load no follower could ever reach it (KAFKA-3494's cure, kept since)."""
+        """Is it about to join? Then the leader waits for it: with an ISR of one, the high watermark would always be the log end,
+        and under a steady load no follower could ever reach it (the remedy of KAFKA-3494)."""
         return self._is_eligible(replica) and replica.is_caught_up(
             leader_end_offset=self.log_end_offset, now_ms=now_ms, max_lag_ms=self.replica_lag_time_max_ms
         )
@@ -212,8 +212,8 @@ class LeaderState:
 
     @property
     def knows_earlier_epochs_end(self) -> bool:
-        """Has the high watermark reached all that earlier leaders may have shown? Before that, an end offset told to a
-        client could be smaller than one that it has seen (KIP-207)."""
+        """Has the high watermark reached everything that earlier leaders may have exposed? Before that, an end offset in a
+        response could be smaller than one that the client has seen (KIP-207)."""
         return self.high_watermark >= self.epoch_start_offset
 
     # --- the ISR -----------------------------------------------------------------------------------------------------
@@ -226,12 +226,12 @@ class LeaderState:
         return self._propose(self.isr.isr | {replica.replica_id}, now_ms)
 
     def _has_reached_commitment(self, replica: Replica) -> bool:
-        """Our high watermark may lag behind what earlier leaders committed, but our log at the start of our epoch holds
-        all of it; so a member must have both (KIP-320, fourth rule)."""
+        """The high watermark may be below the offset that earlier leaders committed, but the leader's log at the start of its
+        epoch has all of it; so a member must have both (KIP-320, fourth rule)."""
         return replica.log_end_offset >= max(self.high_watermark, self.epoch_start_offset)
 
     def check_isr(self, now_ms: int) -> list[Effect]:
-        """Run every half lag time: propose to leave out who has fallen behind."""
+        """Run every half lag time: propose to remove followers that have fallen behind."""
         if not isinstance(self.isr, CommittedIsr) and now_ms - self.isr.proposed_at_ms >= PROPOSAL_TIMEOUT_MS:
             self._outcome_unknown(now_ms)
         if self._may_propose(now_ms):
@@ -240,7 +240,7 @@ class LeaderState:
                 return self._propose(self.isr.isr - lagging, now_ms)
             if self._doubt_blocks(now_ms):
                 return self._propose(self.isr.isr, now_ms)
-        return self._advance(now_ms)  # one that was about to join may have given up
+        return self._advance(now_ms)  # a replica that was about to join may have stopped
 
     def _is_lagging(self, replica_id: int, now_ms: int) -> bool:
         return replica_id != self.node_id and not self.replicas[replica_id].is_caught_up(
@@ -248,8 +248,8 @@ class LeaderState:
         )
 
     def _doubt_blocks(self, now_ms: int) -> bool:
-        """Does a silent follower, of whom we do not know whether it was taken in, hold the high watermark? Then we
-        propose the ISR as it is: the controller's answer ends the doubt."""
+        """Does a silent follower, which may or may not have been added, hold back the high watermark? Then the leader proposes
+        the unchanged ISR: the controller's response resolves this."""
         isr = self.isr
         return isinstance(isr, CommittedIsr) and any(
             self._is_lagging(replica_id, now_ms) for replica_id in isr.unresolved
@@ -273,8 +273,8 @@ class LeaderState:
         return [proposal]
 
     def _member(self, replica_id: int) -> IsrMember:
-        """Ourselves without an epoch (the request carries it); a member that has not fetched from us yet as metadata
-        has it: it is committed already, so its restart would have made a newer partition epoch."""
+        """The leader itself without an epoch (the request carries it); a member that has not fetched yet with the epoch of
+        the metadata: it is committed already, so a restart of it would have led to a newer partition epoch."""
         if replica_id == self.node_id:
             return IsrMember(node_id=replica_id, broker_epoch=UNKNOWN_BROKER_EPOCH)
         seen = self.replicas[replica_id].broker_epoch
@@ -282,7 +282,7 @@ class LeaderState:
         return IsrMember(node_id=replica_id, broker_epoch=epoch)
 
     def isr_answered(self, proposal: ProposeIsr, answer: IsrAnswer, *, now_ms: int) -> list[Effect]:
-        """The controller's answer. Committed state in it counts by its partition epoch, whichever proposal it
+        """The controller's answer. Committed state in it counts by its partition epoch, regardless of the proposal that it
         answers."""
         if proposal.leader_epoch != self.leader_epoch:
             return []
@@ -294,7 +294,7 @@ class LeaderState:
         return self._advance(now_ms)
 
     def isr_unanswered(self, proposal: ProposeIsr, *, now_ms: int) -> list[Effect]:
-        """No answer came: the controller may have taken it or not, or may yet take it."""
+        """There was no response: the controller may have accepted it or not, or may still accept it."""
         if not isinstance(self.isr, CommittedIsr) and self.isr.proposal == proposal:
             self._outcome_unknown(now_ms)
         return []
@@ -309,13 +309,13 @@ class LeaderState:
 
     def _outcome_unknown(self, now_ms: int) -> None:
         assert not isinstance(self.isr, CommittedIsr)
-        if self.isr.proposed != self.isr.isr:  # the ISR as it is raises no doubt
+        if self.isr.proposed != self.isr.isr:  # an unchanged ISR leaves nothing unresolved
             self._doubt_since_ms = now_ms
         self.isr = self.isr.outcome_unknown()
         self._next_proposal_ms = now_ms + PROPOSAL_RETRY_MS
 
     def _isr_committed(self, answer: IsrAnswer, is_ours: bool, now_ms: int) -> list[Effect]:
-        """A newer partition epoch is news whatever it answers; an answer that metadata overtook says nothing."""
+        """A newer partition epoch is always adopted; an answer that newer metadata has overtaken is ignored."""
         if answer.leader_epoch != self.leader_epoch or answer.partition_epoch < self.isr.partition_epoch:
             return []
         if answer.partition_epoch > self.isr.partition_epoch:

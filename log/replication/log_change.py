@@ -1,10 +1,10 @@
-"""A change of a replica's log that waits for its disk: a truncation, a start over, damage that is set aside.
+"""A change of a replica's log that waits for the disk: a truncation, starting over, or setting damage aside.
 
 It flushes, renames and reads, so a thread of its folder performs it (`net/base/folder_writers`) and not the broker's loop. From
-the moment in which it is decided until `Partition.log_changed` takes its outcome the log belongs to that thread: the replica
-asks for nothing, appends nothing, is read by nobody, and puts off the newest assignment of a role. That is the same as if the
-change had taken no time and everything else had come later, which the rules of KIP-101, KIP-279 and KIP-595 allow. A change that
-is dropped (the broker stops) is as good as one that was never decided: the leader answers alike the next time.
+the decision until `Partition.log_changed` gets the result, only that thread uses the log: the replica does not fetch, append or
+serve reads, and defers the newest assignment of a role. This is equivalent to a change that took no time, with everything else
+later, which the rules of KIP-101, KIP-279 and KIP-595 allow. A change that is dropped (the broker stops) is equivalent to one
+that was never decided: the leader's next response is the same.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from ..vocabulary.errors import BarnabasError
 class LogChange:
     """One change of one log. `perform` is called at most once, in any thread."""
 
-    what: str  # for the broker's own log
+    what: str  # for the broker's log messages
     work: Callable[[], object]
     error: BarnabasError | None = None
 
     def perform(self) -> None:
-        """Never raises a BarnabasError: a refusal is kept in `error`."""
+        """Never raises a BarnabasError: it is stored in `error`."""
         try:
             self.work()
         except BarnabasError as error:

@@ -1,8 +1,8 @@
 """One partition on this broker: its log and the role that it plays for it, leader, follower or neither.
 
-Every method is synchronous. An append is done here at once; what waits for the disk is returned as an effect, like the rest.
-When the log has failed (memory and disk may differ), the partition answers nothing but StorageError from then on, and
-the broker learns of it through `storage_error`. A write that a full disk refused cleanly does not end it.
+Every method is synchronous. An append is done at once; operations that wait for the disk are returned as effects, like the rest.
+If the log has failed (memory and disk may differ), the partition answers only StorageError from then on, and the broker learns of
+it through `storage_error`. A write that a full disk refused cleanly does not have this effect.
 """
 
 from collections.abc import Callable
@@ -50,8 +50,8 @@ BEFORE_HIGH_WATERMARK: Final = -1  # DeleteRecords
 
 
 class Partition(PartitionReads):
-    """A replica of a partition. `leadership` is the leader epoch in which the present unbroken leadership began (-1:
-    we do not lead): as long as it is the same, nothing that was appended here has been truncated."""
+    """A replica of a partition. `leadership` is the leader epoch in which the current unbroken leadership began (-1: not the
+    leader): as long as it is the same, no record that was appended here has been truncated."""
 
     def __init__(
         self, log: ReplicatedLog, node_id: int, *, replica_lag_time_max_ms: int = DEFAULT_REPLICA_LAG_TIME_MAX_MS
@@ -62,11 +62,11 @@ class Partition(PartitionReads):
         self.leadership = -1
         self._replica_lag_time_max_ms = replica_lag_time_max_ms
         self._fetch_sequence = 0
-        self._isr: tuple[int, ...] = ()  # as the metadata says
+        self._isr: tuple[int, ...] = ()  # from the metadata
         self._resigned_epoch = -1  # the leader epoch of the last Resign that the controller agreed to
-        self._asked_up_to_epoch = -1  # the newest leader epoch in which we asked a leader for records
+        self._asked_up_to_epoch = -1  # the newest leader epoch in which this replica fetched from a leader
         self._put_off: PartitionAssignment | None = None  # None unless the log is being changed
-        self._append_then: AppendFetched | None = None  # what was fetched, for which the log is being started over
+        self._append_then: AppendFetched | None = None  # fetched records to append after the log has been started over
 
     @property
     def epoch_start_offset(self) -> int | None:
@@ -80,8 +80,8 @@ class Partition(PartitionReads):
     # --- metadata ----------------------------------------------------------------------------------------------------
 
     def make_leader(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
-        """Lead as the metadata says. Older metadata than ours is ignored; only the broker epochs may change under the
-        same partition epoch."""
+        """Lead according to the metadata. Metadata older than the known one is ignored; with the same partition epoch, only the
+        broker epochs may change."""
         if self._is_put_off(assignment):
             return []
         if self._is_old(assignment):
@@ -102,8 +102,7 @@ class Partition(PartitionReads):
             self.leadership = assignment.leader_epoch
         self._leading = LeaderState(self.node_id, replica_lag_time_max_ms=self._replica_lag_time_max_ms)
         log = self.log
-        # The epoch begins here even before its first record: who asks for its end must not be told an older epoch
-        # (KIP-101).
+        # The epoch begins here even before its first record: a request for its end must not get an older epoch (KIP-101).
         log.assign_epoch_start(assignment.leader_epoch, log.log_end_offset)
         effects.append(LeadershipGained(topic_partition=self.topic_partition, leader_epoch=assignment.leader_epoch))
         effects += self._perform(
@@ -118,7 +117,7 @@ class Partition(PartitionReads):
         return effects + self._flush_what_counts() + self.resign_if_damaged()
 
     def make_follower(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
-        """Follow as the metadata says; with no leader, wait."""
+        """Follow according to the metadata; without a leader, wait."""
         if self._is_put_off(assignment) or self._is_old(assignment):
             return []
         is_new_epoch = assignment.leader_epoch > self.leader_epoch
@@ -142,7 +141,7 @@ class Partition(PartitionReads):
         return StartFetching(topic_partition=self.topic_partition, leader=self.leader, leader_epoch=self.leader_epoch)
 
     def stop(self) -> list[Effect]:
-        """The replica is deleted, moved away, broken, or its broker stops: it plays no role any more."""
+        """The replica is deleted, moved away, broken, or its broker stops: it has no role any more."""
         effects: list[Effect] = []
         if self._leading is not None:
             effects.append(LeadershipLost(topic_partition=self.topic_partition))
@@ -163,7 +162,7 @@ class Partition(PartitionReads):
             return self._perform(self._current_leader().brokers_changed(broker_epochs, now_ms=now_ms))
 
     def _is_put_off(self, assignment: PartitionAssignment) -> bool:
-        """While another thread changes the log, the newest assignment waits. The role of before asks for nothing meanwhile."""
+        """While another thread changes the log, the newest assignment waits. The former role requests nothing meanwhile."""
         if self.change is None:
             return False
         known = self._put_off
@@ -176,7 +175,7 @@ class Partition(PartitionReads):
 
     @property
     def in_sync_when_leading(self) -> tuple[int, ...]:
-        """The ISR, if this replica leads, or will when its log has been changed; else nobody."""
+        """The ISR, if this replica leads, or will lead when its log has been changed; else ()."""
         if self._leading is not None:
             return tuple(sorted(self._leading.isr.isr))
         put_off = self._put_off
@@ -184,14 +183,14 @@ class Partition(PartitionReads):
 
     @property
     def waits_for_disk(self) -> bool:
-        """Asked while the disk hangs: a follower in the ISR of others that cannot go on before its disk comes back. With
-        flush.messages=1 that begins with the next record, so its leader must not wait for that one."""
+        """Asked while the disk hangs: a follower in the ISR of another leader that cannot continue before its disk responds. With
+        flush.messages=1 this begins with the next record, so the leader must not wait for that record."""
         if self._following is None or self.node_id not in self._isr or len(self._isr) == 1:
             return False
         return self.change is not None or self.flushes_first
 
     def disk_hung(self, hangs: bool) -> list[Effect]:
-        """The disk of the log does not come back, or answers again. While it hangs, a replica that is not in the ISR does not
+        """The disk of the log does not respond, or responds again. While it hangs, a replica that is not in the ISR does not
         catch up: it would return to the ISR, and have to leave it again."""
         if self.disk_hangs == hangs:
             return []
@@ -239,8 +238,8 @@ class Partition(PartitionReads):
                 self._check_epoch(leader_epoch)
             if acks == ACKS_ALL and leading.is_under_min_isr:
                 raise NotEnoughReplicasError(
-                    f"{self.topic_partition} has {len(leading.isr.isr)} in-sync replicas where min.insync.replicas "
-                    f"asks for {leading.effective_min_isr}; bring brokers back, or lower the setting"
+                    f"{self.topic_partition} has {len(leading.isr.isr)} in-sync replicas, but min.insync.replicas "
+                    f"requires {leading.effective_min_isr}; bring brokers back, or lower the setting"
                 )
             info = self.log.append_as_leader(buffer, leader_epoch=self.leader_epoch, now_ms=now_ms)
             if info.duplicate:
@@ -260,7 +259,7 @@ class Partition(PartitionReads):
             return self._perform(self._current_leader().check_isr(now_ms))
 
     def isr_answered(self, proposal: ProposeIsr, answer: IsrAnswer, now_ms: int) -> list[Effect]:
-        """The controller answered; with a success we may know of our new partition epoch before the metadata tells."""
+        """The controller answered. A success may contain the new partition epoch before the metadata does."""
         leading = self._leading
         if leading is None or proposal.topic_id != self.topic_id or self.storage_error is not None:
             return []
@@ -275,13 +274,13 @@ class Partition(PartitionReads):
         return self._perform(self._leading.isr_unanswered(proposal, now_ms=now_ms))
 
     def delete_records(self, before_offset: int, *, now_ms: int) -> tuple[int, list[Effect]]:
-        """Move the log start offset; returns where it is now. Only what is committed can be deleted."""
+        """Move the log start offset; return its new value. Only committed records can be deleted."""
         with self._storage:
             self._current_leader()
             log = self.log
             if not log.config.is_deleted_by_retention:
                 raise PolicyViolationError(
-                    f"{self.topic_partition} is compacted and keeps the newest record of each key: nothing is deleted from its "
+                    f"{self.topic_partition} is compacted and keeps the newest record of each key: none can be deleted from its "
                     "beginning unless cleanup.policy has delete too"
                 )
             wanted = log.high_watermark if before_offset == BEFORE_HIGH_WATERMARK else before_offset
@@ -297,10 +296,10 @@ class Partition(PartitionReads):
     # --- following ---------------------------------------------------------------------------------------------------
 
     def next_fetch(self) -> FetchPosition | None:
-        """What to ask the leader for next; whatever was asked before is void. None: we follow nobody, or must flush first.
+        """The next fetch; earlier fetches are void. None: this replica follows no leader, or must flush first.
 
-        The offset says how far we have come, so on a topic with flush.messages=1 it must not be said before that is on our
-        disk. `flushed` ends the wait with ResumeFetching.
+        The offset acknowledges everything before it, so on a topic with flush.messages=1 it must not be sent before that is on
+        the disk. `flushed` ends the wait with ResumeFetching.
         """
         if self._following is None or self.storage_error is not None or self.change is not None:
             return None
@@ -316,7 +315,7 @@ class Partition(PartitionReads):
         return self.disk_hangs and (self.flushes_first or self.node_id not in self._isr)
 
     def fetched(self, position: FetchPosition, answer: FetchAnswer, now_ms: int) -> list[Effect]:
-        """Take the leader's answer to `position`. Answers to anything but the request in flight change nothing.
+        """Handle the leader's answer to `position`. Answers to any other request than the one in flight change nothing.
 
         `now_ms` is wall time, as in `append_as_leader`.
         """
@@ -347,12 +346,11 @@ class Partition(PartitionReads):
                 return self._begin_change(f"start over at {offset}", work)
 
     def _append_fetched(self, fetched: AppendFetched, now_ms: int) -> list[Effect]:
-        """Our high watermark never goes back for a new leader that does not know it yet: what was committed stays
-        so."""
+        """The high watermark never decreases for a new leader that does not know it yet: committed records stay committed."""
         log = self.log
         effects: list[Effect] = []
         if len(fetched.records):
-            # What is committed already without us was appended some time ago: we are catching up.
+            # Records that were committed without this replica were appended some time ago: it is catching up.
             is_fresh = fetched.high_watermark <= log.log_end_offset
             log.append_as_follower(fetched.records, now_ms=now_ms, is_fresh=is_fresh)
             effects.append(LogEndAdvanced(topic_partition=self.topic_partition, log_end_offset=log.log_end_offset))
@@ -375,8 +373,8 @@ class Partition(PartitionReads):
         return [ChangeLog(topic_partition=self.topic_partition, change=self.change)]
 
     def log_changed(self, change: LogChange, *, now_ms: int, wall_ms: int) -> list[Effect]:
-        """The change is over, or was dropped; take up the role that was put off. `change.error` tells what was refused: then
-        nothing is fetched before `fetch_again`."""
+        """The change is complete, or was dropped; take the role that was deferred. `change.error` is the refusal: then nothing is
+        fetched before `fetch_again`."""
         assert change is self.change
         self.change = None
         self.log.end_change()
@@ -412,35 +410,35 @@ class Partition(PartitionReads):
 
     # --- damage ------------------------------------------------------------------------------------------------------
     #
-    # A replica that finds some of its log damaged may cut it off only when nobody counts on it: acknowledged records would
-    # be lost otherwise. So it resigns (the controller commits an ISR without it, under a new leader epoch), and in an epoch
-    # in which it has not asked for anything it sets the damage aside and copies the rest from the leader. A fetch of the old
-    # log that is still under way belongs to an older epoch, and cannot bring it back into the ISR.
+    # A replica with damage in its log may cut it off only if the cluster does not rely on this replica: otherwise acknowledged
+    # records would be lost. So it resigns (the controller commits an ISR without it, with a new leader epoch), and in an epoch in
+    # which it has not fetched it sets the damage aside and copies the rest from the leader. A pending fetch of the old log
+    # belongs to an older epoch, and cannot bring the replica back into the ISR.
 
     @property
     def _awaits_repair(self) -> bool:
         return self.leader_epoch > self._asked_up_to_epoch and self.log.damage.is_known
 
     def resign_if_damaged(self) -> list[Effect]:
-        """To be repeated from time to time: a peer that could take over may come."""
+        """Call it periodically: a replica that could take over may come back."""
         is_busy = self.storage_error is not None or self.change is not None
         if is_busy or not self.log.damage.is_known or self.leader == NO_LEADER:
             return []
         if self._resigned_epoch < self.leader_epoch and self.node_id in self._isr:
-            self._resigned_epoch = -1  # somebody counts on us again (an unclean election)
+            self._resigned_epoch = -1  # the cluster relies on this replica again (an unclean election)
         if self._has_resigned:
             return self._repair()
         return [Resign(topic_partition=self.topic_partition, topic_id=self.topic_id, leader_epoch=self.leader_epoch)]
 
     def resigned(self, leader_epoch: int) -> list[Effect]:
-        """The controller has agreed to a Resign of this leader epoch. Until the metadata shows it we go on: what is sound
-        still counts."""
+        """The controller has agreed to a Resign of this leader epoch. Until the metadata shows it, the replica continues: sound
+        records still count."""
         self._resigned_epoch = max(self._resigned_epoch, leader_epoch)
         return self.resign_if_damaged()
 
     @property
     def _has_resigned(self) -> bool:
-        """And has not asked for anything since, which could have brought us back."""
+        """Has it resigned, without a fetch since then that could have brought it back?"""
         return self._resigned_epoch >= self._asked_up_to_epoch and self._resigned_epoch >= 0
 
     def _repair(self) -> list[Effect]:
@@ -452,7 +450,7 @@ class Partition(PartitionReads):
     # --- flushing ----------------------------------------------------------------------------------------------------
 
     def flushed(self, now_ms: int) -> list[Effect]:
-        """A flush of the log ended well: it counts up to its recovery point, if it had to wait for that."""
+        """A flush of the log succeeded: the log counts up to its recovery point, if it had to wait for the flush."""
         if self.storage_error is not None or self.change is not None:
             return []
         if self._leading is not None:
@@ -463,7 +461,7 @@ class Partition(PartitionReads):
         return effects + self._flush_what_counts()
 
     def flush_failed(self, error: StorageError) -> None:
-        """Nothing that was not flushed is acknowledged by us any more: the second flush lies (PostgreSQL's "fsyncgate")."""
+        """Records that were not flushed are not acknowledged any more: a second flush would wrongly succeed ("fsyncgate")."""
         if self.storage_error is not None:
             return
         if self.log.failed:
@@ -472,7 +470,7 @@ class Partition(PartitionReads):
             self.storage_trouble(self, error)
 
     def config_changed(self, now_ms: int) -> list[Effect]:
-        """The topic's flush policy, or its min.insync.replicas, may be another one."""
+        """The topic's flush policy, or its min.insync.replicas, may have changed."""
         return self.flushed(now_ms)
 
     def _flush_what_counts(self) -> list[Effect]:

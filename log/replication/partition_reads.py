@@ -1,7 +1,7 @@
-"""What a replica of a partition serves: reads for consumers and followers, offsets by time, ends of leader epochs.
+"""The reads that a replica of a partition serves: records for consumers and followers, offsets by time, ends of leader epochs.
 
-`PartitionReads` holds the log and the role; it never changes the role, nor appends. `Partition` does that, on top of it.
-A read of a follower moves the high watermark, because the fetch is the acknowledgement of what came before.
+`PartitionReads` holds the log and the role; it never changes the role, nor appends: its subclass `Partition` does. A read by a
+follower moves the high watermark, because the fetch acknowledges everything before its offset.
 """
 
 from collections.abc import Callable
@@ -31,16 +31,16 @@ from .replica import UNKNOWN_OFFSET
 
 ANY_EPOCH: Final = -1
 ANY_SIZE_BYTES: Final = 1 << 62
-FLUSH_FIRST: Final = 1  # flush.messages: every record is on the disk before it counts
+FLUSH_FIRST: Final = 1  # flush.messages: every record must be on the disk before it counts
 READ_COMMITTED: Final = 1  # as on the wire; 0 is READ_UNCOMMITTED
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3  # KIP-734
-EARLIEST_LOCAL_TIMESTAMP: Final = -4  # KIP-405: of what is not in a remote store, which is everything here
+EARLIEST_LOCAL_TIMESTAMP: Final = -4  # KIP-405: the part that is not in a remote store, which is everything here
 
 
 class PartitionRead(FetchedState, frozen=True, kw_only=True):
-    """What a replica serves: records that may still lie in a file."""
+    """The result of a read: records that may still be in a file."""
 
     records: RecordSlice = b""
     last_stable_offset: int = -1
@@ -48,7 +48,7 @@ class PartitionRead(FetchedState, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedOffset:
-    """Of a partition's own log. The client's OffsetAndTimestamp is a public value of the SDK, with the id of the topic asked."""
+    """An offset in a partition's log. The client's OffsetAndTimestamp is a public value of the SDK, with the topic id."""
 
     offset: int
     timestamp_ms: int = -1
@@ -59,7 +59,7 @@ StorageTrouble = Callable[["PartitionReads", StorageError], None]
 
 
 class _StorageGuard:
-    """Stands round everything that touches the log. A class, not a generator: it is entered for every request."""
+    """Surrounds every access to the log. A class, not a generator, because it is entered for every request."""
 
     __slots__ = ("_partition",)
 
@@ -91,22 +91,22 @@ class PartitionReads:
         self.leader = NO_LEADER
         self.leader_epoch = -1  # never falls
         self.storage_error: StorageError | None = None
-        self.storage_trouble: StorageTrouble | None = None  # told at once, and only told
-        self.change: LogChange | None = None  # under way: the log belongs to another thread, and no role may touch it
-        self.disk_hangs = False  # the disk of the log does not come back from what it was asked
+        self.storage_trouble: StorageTrouble | None = None  # called at once, only as a notification
+        self.change: LogChange | None = None  # pending: another thread uses the log, and no role may access it
+        self.disk_hangs = False  # the disk of the log does not respond
         self._leading: LeaderState | None = None  # at most one of the two
         self._following: FollowerState | None = None
         self._storage = _StorageGuard(self)
 
     def is_busy(self) -> NotLeaderOrFollowerError:
-        """Why nothing is done while the log is changed: clients of any kind ask again after that error."""
+        """The refusal while the log is changed: all clients retry after this error."""
         assert self.change is not None
         return NotLeaderOrFollowerError(
-            f"broker {self.node_id} has to finish first what it does to its log of {self.topic_partition} "
-            f"({self.change.what}); refresh the metadata and ask again"
+            f"broker {self.node_id} must first complete a change of its log of {self.topic_partition} "
+            f"({self.change.what}); refresh the metadata and try again"
         )
 
-    # --- what others may see -----------------------------------------------------------------------------------------
+    # --- what others may read ----------------------------------------------------------------------------------------
 
     @property
     def is_leader(self) -> bool:
@@ -118,7 +118,7 @@ class PartitionReads:
 
     @property
     def leader_state(self) -> LeaderState | None:
-        """For metrics, descriptions and tests; nobody else changes it."""
+        """For metrics, descriptions and tests, which must not change it."""
         return self._leading
 
     @property
@@ -131,19 +131,19 @@ class PartitionReads:
 
     @property
     def durable_end_offset(self) -> int:
-        """How far our own log counts: to its end, or, with flush.messages=1, as far as it is on the disk."""
+        """Up to where the own log counts: its end, or, with flush.messages=1, the end of its flushed part."""
         log = self.log
         return log.recovery_point if log.config.flush_messages == FLUSH_FIRST else log.log_end_offset
 
     @property
     def awaits_flush(self) -> bool:
-        """Is there anything here that does not count before it is on the disk, and may get there?"""
+        """Are there records that do not count before they are flushed, and that can be flushed?"""
         is_well = self.storage_error is None and self.change is None
         return is_well and self.durable_end_offset < self.log.log_end_offset
 
     @property
     def holds_lane(self) -> bool:
-        """Shall the partitions that are fetched together with this one wait for its flush? Not for a disk that hangs."""
+        """Must the partitions that are fetched together with this one wait for its flush? Not if its disk hangs."""
         return self.awaits_flush and not self.disk_hangs
 
     @property
@@ -190,10 +190,10 @@ class PartitionReads:
         at_least_one_batch: bool = True,
         allow_follower: bool = False,
     ) -> PartitionRead:
-        """Serve a consumer what is committed. `allow_follower`: it was sent here on purpose (KIP-392).
+        """Serve committed records to a consumer. `allow_follower`: it was sent here on purpose (KIP-392).
 
-        Raises OffsetNotAvailableError for an offset that may well be committed without our knowing it yet: right
-        after an election (KIP-207), or on a follower.
+        Raises OffsetNotAvailableError for an offset that may be committed although this replica does not know it yet: right after
+        an election (KIP-207), or on a follower.
         """
         with self._storage:
             self._check_role(allow_follower)
@@ -208,7 +208,7 @@ class PartitionReads:
             return self._read(offset, max_bytes, visible_end, at_least_one_batch)
 
     def _out_of_a_followers_range(self, refused: PartitionRead, offset: int) -> PartitionRead:
-        """A follower does not know how far the leader's log goes, so "behind my end" is not "behind the end"."""
+        """A follower does not know the end of the leader's log, so an offset after its own end may be valid."""
         if self._leading is None and refused.error and offset > self.log.log_end_offset:
             raise OffsetNotAvailableError(f"offset {offset} of {self.topic_partition} has not reached this follower")
         return refused
@@ -220,7 +220,7 @@ class PartitionReads:
     def _check_end_is_known(self) -> None:
         if self._leading is None or not self._leading.knows_earlier_epochs_end:
             raise OffsetNotAvailableError(
-                f"the end of {self.topic_partition} is not known for certain yet after a change of leader; ask again"
+                f"the end of {self.topic_partition} is not known for certain yet after a change of leader; try again"
             )
 
     # --- followers ---------------------------------------------------------------------------------------------------
@@ -238,11 +238,11 @@ class PartitionReads:
         is_first_read: bool = True,
         at_least_one_batch: bool = True,
     ) -> tuple[PartitionRead, list[Effect]]:
-        """Serve a follower, and take its offset as the acknowledgement of everything before it.
+        """Serve a follower. Its offset acknowledges everything before it.
 
-        It counts only when the follower is in our epoch and its log agrees with ours up to the offset. A parked fetch
-        is read again with `is_first_read` False: its word is as old as its arrival. Raises for strangers, ghosts and
-        epochs.
+        It counts only if the follower is in the same epoch and its log agrees with the leader's up to the offset. A parked fetch
+        is read again with `is_first_read` False: its acknowledgement is as old as its arrival. Raises for unknown replicas,
+        former incarnations and wrong epochs.
         """
         with self._storage:
             leading = self._current_leader()
@@ -265,14 +265,14 @@ class PartitionReads:
             return read, effects
 
     def _verify(self, offset: int, max_bytes: int) -> None:
-        """A follower checks the CRC of what it gets. When it asks again for what it was given already, either the answer was
-        lost or it could not take it: then we look at our own file before we give it again."""
+        """A follower checks the CRC of the records that it gets. If it fetches the same records again, either the response was
+        lost or the records were refused: then the leader checks its own file before it sends them again."""
         self.log.damage.verify(offset, max_bytes=max_bytes)
 
     def _check_replica(self, leading: LeaderState, replica_id: int, broker_epoch: int) -> None:
         if replica_id not in leading.replicas:
             raise NotLeaderOrFollowerError(
-                f"broker {replica_id} holds no replica of {self.topic_partition} as far as its leader knows"
+                f"broker {replica_id} has no replica of {self.topic_partition} as far as its leader knows"
             )
         if leading.is_stale(replica_id, broker_epoch):
             raise StaleBrokerEpochError(f"broker {replica_id} has registered again since broker epoch {broker_epoch}")
@@ -289,7 +289,7 @@ class PartitionReads:
         look: LookIntoBatch = first_record_at_or_after,
     ) -> ListedOffset:
         """The first offset at or after a time, or EARLIEST_TIMESTAMP, LATEST_TIMESTAMP; offset -1: there is none. `look` finds
-        the record inside of a batch; what it raises passes."""
+        the record in a batch; its exceptions pass."""
         with self._storage:
             self._current_leader()
             self._check_epoch(current_leader_epoch)
@@ -312,7 +312,7 @@ class PartitionReads:
         if offset >= visible_end:
             self._check_end_is_known()
             return ListedOffset(offset=-1)
-        # That in which the record was written: clients go by it when they look for truncations (KIP-320).
+        # The epoch in which the record was written: clients use it to detect truncations (KIP-320).
         return ListedOffset(offset=offset, timestamp_ms=timestamp_ms, leader_epoch=self.log.epoch_at(offset))
 
     def _listed(self, offset: int) -> ListedOffset:
@@ -328,7 +328,7 @@ class PartitionReads:
     def readable_bytes(self, offset: int, *, end_offset: int, max_bytes: int) -> int:
         """How many bytes a fetch could get now, up to `max_bytes`; no record is read for that.
 
-        A read with that limit would end with the last whole batch below it: it would hardly ever have that many bytes.
+        A read with that limit would end with the last whole batch below it, so it would rarely have that many bytes.
         """
         if not self.log.log_start_offset <= offset < end_offset:
             return 0
@@ -336,10 +336,10 @@ class PartitionReads:
             available = self.log.read(offset, max_bytes=ANY_SIZE_BYTES, up_to_offset=end_offset).slice
         return min(slice_size(available), max_bytes)
 
-    # --- what is refused ---------------------------------------------------------------------------------------------
+    # --- refusals ----------------------------------------------------------------------------------------------------
 
     def check_topic_id(self, topic_id: str) -> None:
-        """Offsets and leader epochs of a topic mean nothing in another one of its name. "": the client did not name one."""
+        """Offsets and leader epochs of a topic have no meaning in another one of its name. "": the client sent no id."""
         if topic_id not in ("", self.log.topic_id):
             raise InconsistentTopicIdError(
                 f"{self.topic_partition} belongs to topic id {self.log.topic_id} on broker {self.node_id}, not to {topic_id}: the"
@@ -354,7 +354,7 @@ class PartitionReads:
         )
 
     def _check_epoch(self, current_leader_epoch: int, *, must_be_known: bool = False) -> None:
-        """KIP-320: both sides must mean the same leadership."""
+        """KIP-320: both sides must refer to the same leadership."""
         if current_leader_epoch == self.leader_epoch or (current_leader_epoch == ANY_EPOCH and not must_be_known):
             return
         if current_leader_epoch < self.leader_epoch:
@@ -364,11 +364,11 @@ class PartitionReads:
             )
         raise UnknownLeaderEpochError(
             f"{self.topic_partition} is in leader epoch {self.leader_epoch} here, the request in "
-            f"{current_leader_epoch}; this broker has not heard of it yet"
+            f"{current_leader_epoch}; this broker does not know it yet; try again"
         )
 
     def _refusal(self, offset: int, last_fetched_epoch: int, end_offset: int) -> PartitionRead | None:
-        """An answer without records: the logs part before the offset, or the offset is none of ours."""
+        """A result without records: the logs diverge before the offset, or the offset is not in this log."""
         log = self.log
         if last_fetched_epoch >= 0:
             epoch, epoch_end = log.end_offset_for_epoch(last_fetched_epoch)
@@ -389,7 +389,7 @@ class PartitionReads:
                     offset, max_bytes=max_bytes, up_to_offset=end_offset, at_least_one_batch=at_least_one_batch
                 ).slice
             except CorruptRecordError:
-                log.damage.verify(offset, max_bytes=max_bytes)  # so that it is known where it begins and ends
+                log.damage.verify(offset, max_bytes=max_bytes)  # so that the range of the damage is known
                 raise
         return PartitionRead(
             records=records,

@@ -1,4 +1,4 @@
-"""What replication needs from below, as protocols: a partition's log, and the folder of all logs.
+"""The ports of replication to the layers below: a partition's log, and the set of all logs.
 
 `log.partition_log.PartitionLog` and `log.log_manager.LogManager` are the real ones; tests have twins in memory.
 """
@@ -13,7 +13,7 @@ from ..vocabulary.topic_partition import TopicPartition
 
 
 class FileRegion(Protocol):
-    """Bytes that still lie in a segment file (the same shape as net.protocol.responses.FileRegion)."""
+    """Bytes that are still in a segment file (the same shape as net.protocol.responses.FileRegion)."""
 
     @property
     def position(self) -> int: ...
@@ -41,7 +41,7 @@ class AppendInfo(Protocol):
 
     @property
     def duplicate(self) -> bool:
-        """The batch had been appended before (idempotence): the offsets are those of that time."""
+        """The batch had been appended before (idempotence): the offsets are those of the first append."""
 
 
 class LogRead(Protocol):
@@ -54,13 +54,13 @@ class ReplicatedLogConfig(Protocol):
     def min_insync_replicas(self) -> int: ...
     @property
     def flush_messages(self) -> int:
-        """Flush after so many records; with 1 nothing counts as replicated before it is on the disk."""
+        """Flush after this many records; with 1, a record counts as replicated only when it is on the disk."""
 
     @property
     def compression_type(self) -> str: ...
     @property
     def compression_level(self) -> int:
-        """Of the codec that `compression_type` names."""
+        """The level of the codec of `compression_type`."""
 
     @property
     def is_compacted(self) -> bool: ...
@@ -68,16 +68,16 @@ class ReplicatedLogConfig(Protocol):
     def max_message_bytes(self) -> int: ...
     @property
     def is_deleted_by_retention(self) -> bool:
-        """cleanup.policy has "delete": the log may lose its beginning."""
+        """cleanup.policy has "delete": old segments are deleted."""
 
 
 class KnownDamage(Protocol):
-    """Batches of a log that are not what was written (bit rot). Readers are refused them."""
+    """Batches of a log that changed on the disk (bit rot). Reads of them are refused."""
 
     @property
     def is_known(self) -> bool: ...
     def verify(self, offset: int, *, max_bytes: int) -> bool:
-        """Check what a read of `offset` gives; False when there is damage that was not known."""
+        """Check the bytes that a read of `offset` returns; False if there is damage that was not known."""
 
 
 class ReplicatedLog(Protocol):
@@ -103,7 +103,7 @@ class ReplicatedLog(Protocol):
 
     @property
     def failed(self) -> bool:
-        """A write failed so that memory and disk may differ. A refused one (disk full) leaves the log usable."""
+        """A write failed so that memory and disk may differ. After a write refused by a full disk, the log stays usable."""
 
     @property
     def high_watermark(self) -> int: ...
@@ -113,7 +113,7 @@ class ReplicatedLog(Protocol):
     def producers(self) -> ProducerState: ...
     @property
     def latest_epoch(self) -> int:
-        """The newest leader epoch in the log or assigned to its end; -1 when there is none."""
+        """The newest leader epoch in the log or assigned to its end; -1 if there is none."""
 
     def set_high_watermark(self, offset: int, /) -> object:
         """Clamped between log start and log end."""
@@ -127,24 +127,24 @@ class ReplicatedLog(Protocol):
 
     def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool = True) -> LogRead: ...
     def end_offset_for_epoch(self, leader_epoch: int, /) -> tuple[int, int]:
-        """(largest epoch <= the one asked for, its end offset); (-1, -1) when the log cannot tell."""
+        """(largest epoch <= the one asked for, its end offset); (-1, -1) if the log cannot tell."""
 
     def epoch_at(self, offset: int, /) -> int: ...
     def assign_epoch_start(self, leader_epoch: int, offset: int, /) -> object: ...
     def truncate_to(self, offset: int, /) -> object:
-        """Also with offset == log end: it must drop epochs that start there and hold no record (KIP-101: a leader that
-        was deposed before it appended would otherwise claim an epoch that nobody knows)."""
+        """Also with offset == log end: it must drop epochs that start there and have no record (KIP-101: otherwise a leader that
+        was deposed before it appended would claim an epoch that no other replica knows)."""
 
     def begin_change(self) -> object:
-        """From now on another thread truncates the log or starts it over; until `end_change` all others leave it alone."""
+        """From now on another thread truncates the log or starts it over; until `end_change`, all others must not use it."""
 
     def end_change(self) -> object: ...
     def begins_inside(self, buffer: Buffer, /) -> bool:
-        """Does this log, empty as it is, end inside of the first batch? Then `start_over_before` it, and append it."""
+        """Does this empty log end inside the first batch? Then call `start_over_before`, and append it."""
 
     def start_over_before(self, buffer: Buffer, /) -> object: ...
     def set_damage_aside(self) -> object:
-        """Cut the log so far back that no known damage is left."""
+        """Cut the log before the first known damage."""
 
     def truncate_fully_and_start_at(self, offset: int, /) -> object: ...
     def offset_for_timestamp(self, timestamp_ms: int, look: LookIntoBatch, /) -> tuple[int, int] | None:
@@ -154,17 +154,17 @@ class ReplicatedLog(Protocol):
         """(offset, timestamp in ms) of a record with the largest timestamp."""
 
     def delete_records_before(self, offset: int, /) -> object:
-        """Move the log start offset up."""
+        """Raise the log start offset."""
 
 
 class Logs(Protocol):
     """The logs of this broker. Every method may raise StorageError."""
 
     def create_log(self, topic_partition: TopicPartition, topic_id: str, /, *, is_new: bool) -> ReplicatedLog:
-        """Opens it when it exists. `is_new` False: it may exist where it cannot be reached now, and is refused then."""
+        """Opens it when it exists. `is_new` False: it may exist in a folder that is offline; then StorageError is raised."""
 
     def forget(self, topic_partition: TopicPartition, /) -> object:
-        """A log that could not be opened is not wanted any more; it is no fault if nothing is known of it."""
+        """A log that could not be opened is not needed any more; an unknown partition is not an error."""
 
     def get(self, topic_partition: TopicPartition, /) -> ReplicatedLog | None: ...
     def delete(self, topic_partition: TopicPartition, /) -> object: ...

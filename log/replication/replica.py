@@ -2,15 +2,15 @@
 
 from .effects import UNKNOWN_BROKER_EPOCH
 
-UNKNOWN_OFFSET = -1  # smaller than every offset, so an unheard-of follower holds the high watermark where it is
+UNKNOWN_OFFSET = -1  # smaller than every offset, so a follower without a fetch holds back the high watermark
 NEVER_MS = -(1 << 62)  # "caught up" longer ago than any lag limit
 
 
 class Replica:
-    """What the leader of one leader epoch knows about one follower. A new leader epoch starts with fresh replicas.
+    """The leader's knowledge about one follower in one leader epoch. A new leader epoch starts with new replicas.
 
-    `log_end_offset` is where the follower fetched last, so everything below it is in the follower's log: the fetch
-    *is* the acknowledgement. It may go back (the follower restarted); the high watermark does not follow it there.
+    `log_end_offset` is the offset of the follower's last fetch, so everything below it is in the follower's log: the fetch *is*
+    the acknowledgement. It may decrease (the follower restarted); the high watermark does not.
     """
 
     __slots__ = (
@@ -27,9 +27,9 @@ class Replica:
         self.replica_id = replica_id
         self.log_end_offset = UNKNOWN_OFFSET
         self.offset_served = (
-            UNKNOWN_OFFSET  # where it was given records last: whoever asks there again has not taken them
+            UNKNOWN_OFFSET  # where it got records last: a follower that fetches there again has not accepted them
         )
-        self.broker_epoch = UNKNOWN_BROKER_EPOCH  # never falls: an older incarnation is a ghost (KIP-903)
+        self.broker_epoch = UNKNOWN_BROKER_EPOCH  # never falls: older incarnations are ignored (KIP-903)
         self.last_fetch_ms = NEVER_MS  # never falls
         self.last_fetch_leader_end_offset = 0  # the leader's log end offset at that fetch; never falls
         # Falls only in `put_out`; never passes last_fetch_ms once there was a fetch.
@@ -38,8 +38,8 @@ class Replica:
     def fetched(self, fetch_offset: int, *, broker_epoch: int, leader_end_offset: int, now_ms: int) -> None:
         """Note a fetch of this follower at `fetch_offset`.
 
-        Kafka's definition of "caught up": either the follower has all that we have now; or it has all that we had at
-        its previous fetch, and then it was caught up at *that* time. Without the second half a follower one round
+        Kafka's definition of "caught up": either the follower has everything that the leader has now, or it has everything that
+        the leader had at its previous fetch; then it was caught up at *that* time. Without the second half, a follower one round
         trip behind a busy leader would never count as caught up.
         """
         assert broker_epoch >= self.broker_epoch
@@ -53,11 +53,11 @@ class Replica:
         self.last_fetch_ms = max(self.last_fetch_ms, now_ms)
 
     def put_out(self) -> None:
-        """It has left the ISR: what it had before says nothing about whether it keeps up."""
+        """It has left the ISR: its former position does not show whether it keeps up."""
         self.last_caught_up_ms = NEVER_MS
 
     def is_caught_up(self, *, leader_end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
-        """A follower with nothing to fetch is never late: whether its broker lives is the controller's business."""
+        """A follower that has everything is never late: the controller checks whether its broker is alive."""
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= max_lag_ms
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""All partitions of this broker: made, changed and removed as the metadata says. No decisions about ISRs, no I/O of
-its own.
+"""All partitions of this broker: created, changed and removed according to the metadata. It makes no decisions about ISRs and
+does no I/O itself.
 
-Contract: `apply` is fed with metadata in order, and with none from before this incarnation's own registration. A broker
-that took up an old leadership of its former incarnation could append other data under the same leader epoch.
+Contract: `apply` gets metadata in order, and none from before this incarnation's own registration. A broker that resumed an old
+leadership of its former incarnation could append other data with the same leader epoch.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +25,7 @@ class ReplicaCounts:
 
     partitions: int
     leaders: int
-    under_replicated: int  # led here, with fewer in sync than assigned
+    under_replicated: int  # led here, with fewer in-sync than assigned replicas
     under_min_isr: int
     at_min_isr: int
     offline: int  # their storage failed
@@ -42,14 +42,14 @@ class ReplicaManager:
         replica_lag_time_max_ms: int = DEFAULT_REPLICA_LAG_TIME_MAX_MS,
         storage_trouble: StorageTrouble | None = None,
     ) -> None:
-        """`storage_trouble` is told of every refusal of a disk, amid the work on the partition: note it, act later."""
+        """`storage_trouble` is called for every refusal of a disk, during the work on the partition: note it, act later."""
         self.node_id = node_id
         self._storage_trouble = storage_trouble
         self._logs = logs
         self._replica_lag_time_max_ms = replica_lag_time_max_ms
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._unopened: dict[TopicPartition, StorageError] = {}  # assigned to us, but the disk refused
-        self._reported: set[TopicPartition] = set()  # failed, and the broker was told
+        self._unopened: dict[TopicPartition, StorageError] = {}  # assigned to this broker, but the disk refused
+        self._reported: set[TopicPartition] = set()  # failed, and reported to the broker
         self._isr_expands = 0
         self._isr_shrinks = 0
 
@@ -58,7 +58,7 @@ class ReplicaManager:
     def apply(
         self, assignments: Iterable[PartitionAssignment], deleted_topics: Iterable[str], now_ms: int
     ) -> list[Effect]:
-        """Take up what changed in the metadata, all at once. The trouble of one partition never stops the others."""
+        """Apply all changes of the metadata. An error of one partition never stops the others."""
         effects: list[Effect] = []
         for topic_partition in self.known_of(deleted_topics):
             effects += self.remove(topic_partition)
@@ -74,7 +74,7 @@ class ReplicaManager:
         return [known for known in (*self._partitions, *self._unopened) if known.topic in wanted]
 
     def apply_one(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
-        """Take up what changed of one partition; `storage_failures` tells of disks that refused."""
+        """Apply the change of one partition; `storage_failures` returns disk failures."""
         try:
             return self._count(self._apply_one(assignment, now_ms))
         except StorageError as error:
@@ -90,7 +90,7 @@ class ReplicaManager:
         return effects + partition.make_follower(assignment, now_ms)
 
     def _open(self, assignment: PartitionAssignment) -> tuple[Partition, list[Effect]]:
-        """A topic made again under its old name is another topic: its predecessor's log goes first."""
+        """A topic that was created again with its old name is another topic: its predecessor's log is removed first."""
         topic_partition = assignment.topic_partition
         effects: list[Effect] = []
         partition = self._partitions.get(topic_partition)
@@ -110,7 +110,7 @@ class ReplicaManager:
         return partition, effects
 
     def remove(self, topic_partition: TopicPartition) -> list[Effect]:
-        """The replica is not ours any more, and its log goes."""
+        """The replica is not assigned to this broker any more; remove it and its log."""
         partition = self._partitions.pop(topic_partition, None)
         unopened = self._unopened.pop(topic_partition, None)
         self._reported.discard(topic_partition)
@@ -122,7 +122,7 @@ class ReplicaManager:
         try:
             self._logs.delete(topic_partition)
         except StorageError as error:
-            # Its files stay behind; they are no partition of ours any more, and the log manager will meet them again.
+            # Its files stay; they are no longer a partition of this broker, and the log manager will find them again.
             effects.append(StorageFailed(topic_partition=topic_partition, message=error.message))
         return effects
 
@@ -131,7 +131,7 @@ class ReplicaManager:
             self._unopened[topic_partition] = error
 
     def brokers_changed(self, broker_epochs: dict[int, int], now_ms: int) -> list[Effect]:
-        """Which brokers are active in which incarnation; to be called with every change of brokers in the metadata."""
+        """The active brokers and their incarnations; to be called at every change of brokers in the metadata."""
         return self._each_led(lambda partition: partition.brokers_changed(broker_epochs, now_ms))
 
     def configs_changed(self, topics: Iterable[str], now_ms: int) -> list[Effect]:
@@ -146,8 +146,8 @@ class ReplicaManager:
     # --- partitions --------------------------------------------------------------------------------------------------
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
-        """The replica here. Raises UnknownTopicOrPartitionError, StorageError, or NotLeaderOrFollowerError when it
-        has no role (yet)."""
+        """The replica on this broker. Raises UnknownTopicOrPartitionError, StorageError, or NotLeaderOrFollowerError if it has no
+        role (yet)."""
         partition = self._partitions.get(topic_partition)
         if partition is None:
             unopened = self._unopened.get(topic_partition)
@@ -172,7 +172,7 @@ class ReplicaManager:
     # --- the ISR -----------------------------------------------------------------------------------------------------
 
     def check_isr(self, now_ms: int) -> list[Effect]:
-        """Run it every half `replica.lag.time.max.ms`, or more often; also reports logs that failed, or are damaged."""
+        """Call it every half `replica.lag.time.max.ms`, or more often; it also reports logs that failed or are damaged."""
         return (
             self.storage_failures()
             + self._each_led(lambda partition: partition.check_isr(now_ms))
@@ -193,7 +193,7 @@ class ReplicaManager:
         return [] if partition is None else self._count(partition.isr_answered(proposal, answer, now_ms))
 
     def isr_unanswered(self, proposal: ProposeIsr, now_ms: int) -> list[Effect]:
-        """A time-out, a lost connection, a controller that is none: nobody knows what became of the proposal."""
+        """A timeout, a lost connection, or a former controller: the outcome of the proposal is not known."""
         partition = self._partitions.get(proposal.topic_partition)
         return [] if partition is None else self._count(partition.isr_unanswered(proposal, now_ms))
 
@@ -226,7 +226,7 @@ class ReplicaManager:
     # --- storage, shutdown, metrics ----------------------------------------------------------------------------------
 
     def storage_failures(self) -> list[Effect]:
-        """Partitions whose log failed since the last call: they give up their roles, and the broker is told, once."""
+        """Partitions whose log failed since the last call: they give up their roles, and each is reported once."""
         effects: list[Effect] = []
         failed = [
             (p.topic_partition, p.storage_error) for p in self._partitions.values() if p.storage_error is not None
@@ -243,7 +243,7 @@ class ReplicaManager:
         return effects
 
     def went_offline(self, topic_partitions: Iterable[TopicPartition], cause: str) -> list[Effect]:
-        """Their logs were taken away (a data folder failed): they give up their roles; whoever asks is told the cause."""
+        """Their logs are offline (a data folder failed): they give up their roles; requests get the cause."""
         effects: list[Effect] = []
         for topic_partition in topic_partitions:
             partition = self._partitions.pop(topic_partition, None)
@@ -255,19 +255,19 @@ class ReplicaManager:
 
     @property
     def unopened(self) -> frozenset[TopicPartition]:
-        """Assigned to us, and out of reach."""
+        """Partitions that are assigned to this broker and cannot be opened."""
         return frozenset(self._unopened)
 
     def knows(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self._partitions or topic_partition in self._unopened
 
     def stop(self) -> list[Effect]:
-        """The broker stops, after the controller has moved its leaderships: no partition plays a role any more."""
+        """The broker stops, after the controller has moved its leaderships: no partition has a role any more."""
         return [effect for partition in self._partitions.values() for effect in partition.stop()]
 
     @property
     def leads_anything(self) -> bool:
-        """A controlled shutdown waits until this is False (or its patience ends)."""
+        """A controlled shutdown waits until this is False (or until its timeout)."""
         return any(partition.is_leader for partition in self._partitions.values())
 
     def counts(self) -> ReplicaCounts:

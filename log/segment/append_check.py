@@ -1,9 +1,9 @@
-"""What a leader checks in the batches of a client before it appends them, and what a log says about an append.
+"""The checks of a leader on the batches of a client before it appends them, and the result of an append.
 
-Pure, and on the hot path: a header is unpacked into locals here, once, and not into a BatchHeader. Of the records inside of
-an uncompressed batch only the first is looked at: that finds a client that sends no records at all, for a microsecond a batch,
-where a walk through all of them takes a microsecond a record. Compressed batches, and those of compacted topics, are walked
-through before they come here (`record_check`), off the event loop.
+Pure, and on the hot path: a header is unpacked into locals once, and not into a BatchHeader. In an uncompressed batch, only the
+first record is checked: that detects a client that sends no valid records, at a cost of a microsecond per batch, where a check of
+all records takes a microsecond per record. Compressed batches, and those of compacted topics, are checked completely before they
+come here (`record_check`), off the event loop.
 """
 
 import struct
@@ -56,7 +56,7 @@ _unpack_header = HEADER.unpack_from
 
 
 class AppendInfo(Struct, frozen=True, kw_only=True):
-    """What became of the batches of one append."""
+    """The result of one append."""
 
     first_offset: int
     last_offset: int  # inclusive
@@ -67,7 +67,7 @@ class AppendInfo(Struct, frozen=True, kw_only=True):
 
 
 class PlacedBatch(NamedTuple):
-    """Where a batch lies in its buffer and in the log. A tuple: one is made for each batch of the hot path."""
+    """The position of a batch in its buffer and in the log. A tuple: there is one for each batch of the hot path."""
 
     position: int
     size_bytes: int
@@ -80,7 +80,7 @@ class PlacedBatch(NamedTuple):
 def check_client_batches(
     buffer: Buffer, *, config: LogConfig, next_offset: int, now_ms: int, from_coordinator: bool = False
 ) -> list[PlacedBatch]:
-    """Check every batch and say where it goes, from `next_offset` on; whatever base offset the client wrote is ignored.
+    """Check every batch and assign its offsets, from `next_offset` on; the client's base offsets are ignored.
 
     Raises CorruptRecordError, RecordTooLargeError, InvalidRecordError, InvalidTimestampError,
     UnsupportedCompressionError. Only a transaction coordinator may send control batches.
@@ -104,9 +104,9 @@ def check_client_batches(
                 f"a record batch has {size_bytes} bytes, max.message.bytes of the topic is {config.max_message_bytes}"
             )
         if crc32c(view[position + CRC_COVERS_FROM : position + size_bytes]) != crc:
-            raise CorruptRecordError("a record batch fails its CRC: it was damaged on the way; send it again")
+            raise CorruptRecordError("a record batch fails its CRC: it was damaged in transit; send it again")
         if count != offset_delta + 1 or not 0 < count <= MAX_RECORDS_PER_BATCH:
-            raise InvalidRecordError(f"a record batch says {count} records and last offset delta {offset_delta}")
+            raise InvalidRecordError(f"invalid record batch: {count} records and last offset delta {offset_delta}")
         if attributes & _UNUSUAL_MASK or producer_id != NO_PRODUCER_ID:
             _check_attributes(attributes, from_coordinator)
             _check_producer(producer_id, producer_epoch, sequence, attributes)
@@ -123,8 +123,7 @@ def check_client_batches(
 
 
 def stamp_append_time(buffer: bytearray | memoryview, batch: PlacedBatch, now_ms: int) -> PlacedBatch:
-    """Make `now_ms` the timestamp of all records (message.timestamp.type=LogAppendTime): that is a flag of the
-    header."""
+    """Set the timestamp of all records to `now_ms` (message.timestamp.type=LogAppendTime) by a flag of the header."""
     position = batch.position
     (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + CRC_COVERS_FROM)
     _ATTRIBUTES.pack_into(buffer, position + CRC_COVERS_FROM, attributes | TIMESTAMP_TYPE_MASK)
@@ -139,9 +138,9 @@ def is_readonly(buffer: Buffer) -> bool:
 
 
 def repeated_batch(buffer: Buffer, batches: list[PlacedBatch], producers: ProducerState) -> AppendedBatch | None:
-    """The batch of an idempotent producer that this one repeats, if it does. Raises what `ProducerState.check` raises."""
+    """The appended batch that this batch of an idempotent producer repeats, if any. Raises what `ProducerState.check` raises."""
     if len(batches) > 1:
-        raise InvalidRecordError("a batch of an idempotent producer must come alone, so that it can be repeated alone")
+        raise InvalidRecordError("an idempotent producer may send only one batch per partition in a request")
     header = read_header(buffer)
     return producers.check(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
 
@@ -154,7 +153,7 @@ def info_of_duplicate(batch: AppendedBatch, config: LogConfig) -> AppendInfo:
 
 def _check_attributes(attributes: int, from_coordinator: bool) -> None:
     if attributes & COMPRESSION_MASK > _HIGHEST_CODEC:
-        raise UnsupportedCompressionError(f"no codec has the number {attributes & COMPRESSION_MASK}")
+        raise UnsupportedCompressionError(f"{attributes & COMPRESSION_MASK} is not the number of a codec")
     if attributes & CONTROL_MASK and not from_coordinator:
         raise InvalidRecordError("control batches are written by transaction coordinators only")
     if attributes & TIMESTAMP_TYPE_MASK:
@@ -169,7 +168,7 @@ def _check_first_record(attributes: int, view: memoryview, position: int, end: i
         return
     try:
         length, start = decode_varint(view, position)
-        _, at = decode_varint(view, start + 1)  # behind the attributes: the timestamp
+        _, at = decode_varint(view, start + 1)  # after the attributes: the timestamp
         delta, at = decode_varint(view, at)
         key_length, at = decode_varint(view, at)
         value_length, at = decode_varint(view, at + max(key_length, 0))
@@ -184,7 +183,7 @@ def _check_first_record(attributes: int, view: memoryview, position: int, end: i
 
 
 def _check_producer(producer_id: int, producer_epoch: int, sequence: int, attributes: int) -> None:
-    """Sequences are what a retry is known by. A marker of a coordinator has a producer and no sequence."""
+    """A retry is recognized by its sequence. A marker of a coordinator has a producer and no sequence."""
     if producer_id == NO_PRODUCER_ID:
         if attributes & TRANSACTIONAL_MASK:
             raise InvalidRecordError("a transactional batch has no producer id")
@@ -192,15 +191,15 @@ def _check_producer(producer_id: int, producer_epoch: int, sequence: int, attrib
     if producer_id < 0 or producer_epoch < 0 or (sequence < 0 and not attributes & CONTROL_MASK):
         raise InvalidRecordError(
             f"a batch has producer id {producer_id}, producer epoch {producer_epoch} and base sequence {sequence}:"
-            " either all of them count from 0, or the producer id is -1"
+            " either all of them must be at least 0, or the producer id must be -1"
         )
 
 
 def check_leader_batches(headers: Iterable[BatchHeader], *, log: object, next_offset: int, epoch: int) -> None:
-    """What a follower checks besides CRCs: batches continue its log (which ends at `next_offset` in `epoch`). `log` is its
-    name. One may begin behind the end: the leader may have compacted what lies between, under this configuration or a former.
+    """A follower's checks besides CRCs: batches continue its log (which ends at `next_offset` in `epoch`). `log` is its name. A
+    batch may begin after the end: the leader may have compacted the records between, with this configuration or an earlier one.
 
-    Raises OffsetOutOfRangeError for an offset, CorruptRecordError for an epoch that does not.
+    Raises OffsetOutOfRangeError for a wrong offset, CorruptRecordError for an epoch that decreases.
     """
     for header in headers:
         if header.base_offset < next_offset:
@@ -213,7 +212,7 @@ def check_leader_batches(headers: Iterable[BatchHeader], *, log: object, next_of
 
 
 def _check_timestamps(base_ms: int, largest_ms: int, now_ms: int, config: LogConfig) -> None:
-    """Of a header one of whose timestamps is out of bounds. A batch without timestamps has -1 for both (KIP-32)."""
+    """Raises InvalidTimestampError if a timestamp is out of bounds. A batch without timestamps has -1 for both (KIP-32)."""
     if config.uses_log_append_time:
         return
     for timestamp_ms in (base_ms, largest_ms):

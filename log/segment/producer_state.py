@@ -1,4 +1,4 @@
-"""Idempotence: what a partition remembers of each producer, so that a retry is appended once, in order (KIP-98).
+"""Idempotence: the state of each producer in a partition, so that a retry is appended once, in order (KIP-98).
 
 Pure. `check` judges a batch before it is appended, `update` notes it afterwards, on a leader and on a follower alike,
 so that a new leader knows what the old one knew. Transactions: the first offset of each open one, for the last stable
@@ -193,8 +193,8 @@ class ProducerState:
         return None
 
     def expire(self, now_ms: int, *, expiration_ms: int = EXPIRATION_MS) -> None:
-        """Forget producers that were silent for so long and have no open transaction. Asked from time to time: silence
-        counts from the first call behind the last batch, or behind a start."""
+        """Remove producers that sent nothing for that time and have no open transaction. Called periodically: the time counts
+        from the first call after the last batch, or after a start."""
         for entry in reversed(self._producers.values()):
             if entry.silent_since_ms != HEARD_SINCE:
                 break

@@ -58,7 +58,7 @@ class SavedAppendTimes:
         if is_fresh:
             self.times.note(header.base_offset, header.next_offset, now_ms)
         else:
-            # No producer's clock may run ahead of ours: what comes later would never seem younger.
+            # Times ahead of the broker's clock are not used: later records would never appear younger.
             time_ms = timestamp_ms if not now_ms or NO_TIMESTAMP < timestamp_ms < now_ms else now_ms
             self.times.note_estimate(header.base_offset, header.next_offset, time_ms)
 

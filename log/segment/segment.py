@@ -1,9 +1,8 @@
 """One segment of a log: a file of record batches, its two indexes and its transaction index.
 
-The active segment grows, with its indexes in memory; a sealed one opens its file and maps its indexes when it is read,
-and `release` lets go of them. What an index lacks is found in the log, so a lost or damaged index is made anew: an entry
-is believed when the batch that it points to is the one that it names.
-"""
+The active segment grows, with its indexes in memory; a sealed one opens its file and maps its indexes when it is read, and
+`release` closes them. Entries that an index lacks are found in the log, so a lost or damaged index is built again: an entry is
+trusted if the batch that it points to is the one that it names."""
 
 import struct
 from bisect import bisect_right
@@ -45,7 +44,7 @@ _UNKNOWN = -1
 
 
 class FileSlice(Struct, frozen=True, kw_only=True):
-    """Whole batches in a file. The file stays open as long as somebody holds the slice, even when it was removed."""
+    """Whole batches in a file. The file stays open as long as the slice is referenced, even if the file was removed."""
 
     file: AppendFile
     position: int
@@ -121,14 +120,14 @@ class LogSegment:
         self.next_offset = base_offset
         self.size_bytes = files.size_bytes(self.path) if files.exists(self.path) else 0
         self.is_active = False
-        self.is_retired = False  # its files have other names by now, and nobody needs them
+        self.is_retired = False  # its files were renamed, and are not needed any more
         self.damage: tuple[DamagedRange, ...] = ()  # as far as it was found, in their order
 
     @property
     def file(self) -> AppendFile:
         if self._file is None:
             if self.is_retired:  # by now another segment may have the name
-                raise StorageError(f"{self.path} is no part of its log any more: open the log again")
+                raise StorageError(f"{self.path} is not part of its log any more: open the log again")
             self._file = self._files.open_append(self.path, create=self.is_active)
         return self._file
 
@@ -401,9 +400,9 @@ class LogSegment:
     # --- opening, closing, repairing ---
 
     def open_active(self, *, trusted_up_to: int | None = None) -> int:
-        """Make this the segment that grows; return the position from which its batches must be noted anew.
+        """Make this the active segment; return the position from which its batches must be noted again.
 
-        Index entries are believed up to the offset `trusted_up_to` (all of them when it is None).
+        Index entries are trusted up to the offset `trusted_up_to` (all of them when it is None).
         """
         self.is_active = True
         self._indexes_loaded = self._timestamps_known = True
@@ -443,7 +442,7 @@ class LogSegment:
         return self._start_of_unindexed()
 
     def rebuild_indexes(self) -> None:
-        """Make both indexes anew from the log."""
+        """Rebuild both indexes from the log."""
         next_offset = self.next_offset
         self.note_batches(self._forget_indexes())
         # A sealed segment ends where the next one begins, which may be behind its last batch (compaction).
@@ -475,8 +474,8 @@ class LogSegment:
         self.is_active = False
 
     def _save_whole_indexes(self) -> None:
-        """A full disk must not keep anyone from reading: without their files the indexes are made again when they are needed.
-        Half of one must not stay, because nobody could tell."""
+        """A full disk must not prevent reads: without their files, the indexes are rebuilt when they are needed. A partial index
+        file must not stay, because it could not be recognized."""
         self._time_index.append(self._max_timestamp_ms, self._offset_of_max_timestamp)
         try:
             self.save_indexes()
@@ -485,7 +484,7 @@ class LogSegment:
             self._time_index.forget_file()
 
     def files_to_flush(self) -> list[AppendFile]:
-        """The log, and the indexes of a segment that grows no more. Whoever flushes them needs nothing of this object."""
+        """The log, and the indexes of a sealed segment. The caller can flush them without this object."""
         files = [self.file]
         if not self.is_active:
             files += [file for index in (self._offset_index, self._time_index) if (file := index.file_to_flush())]
@@ -533,7 +532,7 @@ class LogSegment:
 
     def cut_at(self, position: int) -> None:
         """Cut the file, durably: the disk must not give the old bytes back behind what is appended next."""
-        self.size_bytes = position  # before: nobody reads what may be gone
+        self.size_bytes = position  # first: bytes that may be gone are not read
         self.file.truncate(position)
         if position == 0:
             self._first_timestamp_ms = None
@@ -562,7 +561,7 @@ class LogSegment:
 
         Raises StorageError; `is_retired` tells whether the segment is out of the log all the same.
         """
-        self.is_retired = True  # before: whoever reads it in another thread finds no file, and looks here
+        self.is_retired = True  # first: a reader in another thread that finds no file checks this flag
         try:
             if self.damage and self._files.exists(self.path):
                 self._files.rename(self.path, self.path + DAMAGED_SUFFIX)

@@ -1,9 +1,9 @@
 """What the two indexes of a segment share: a file of fixed-size entries whose columns rise.
 
 The index of the active segment is kept in memory and goes to its file by `save`; older ones are mapped and read only.
-An index is a hint that can be made anew from the log, so it is never flushed with each append, and a crash may leave it
-behind or torn. `load` looks at its ends only, so that opening costs the same for any size; the segment compares an entry
-with the batch that it points to before it believes it.
+An index is a hint that can be rebuilt from the log, so it is never flushed with each append, and a crash may leave it incomplete
+or torn. `load` checks its ends only, so that opening costs the same for any size; the segment compares an entry with the batch
+that it points to before it trusts it.
 """
 
 import struct
@@ -103,7 +103,7 @@ class SparseIndex:
             file.close()
 
     def file_to_flush(self) -> AppendFile | None:
-        """None when all that was saved is durable. Whoever flushes an inode flushes it for all of its descriptors."""
+        """None if everything that was saved is durable. A flush of an inode covers all of its descriptors."""
         if not self._unflushed:
             return None
         file = self._files.open_append(self.path)

@@ -40,7 +40,7 @@ def parse_bootstrap(text: str) -> tuple[tuple[str, int], ...]:
     """`host:port[,host:port...]`, the port defaulting to 9092. Raises ValueError."""
     addresses = [item if ":" in item else f"{item}:9092" for item in items_of(text)]
     if not addresses:
-        raise ValueError("no address is given")
+        raise ValueError("the list of addresses is empty")
     return tuple(parse_address(item) for item in addresses)
 
 
@@ -50,14 +50,14 @@ def _read_listener(text: str) -> Listener:
         name, address = DEFAULT_LISTENER, text
     host, port = parse_address(address)
     if not name.replace("_", "").replace("-", "").isalnum():
-        raise ValueError(f"{name!r} is not a listener's name")
+        raise ValueError(f"{name!r} is not a listener name (letters, digits, - and _)")
     return Listener(name=name.upper(), host=host, port=port)
 
 
 def _read_listeners(text: str) -> tuple[Listener, ...]:
     listeners = tuple(_read_listener(item) for item in items_of(text))
     if not listeners:
-        raise ValueError("no listener is given")
+        raise ValueError("the list of listeners is empty")
     _refuse_twice("listener name", (item.name for item in listeners))
     return listeners
 

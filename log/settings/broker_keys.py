@@ -1,7 +1,6 @@
-"""The rows of the keys that brokers alone have, each declared with the field that holds its value: `num_partitions` is
-`num.partitions`.
+"""The configuration keys that only brokers have. Each key is declared with the field that holds its value: `num_partitions` is
 
-A key that gives topics a default is a row of `config`. Which of these keys change at run time says `change` (see `key`).
+Keys that set a default for topics are in `config`. `change` says which keys can change at run time (see `key`).
 """
 
 from dataclasses import dataclass
@@ -26,9 +25,9 @@ from .kinds import (
     some_of,
 )
 
-MAX_NODE_ID: Final = 6_000  # the largest whose ports still exist with the default base port
-# Members of one group, of either protocol. What ends a rebalance, an assignment or a session of all is one step of the event loop
-# that writes a record for each member: 0.1 s with 2,000 of them, 0.8 s with 10,000.
+MAX_NODE_ID: Final = 6_000  # the largest id whose ports are valid with the default base port
+# Members of one group, of either protocol. At the end of a rebalance, of an assignment, or of all sessions at once, one step of
+# the event loop writes a record for each member: 0.1 s with 2,000 members, 0.8 s with 10,000.
 MAX_GROUP_SIZE: Final = 2_000
 _MIB: Final = 1024 * 1024
 _HOUR_MS: Final = 3_600_000
@@ -38,15 +37,16 @@ _BYTES: Final = int32(1, unit=Unit.BYTES)
 _TIME: Final = int32(1, unit=Unit.MILLISECONDS)
 _LONG_TIME: Final = int64(1, unit=Unit.MILLISECONDS)
 _RATE: Final = int64(1, unit=Unit.BYTES_PER_SECOND)
-_ELECTION_TIMEOUT: Final = int32(100, unit=Unit.MILLISECONDS)  # a fifth is the heartbeat, which a busy loop must keep
+# A fifth of it is the heartbeat interval, which a busy loop must keep.
+_ELECTION_TIMEOUT: Final = int32(100, unit=Unit.MILLISECONDS)
 _NAME: Final[Kind[str | None]] = optional(TEXT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerKeys:
-    """The values, and the table of these keys."""
+    """The values of these keys, and the table of the keys."""
 
-    # --- who and where
+    # --- identity and addresses
     node_id: int = key(0, int32(0, MAX_NODE_ID), "Number of this broker, from 0.")
     listeners: tuple[Listener, ...] = key((), LISTENERS, "Addresses to listen on; default: loopback.")
     advertised_listeners: tuple[Listener, ...] = key(
@@ -85,13 +85,13 @@ class BrokerKeys:
         1,
         COUNT,
         "Partitions of a new topic if the request does not set them.",
-        cluster_reason="a controller failover must not change what a new topic is",
+        cluster_reason="a controller failover must not change the number of partitions of new topics",
     )
     default_replication_factor: int = key(
         -1,
         int32(-1, 32_767),
         "Replicas of a new topic if the request does not set them; -1: three, or all brokers if fewer.",
-        cluster_reason="how many copies a topic has that does not say",
+        cluster_reason="a controller failover must not change the number of replicas of new topics",
     )
     auto_create_topics_enable: bool = key(
         True,
@@ -194,10 +194,10 @@ class BrokerKeys:
     log_scrub_io_max_bytes_per_second: int = key(
         10 * _MIB,
         int32(0, unit=Unit.BYTES_PER_SECOND),
-        "Maximum rate of re-reading old segments to detect disk damage (not a key of Kafka's); 0: off.",
+        "Maximum rate of re-reading old segments to detect disk damage (not in Kafka); 0: off.",
     )
     log_scrub_interval_ms: int = key(
-        _HOUR_MS, _LONG_TIME, "Pause after all old segments have been re-read (not a key of Kafka's)."
+        _HOUR_MS, _LONG_TIME, "Pause after all old segments have been re-read (not in Kafka)."
     )
 
     # --- the network
@@ -223,7 +223,7 @@ class BrokerKeys:
         24 * _HOUR_MS,
         _TIME,
         "Time without records before a partition removes the state of an idempotent producer.",
-        cluster_reason="for how long a retry is recognized, whoever leads",
+        cluster_reason="every leader of a partition must recognize retries for the same time",
     )
 
     # --- groups

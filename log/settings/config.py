@@ -1,7 +1,8 @@
-"""The configuration of one partition's log: the rows of Kafka's topic keys, each declared with the field that holds its value.
+"""The configuration of one partition's log: Kafka's topic keys, each declared with the field that holds its value.
 
-Each row also gives the key of brokers that sets the default: `log.` and the topic's key, or `broker_key`. The order of the fields
-is alphabetical, as in Kafka's documentation. Keys without effect are in `without_effect`, keys of brokers alone in `broker_keys`.
+Each row also names the broker key that sets the default: `log.` and the topic's key, or `broker_key`. The fields are in
+alphabetical order, as in Kafka's documentation. Keys without effect are in `without_effect`, keys that only brokers have in
+`broker_keys`.
 """
 
 import difflib
@@ -69,7 +70,7 @@ class LogConfig:
         int64(1, unit=Unit.RECORDS),
         "Flush to disk after this many records; 1: before a record is acknowledged, more: in the background.",
         broker_key="log.flush.interval.messages",
-        cluster_reason="whether an acknowledged record is on the disks, on every in-sync replica alike",
+        cluster_reason="every in-sync replica must flush before it acknowledges, or none",
     )
     flush_ms: int = topic_key(
         MAX_INT64,
@@ -81,7 +82,7 @@ class LogConfig:
     index_interval_bytes: int = topic_key(
         4096, int32(0, unit=Unit.BYTES), "Approximate bytes of the log between two index entries."
     )
-    # The two lags can be wrong together with what topics set, so a change at run time would have to check all topics.
+    # The two lags can conflict with the values that topics set, so a change at run time would have to check all topics.
     max_compaction_lag_ms: int = topic_key(
         MAX_INT64,
         _TIME_NOT_0,
@@ -109,7 +110,7 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = topic_key(
         0.5,
         RATIO,
-        "Compact a log if a larger ratio of it is not compacted yet.",
+        "Compact a log if the ratio of it that is not compacted yet is larger.",
         broker_key="log.cleaner.min.cleanable.ratio",
     )
     min_compaction_lag_ms: int = topic_key(
@@ -124,12 +125,12 @@ class LogConfig:
         COUNT,
         "With fewer in-sync replicas, acks=all is refused.",
         broker_key="min.insync.replicas",
-        cluster_reason="how many copies an acknowledged record has, and who is eligible to lead",
+        cluster_reason="it decides how many copies an acknowledged record has, and which replicas may lead",
     )
     preallocate: bool = topic_key(
         False,
         BOOLEAN,
-        "Allocate the whole segment when it is created; only false is supported yet.",
+        "Allocate the whole segment when it is created; only false is supported.",
         change=Change.AT_START,
         refused=(True, "not available yet, because segments grow as they are written; use false"),
     )
@@ -167,7 +168,7 @@ class LogConfig:
         BOOLEAN,
         "Elect a replica that is not in sync if no other is alive; this may lose acknowledged records.",
         broker_key="unclean.leader.election.enable",
-        cluster_reason="whether a replica may lead that lacks acknowledged records",
+        cluster_reason="it decides whether a replica that lacks acknowledged records may lead",
     )
 
     @classmethod
@@ -188,7 +189,7 @@ class LogConfig:
 
     @property
     def compression_level(self) -> int:
-        """Of the codec that compression.type names; of no use with any other."""
+        """The level for the codec of compression.type; it does not apply to any other codec."""
         levels = {
             "gzip": self.compression_gzip_level,
             "lz4": self.compression_lz4_level,
@@ -202,7 +203,7 @@ class LogConfig:
 
     @property
     def max_segment_ms(self) -> int:
-        """Only sealed segments are compacted, so one that shall be compacted soon is sealed soon."""
+        """Only sealed segments are compacted, so a short compaction lag also limits the age of the active segment."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
@@ -220,7 +221,7 @@ TOPIC_KEYS: Final[dict[str, ConfigKey]] = {
 
 
 def topic_row(name: str) -> ConfigKey:
-    """Raises InvalidConfigError that names the nearest known key."""
+    """Raises InvalidConfigError, which names the most similar known key."""
     found = TOPIC_KEYS.get(name)
     if found is not None:
         return found

@@ -1,7 +1,7 @@
-"""One row of the table of configuration keys, and how a row is declared as a field of the dataclass that holds its value. Pure.
+"""One row of the table of configuration keys, and the declaration of a row as a field of the dataclass with its value. Pure.
 
-`num_partitions: int = key(1, COUNT, "...")` declares the key `num.partitions`. The field has the type of the value, so that
-readers of the value are checked; everything else about the key is in the row.
+`num_partitions: int = key(1, COUNT, "...")` declares the key `num.partitions`. The field has the type of the value, so that type
+checkers check its use; everything else about the key is in the row.
 """
 
 import dataclasses
@@ -16,9 +16,9 @@ V = TypeVar("V")
 
 
 class Change(Enum):
-    """How a key of brokers changes."""
+    """How a broker key can be changed."""
 
-    AT_START = "restart"  # the file, the environment and flags give it
+    AT_START = "restart"  # set by the file, the environment and flags
     WHILE_RUNNING = "dynamic"  # for one broker or for all of them, while they run (KIP-226)
     FOR_THE_CLUSTER = (
         "cluster"  # one value for all brokers; files give only the first value (kraft/metadata/cluster_settings)
@@ -33,14 +33,14 @@ class ConfigKey:
     kind: Kind[Any]
     default: Any
     documentation: str
-    change: Change = Change.AT_START  # of a topic's key: how `broker_key` changes
+    change: Change = Change.AT_START  # for a topic key: how `broker_key` changes
     cluster_reason: str = ""  # why one value must hold for the whole cluster
-    no_effect: str = ""  # why the key has none
-    refused: tuple[Any, str] | None = None  # a value of Kafka's that is not available, and why
-    # Of a key of brokers: the key of topics to which it gives the default, and in how many of its units it counts.
+    no_effect: str = ""  # why the key has no effect
+    refused: tuple[Any, str] | None = None  # a value that Kafka accepts and Barnabas does not, and why
+    # For a broker key: the topic key whose default it sets, and the number of that key's units in one of its own.
     topic_key: str | None = None
     topic_units: int = 1
-    # Of a key of topics or groups: the key of brokers that gives the default, and whether that one is unset by default.
+    # For a topic or group key: the broker key that sets the default, and whether that key is unset by default.
     broker_key: str = ""
     unset_on_brokers: bool = False
 
@@ -50,7 +50,7 @@ class ConfigKey:
 
     @property
     def is_topic_default(self) -> bool:
-        """Is it a key of brokers that is declared as a key of topics, and takes the same values?"""
+        """Is it a broker key that was declared as a topic key, with the same values?"""
         return self.topic_key is not None and self.topic_units == 1
 
     @property
@@ -65,7 +65,7 @@ class ConfigKey:
             raise self.refusal(text, str(error)) from None
 
     def check(self, text: str) -> Any:
-        """`parse` for a value that someone wants to set: a value that is not available is refused, too."""
+        """`parse` for a value that is to be set: values that are not available are refused, too."""
         value = self.parse(text)
         if self.refused is not None and value == self.refused[0]:
             raise InvalidConfigError(f"{self.name} cannot be {text!r}: {self.refused[1]}")
@@ -80,7 +80,7 @@ class ConfigKey:
         return None if value is None or value == () else self.kind.show(value)
 
     def of_brokers(self) -> "ConfigKey":
-        """The key of brokers that gives this key of topics its default."""
+        """The broker key that sets the default of this topic key."""
         return ConfigKey(
             name=self.broker_key,
             kind=optional(self.kind) if self.unset_on_brokers else self.kind,
@@ -95,7 +95,7 @@ class ConfigKey:
 
 
 def key(default: V, kind: Kind[V], documentation: str, **rest: Any) -> V:
-    """A field of a dataclass that is a key of brokers."""
+    """Declare a field of a dataclass as a broker key."""
     if "cluster_reason" in rest:
         rest["change"] = Change.FOR_THE_CLUSTER
     row = ConfigKey(name="", kind=kind, default=default, documentation=documentation, **rest)
@@ -103,7 +103,7 @@ def key(default: V, kind: Kind[V], documentation: str, **rest: Any) -> V:
 
 
 def topic_key(default: V, kind: Kind[V], documentation: str, *, broker_key: str = "", **rest: Any) -> V:
-    """A field of a dataclass that is a key of topics; its key of brokers begins with `log.`, unless it is given."""
+    """Declare a field of a dataclass as a topic key; its broker key is `log.` and the name, unless it is given."""
     return key(default, kind, documentation, broker_key=broker_key, **{"change": Change.WHILE_RUNNING, **rest})
 
 

@@ -1,6 +1,6 @@
-"""Kinds of configuration values: how a value is written, read, checked and shown, and what an error says is allowed. Pure.
+"""Kinds of configuration values: how a value is parsed, checked and shown, and which values an error describes as allowed. Pure.
 
-A kind is used by every key of its type, in files, for topics and for groups. Which keys there are is in `table`.
+Every key of a type uses the same kind, in files, for topics and for groups. The keys are in `table`.
 """
 
 import re
@@ -44,7 +44,7 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind(Generic[V]):
-    """`read` raises ValueError; its text is shown to the user, unless it is empty, because `allowed` says enough."""
+    """`read` raises ValueError. The user sees its text in addition to `allowed`; it is empty if `allowed` is sufficient."""
 
     type: ConfigType
     allowed: str  # completes "must be ..."
@@ -55,7 +55,8 @@ class Kind(Generic[V]):
 
 
 def parse_integer(text: str) -> int:
-    """An integer in decimal digits. Raises ValueError, also for what only Python reads: 1_000 and digits of every script."""
+    """An integer in decimal digits. Raises ValueError, also for forms that only Python accepts: 1_000 and digits of other
+    scripts."""
     if not _INTEGER.fullmatch(text):
         raise ValueError
     return int(text)
@@ -128,7 +129,7 @@ def some_of(*choices: str) -> Kind[tuple[str, ...]]:
 
 
 def matching(pattern: str, allowed: str, *, type: ConfigType = ConfigType.STRING) -> Kind[str]:
-    """A text of which the whole matches `pattern`."""
+    """A string that matches `pattern` as a whole."""
     compiled = re.compile(pattern)
 
     def read(text: str) -> str:
@@ -140,7 +141,7 @@ def matching(pattern: str, allowed: str, *, type: ConfigType = ConfigType.STRING
 
 
 def optional(kind: Kind[V], *words: str) -> Kind[V | None]:
-    """The same, and an empty text or one of `words` for "not set"."""
+    """The same kind, where an empty text or one of `words` means "not set"."""
 
     def read(text: str) -> V | None:
         return None if text in ("", *words) else kind.read(text)

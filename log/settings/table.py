@@ -1,8 +1,8 @@
-"""The table of configuration keys: every key of brokers and topics, and which of them may be set where. Pure.
+"""The table of configuration keys: all keys of brokers and topics, and where each may be set. Pure.
 
-A key is declared in one place: with the field that holds its value in `config` (topics, and the defaults that brokers give them)
-or `broker_keys` (brokers alone), or in `without_effect`. Parsers, what may change at run time, DescribeConfigs and the table in
-docs/configuration.md are derived from these rows.
+Each key is declared once: with the field that holds its value, in `config` (topics, and the defaults that brokers set for them)
+or `broker_keys` (brokers only), or in `without_effect`. Parsers, the rules for changes at run time, DescribeConfigs and the table
+in docs/configuration.md are derived from these rows.
 """
 
 import difflib
@@ -21,7 +21,7 @@ BROKER_KEYS: Final[dict[str, ConfigKey]] = {
         (*rows_of(BrokerKeys), *(row.of_brokers() for row in TOPIC_KEYS.values())), key=lambda row: row.name
     )
 }
-# By the keys of topics: the keys of brokers that give the default, in their order of precedence, the finest unit first.
+# For each topic key: the broker keys that set its default, in order of precedence (finest unit first).
 DEFAULTS_OF_TOPICS: Final = {
     name: tuple(sorted((row for row in BROKER_KEYS.values() if row.topic_key == name), key=lambda row: row.topic_units))
     for name in TOPIC_KEYS
@@ -31,13 +31,13 @@ CLUSTER_SETTINGS: Final = {
     row.name: row.cluster_reason for row in BROKER_KEYS.values() if row.change is Change.FOR_THE_CLUSTER
 }
 DYNAMIC_KEYS: Final = frozenset(row.name for row in BROKER_KEYS.values() if row.change is Change.WHILE_RUNNING)
-# Other spellings that users know, and the key each stands for.
+# Other names that users know, and the key that each stands for.
 ALIASES: Final = {"broker.id": "node.id", "log.dir": "log.dirs"}
 _SECURITY_KEYS: Final = ("ssl.", "sasl.", "listener.name.", "authorizer.", "super.users", "allow.everyone.if.no.acl")
 
 
 def broker_row(name: str) -> ConfigKey:
-    """Raises InvalidConfigError that names the nearest known key."""
+    """Raises InvalidConfigError, which names the most similar known key."""
     found = BROKER_KEYS.get(name)
     if found is not None:
         return found
@@ -51,14 +51,14 @@ def broker_row(name: str) -> ConfigKey:
 
 
 def check_topic_config(name: str, text: str) -> None:
-    """Of a topic. Raises InvalidConfigError for a key that a topic cannot have, and for a wrong value."""
+    """Raises InvalidConfigError for a key that a topic cannot have, and for a wrong value."""
     if name in CURES:
         raise InvalidConfigError(f"unknown topic configuration {name}: {CURES[name]}")
     (TOPIC_KEYS_WITHOUT_EFFECT.get(name) or topic_row(name)).check(text)
 
 
 def check_cluster_config(name: str, text: str) -> None:
-    """Of all brokers, while they run. Raises InvalidConfigError."""
+    """Check a change for all running brokers. Raises InvalidConfigError."""
     if name in CLUSTER_SETTINGS:
         _check_set(BROKER_KEYS[name], text)
     else:
@@ -66,7 +66,7 @@ def check_cluster_config(name: str, text: str) -> None:
 
 
 def check_broker_config(name: str, text: str) -> None:
-    """Of one broker, while it runs. Raises InvalidConfigError."""
+    """Check a change for one running broker. Raises InvalidConfigError."""
     if name in BROKER_KEYS_WITHOUT_EFFECT:
         raise InvalidConfigError(f"{name} has no effect here: {BROKER_KEYS_WITHOUT_EFFECT[name].no_effect}")
     row = broker_row(name)
@@ -84,6 +84,6 @@ def check_broker_config(name: str, text: str) -> None:
 
 
 def _check_set(row: ConfigKey, text: str) -> None:
-    """A key without a value is not set: that is what a removal is for."""
+    """A change must set a value; to unset a key, remove it."""
     if row.check(text) is None:
         raise row.refusal(text)

@@ -1,7 +1,7 @@
-"""Keys of Kafka that have no effect here: accepted, kept, shown and reported, because tools and files set them.
+"""Keys of Kafka that have no effect here. They are accepted, stored, shown and reported, because tools and files set them.
 
-A topic's value that Kafka would refuse is refused here too. A key whose effect would be missed stays unknown; the error says what
-to use instead (`CURES`).
+A topic's value that Kafka would refuse is refused here too. A key whose effect users would miss stays unknown; the error names
+the alternative (`CURES`).
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any, Final
 from .key import ConfigKey
 from .kinds import BOOLEAN, TEXT, ConfigType, Kind, Unit, int64, matching
 
-# Of unknown topic configurations: what to do instead.
+# For unknown topic configurations: the alternative.
 CURES: Final = {
     "message.timestamp.difference.max.ms": "use message.timestamp.before.max.ms and message.timestamp.after.max.ms",
 }
@@ -83,7 +83,7 @@ TOPIC_KEYS_WITHOUT_EFFECT: Final[dict[str, ConfigKey]] = {
     )
 }
 
-# The values of those that are not keys of topics, too, are not read.
+# The values of keys that are not also topic keys are not read.
 BROKER_KEYS_WITHOUT_EFFECT: Final[dict[str, ConfigKey]] = {
     row.name: row
     for row in (
@@ -120,5 +120,5 @@ BROKER_KEYS_WITHOUT_EFFECT: Final[dict[str, ConfigKey]] = {
 
 
 def with_effect(overrides: Mapping[str, str]) -> dict[str, str]:
-    """The configuration of a log, of all that its topic sets."""
+    """The topic's settings without the keys that have no effect."""
     return {name: text for name, text in overrides.items() if name not in TOPIC_KEYS_WITHOUT_EFFECT}

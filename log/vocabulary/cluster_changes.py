@@ -1,8 +1,8 @@
-"""Changes of the cluster that clients ask of any broker, and on which the controller decides.
+"""Changes of the cluster that clients request from any broker. The controller decides about them.
 
-One class serves the client's request and the broker's call to the controller, because both have the same bytes. Where the two
-differ by a field, kraft and net/protocol extend what is defined here. A new operation is a class and a row of `FORWARDED`, a
-decision in `kraft/controller`, and a method of `Admin` that a verb or a route calls.
+One class serves the client's request and the broker's request to the controller, because both have the same bytes. Where the two
+differ by a field, kraft and net/protocol extend the class. A new operation consists of a class, a row of `FORWARDED`, a decision
+in `kraft/controller`, and a method of `Admin` that a verb or a route calls.
 """
 
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ from .message import Items, Message, Texts
 
 
 class NewTopic(Message, frozen=True, kw_only=True):
-    """What a topic shall be; how long to wait for it, and its id, stand in the requests that extend this."""
+    """The properties of a new topic. The requests that extend this class add the topic id or the timeout."""
 
     name: str
     partition_count: int = -1  # -1: the cluster's default
@@ -48,7 +48,7 @@ class AlterConfigRequest(Message, frozen=True, kw_only=True):
 
 
 class ElectLeaderRequest(Message, frozen=True, kw_only=True):
-    """Preferred: back to the first replica. A target must be in the ISR (`partition transfer-leadership`)."""
+    """Preferred: elect the first replica. A target must be in the ISR (`partition transfer-leadership`)."""
 
     topic: str
     partition: int
@@ -57,23 +57,23 @@ class ElectLeaderRequest(Message, frozen=True, kw_only=True):
 
 
 class AssignReplicasRequest(Message, frozen=True, kw_only=True):
-    """A reassignment: the replicas that a partition shall have in the end; () cancels one under way."""
+    """A reassignment: the final replicas of a partition; () cancels a reassignment in progress."""
 
     topic: str
     partition: int
     replicas: Items[int]
-    throttle_bytes_per_s: int = 0  # for all moves until the last has ended; 0: as it is
+    throttle_bytes_per_s: int = 0  # for all moves until the last has ended; 0: unchanged
 
 
 class UnregisterBrokerRequest(Message, frozen=True, kw_only=True):
     node_id: int
 
 
-# --- what is only handed on -------------------------------------------------------------------------------------------
+# --- requests that are only forwarded ----------------------------------------------------------------------------------------
 
 
 class ForwardedRequest(Message, frozen=True, kw_only=True):
-    """Base of the requests of `FORWARDED`: any broker hands them to the controller and does nothing else for them."""
+    """Base of the requests of `FORWARDED`: any broker forwards them to the controller and does nothing else."""
 
 
 class ForwardedResponse(Message, frozen=True, kw_only=True):
@@ -81,8 +81,8 @@ class ForwardedResponse(Message, frozen=True, kw_only=True):
 
 
 class DecommissionBrokerRequest(ForwardedRequest, frozen=True, kw_only=True):
-    """Empty a broker for good, or (cancel) give it back. The controller does the rest, also after it was replaced. A voter of the
-    quorum first loses its vote."""
+    """Empty a broker permanently, or (cancel) return it to service. The controller does the rest, also after a failover. A broker
+    that is a voter of the quorum first loses its vote."""
 
     node_id: int
     cancel: bool = False
@@ -94,7 +94,7 @@ class FillBrokerResponse(ForwardedResponse, frozen=True, kw_only=True):
 
 
 class MovesBegun(FillBrokerResponse, frozen=True, kw_only=True):
-    """The client's answer has no offset: its broker waits for that."""
+    """The client's response has no offset: the broker waits until it has applied that offset."""
 
     offset: int = 0
 
@@ -107,12 +107,12 @@ class FillBrokerRequest(ForwardedRequest, frozen=True, kw_only=True):
 
 
 class Forwarding(NamedTuple):
-    """All that codecs, handlers and metrics need to know of a request that is handed on. Numbers are never used again."""
+    """What codecs, handlers and metrics need to know about a forwarded request. Numbers are never reused."""
 
-    api_key: int  # on the wire from clients: one range with ApiKey of net/protocol
-    kind: int  # on the wire from brokers: one range with REQUESTS of kraft/metadata/requests
+    api_key: int  # on the wire from clients; shares its number range with ApiKey of net/protocol
+    kind: int  # on the wire from brokers; shares its number range with REQUESTS of kraft/metadata/requests
     request: type[ForwardedRequest]
-    # The controller's answer: the fields of the response, and `offset` behind them. None for both: there is nothing to say.
+    # The controller's response: the fields of the client's response, followed by `offset`. None for both: the response is empty.
     answer: type[Message] | None = None
     response: type[ForwardedResponse] | None = None
 

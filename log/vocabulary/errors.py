@@ -1,8 +1,8 @@
-"""The errors of Barnabas: Kafka's error codes, and one exception class for each code that we raise.
+"""The errors of Barnabas: Kafka's error codes, and one exception class for each code that Barnabas raises.
 
-An error says whose fault it is by its class, carries the code that goes on the wire, and knows whether the same request
-may succeed when it is sent again (`retriable`). Messages name the fault and the cure. Codes and the property
-"retriable" are those of Kafka's protocol guide, so that both protocols speak of the same things.
+The class of an error says whose fault it is. It has the code for the wire and the property `retriable`: whether the same request
+may succeed when it is sent again. Messages name the fault and the remedy. Codes and `retriable` follow Kafka's protocol guide, so
+that both protocols use the same terms.
 """
 
 from enum import IntEnum
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes (protocol guide, "Error codes"), as far as a broker of ours can answer them."""
+    """Kafka's error codes (protocol guide, "Error codes"), as far as Barnabas uses them."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -100,7 +100,7 @@ class ErrorCode(IntEnum):
 
 
 class BarnabasError(Exception):
-    """Base of all our errors. `code` goes on the wire; `retriable` tells whether trying again can help."""
+    """Base of all errors of Barnabas. `code` goes on the wire; `retriable` says whether a retry can succeed."""
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
     retriable: ClassVar[bool] = False
@@ -113,7 +113,7 @@ class BarnabasError(Exception):
 
     @property
     def message(self) -> str:
-        """What happened and what to do about it, for a person."""
+        """What happened and what to do about it, for users and operators."""
         return str(self) or type(self).__name__
 
 
@@ -131,19 +131,19 @@ def error_for(code: int, message: str = "") -> BarnabasError:
 
 
 class RetriableError(BarnabasError):
-    """The same request may succeed later, or elsewhere after a refresh of the metadata."""
+    """The same request may succeed later, or on another broker after a refresh of the metadata."""
 
     retriable = True
 
 
 class OffsetOutOfRangeError(BarnabasError):
-    """The offset lies before the log start offset or behind the end that the reader may see."""
+    """The offset lies before the log start offset or after the end that the reader may see."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 class FetchSessionIdNotFoundError(RetriableError):
-    """There is no such fetch session: the client must name all of its partitions again (KIP-227)."""
+    """The fetch session does not exist: the client must send all of its partitions again (KIP-227)."""
 
     code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
@@ -181,13 +181,13 @@ class RecordTooLargeError(BarnabasError):
 
 
 class NetworkError(RetriableError):
-    """The connection was lost or refused; for a request that had been sent, the outcome is not known."""
+    """The connection was lost or refused; if a request had been sent, its outcome is not known."""
 
     code = ErrorCode.NETWORK_EXCEPTION
 
 
 class CoordinatorLoadInProgressError(RetriableError):
-    """What the broker needs for an answer is not here yet."""
+    """The broker has not loaded what the response needs."""
 
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -285,23 +285,23 @@ class InvalidGroupIdError(InvalidRequestError):
 
 
 class PolicyViolationError(BarnabasError):
-    """Well formed, and against a rule that somebody has set."""
+    """The request is well formed, but violates a rule that an operator has set."""
 
     code = ErrorCode.POLICY_VIOLATION
 
 
 class StorageError(RetriableError):
-    """A disk refused: full, read-only, EIO. The log that it concerns takes no more writes."""
+    """A disk refused an operation: full, read-only, EIO. Unless a subclass says otherwise, the log takes no more writes."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class DiskFullError(StorageError):
-    """There is no room. What was refused is nowhere, and is taken again when there is room."""
+    """There is no space. Nothing of the refused write was stored; the same write can succeed when there is space."""
 
 
 class TooManyFilesError(StorageError):
-    """The process, or the machine, has no descriptor left to open a file. Nothing was touched, and the disk may be well."""
+    """The process or the machine has no free file descriptor. Nothing was changed, and the disk may be healthy."""
 
 
 class DiskFailedError(StorageError):
@@ -315,13 +315,13 @@ class InvalidTimestampError(BarnabasError):
 
 
 class OutOfOrderSequenceError(BarnabasError):
-    """A batch of an idempotent producer is missing before this one: it was lost, or this one overtook it."""
+    """A batch of an idempotent producer is missing before this one: it was lost, or this one arrived first."""
 
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 class DuplicateSequenceError(BarnabasError):
-    """The batch was appended before, so long ago that its offset is not remembered."""
+    """The batch was appended too long ago: its offset is no longer known."""
 
     code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
@@ -333,18 +333,18 @@ class InvalidProducerEpochError(BarnabasError):
 
 
 class UnknownProducerIdError(BarnabasError):
-    """Nothing is remembered of the producer: its records are too old, or it was silent for too long (KIP-360)."""
+    """The producer is not known: its records are too old, or it has sent nothing for too long (KIP-360)."""
 
     code = ErrorCode.UNKNOWN_PRODUCER_ID
 
 
 class NoTransactionsError(BarnabasError):
-    """There are no transactions yet. The code is the one that every client of Kafka takes for final: with any other of those
-    that fit, librdkafka and others ask again until their own timeout."""
+    """Transactions are not supported yet. All Kafka clients treat this code as final; with any other suitable code, librdkafka
+    and other clients retry until their own timeout."""
 
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
-    def __init__(self, text: str = "there are no transactions here yet; produce without a transactional id") -> None:
+    def __init__(self, text: str = "transactions are not supported yet; produce without a transactional id") -> None:
         super().__init__(text)
 
 

@@ -1,9 +1,9 @@
-"""Who shall own which partitions: pure functions from members with their topics to an assignment.
+"""Assignors: pure functions from members and their topics to an assignment of partitions.
 
-They stand at the bottom of the tree because both sides of a group use the very same code: the coordinator for groups that it
-assigns (`consumer_groups.assignors`), and the leader among the members of a classic group (`net.client.assignors`); neither
-may import the other. Each function owns every partition of every subscribed topic exactly once, depends on nothing but its
-arguments, and orders static members by their instance id, so that a restart (a new member id) moves nothing.
+They are in the lowest layer because both sides of a group use the same code: the coordinator for groups that it assigns
+(`consumer_groups.assignors`), and the leader of a classic group (`net.client.assignors`); neither may import the other. Each
+function assigns every partition of every subscribed topic exactly once, depends only on its arguments, and orders static members
+by their instance id, so that a restart (a new member id) moves nothing.
 """
 
 import heapq
@@ -18,7 +18,7 @@ NO_PARTITIONS: PartitionSet = frozenset()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscriber:
-    """A member as an assignor sees it. `owned` is its target so far: a sticky assignor starts from there."""
+    """A member as an assignor sees it. `owned` is its current target, from which a sticky assignor starts."""
 
     member_id: str
     topics: frozenset[str]
@@ -34,14 +34,14 @@ Assignment = dict[str, PartitionSet]  # by member id; every member has a key
 GroupAssignor = Callable[[Iterable[Subscriber], Mapping[str, int]], Assignment]
 _Heap = list[
     tuple[int, int]
-]  # Loads (negative where the most loaded comes first) with positions in the order of ranks.
+]  # Loads (negative where the most loaded member comes first) with positions in the order of ranks.
 
 
 def assign_range(subscribers: Iterable[Subscriber], topics: Mapping[str, int]) -> Assignment:
-    """For each topic, consecutive ranges to its subscribers in order; the first ones get one more where it is uneven.
+    """For each topic, consecutive ranges to its subscribers in order; a remainder goes to the first ones.
 
-    Topics with equally many partitions and the same subscribers are split alike, so that a member can join them (in the
-    sense of databases) without any shuffle. It is Kafka's default.
+    Topics with equal numbers of partitions and the same subscribers are divided in the same way, so that a member can join them
+    (in the database sense) without a shuffle. It is Kafka's default.
     """
     ordered = sorted(subscribers, key=lambda one: one.rank)
     owned: list[list[PartitionKey]] = [[] for _ in ordered]
@@ -56,9 +56,9 @@ def assign_range(subscribers: Iterable[Subscriber], topics: Mapping[str, int]) -
 
 
 def assign_round_robin(subscribers: Iterable[Subscriber], topics: Mapping[str, int]) -> Assignment:
-    """All partitions of all topics in order, dealt out like cards; who does not subscribe to a topic is passed over.
+    """All partitions of all topics in order, assigned to members in turn; members without a subscription to a topic are skipped.
 
-    With equal subscriptions nobody has more than one partition more than another. It keeps nothing where it was.
+    With equal subscriptions, numbers of partitions differ by one at most. Existing ownership is ignored.
     """
     ordered = sorted(subscribers, key=lambda one: one.rank)
     owned: list[list[PartitionKey]] = [[] for _ in ordered]
@@ -76,12 +76,13 @@ def assign_round_robin(subscribers: Iterable[Subscriber], topics: Mapping[str, i
 
 
 def assign_sticky(subscribers: Iterable[Subscriber], topics: Mapping[str, int]) -> Assignment:
-    """Equal numbers of partitions, as far as subscriptions allow; whoever has a partition keeps it where that is fair.
+    """Equal numbers of partitions, as far as subscriptions allow. Members keep their partitions where the balance allows it.
 
-    With equal subscriptions the number of moves is the least that balance allows: who has more than its share gives up the
-    excess and nothing else. With unequal ones: start from what is owned, give what is left to the least loaded, then move
-    single partitions from more to less loaded members while that lessens the difference. Every such move lowers the sum of
-    squared loads, so it ends; when it does, nobody could take a partition from a member that has two more than he has.
+    With equal subscriptions, the number of moves is the minimum that balance requires: a member with more than its share gives up
+    only the excess. With unequal ones: start from the owned partitions, give the rest to the least loaded members, then move
+    single partitions from more to less loaded members while that reduces the difference. Every such move lowers the sum of
+    squared loads, so the moves end. After the last one, no member could take a partition from a member that has at least two
+    more.
     """
     ordered = sorted(subscribers, key=lambda one: one.rank)
     work = _Sticky(ordered, topics)
@@ -99,13 +100,13 @@ def assign_sticky(subscribers: Iterable[Subscriber], topics: Mapping[str, int]) 
 def _eligible(ordered: list[Subscriber], topics: Mapping[str, int]) -> dict[str, list[int]]:
     """Existing topic -> positions of its subscribers, ascending. Topics with the same subscribers share one list.
 
-    So it costs what the *different* subscriptions have, however many members share one.
+    So the cost depends on the number of *different* subscriptions, not on the number of members that share one.
     """
     classes: dict[frozenset[str], list[int]] = {}
     for position, subscriber in enumerate(ordered):
         classes.setdefault(subscriber.topics, []).append(position)
     members = list(classes.values())
-    of_topic: dict[str, list[int]] = {}  # which of the classes
+    of_topic: dict[str, list[int]] = {}  # the index of its class
     for number, names in enumerate(classes):
         for topic in names:
             if topic in topics:
@@ -121,7 +122,7 @@ def _eligible(ordered: list[Subscriber], topics: Mapping[str, int]) -> dict[str,
 
 
 class _Sticky:
-    """One run. Members are positions in the order of their ranks; the first of equals wins everywhere."""
+    """One run. Members are positions in the order of their ranks; between equals, the first always wins."""
 
     def __init__(self, ordered: list[Subscriber], topics: Mapping[str, int]) -> None:
         self._eligible = _eligible(ordered, topics)
@@ -133,7 +134,7 @@ class _Sticky:
         return frozenset((topic, number) for topic, numbers in self._owned[position].items() for number in numbers)
 
     def _kept(self, subscriber: Subscriber) -> dict[str, list[int]]:
-        """What may stay where it is; the first in order has it where two claim the same."""
+        """The partitions that the member may keep; if two members claim a partition, the first in order keeps it."""
         kept: dict[str, list[int]] = {}
         for topic, partition in sorted(subscriber.owned):
             if topic in subscriber.topics and partition in self._unowned.get(topic, ()):
@@ -142,7 +143,8 @@ class _Sticky:
         return kept
 
     def trim_to_quotas(self) -> None:
-        """Take from everybody what is over its share. The shares that are larger by one go to who has that much already."""
+        """Take from every member the excess over its share. The shares that are larger by one go to members that own that many
+        already."""
         if not self._owned:
             return
         share, larger = divmod(sum(self._loads) + sum(map(len, self._unowned.values())), len(self._owned))
@@ -163,7 +165,7 @@ class _Sticky:
                 return
 
     def give_out(self) -> None:
-        """What nobody has, to the least loaded member of each topic."""
+        """Give unowned partitions to the least loaded subscriber of each topic."""
         heaps = self._heaps(topic for topic, partitions in self._unowned.items() if partitions)
         for topic, partitions in self._unowned.items():
             for partition in sorted(partitions):
@@ -184,12 +186,12 @@ class _Sticky:
         return heaps
 
     def _least_loaded(self, heap: _Heap) -> tuple[int, int]:
-        while heap[0][0] != self._loads[heap[0][1]]:  # An old load, of the doing of another set of subscribers.
+        while heap[0][0] != self._loads[heap[0][1]]:  # An outdated load: another set of subscribers has changed it.
             heapq.heapreplace(heap, (self._loads[heap[0][1]], heap[0][1]))
         return heap[0]
 
     def move_some(self) -> bool:
-        """One pass over the members from the most loaded on: each gives what it can. Returns whether anything moved.
+        """One pass over the members from the most loaded on: each gives what it can. Return whether anything moved.
 
         One partition at a time and always from the top, or else some would also move between members that need no change.
         """
@@ -200,7 +202,7 @@ class _Sticky:
         while givers:
             load, giver = heapq.heappop(givers)
             if -load != self._loads[giver]:
-                continue  # It has taken some meanwhile; the next pass looks at it again.
+                continue  # It got partitions meanwhile; the next pass checks it again.
             if self._gives_one(giver, takers):
                 has_moved = True
                 heapq.heappush(givers, (-self._loads[giver], giver))

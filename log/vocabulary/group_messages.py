@@ -21,7 +21,7 @@ NO_OFFSET = -1
 
 
 class PartitionOffset(Message, frozen=True, kw_only=True):
-    """A position of a group in a partition. `offset` NO_OFFSET: nothing is committed."""
+    """A position of a group in a partition. `offset` NO_OFFSET: there is no committed offset."""
 
     topic: str
     partition: int
@@ -47,7 +47,7 @@ class PartitionOutcome(Message, frozen=True, kw_only=True):
 
 
 class UndoneOffset(Message, frozen=True, kw_only=True):
-    """One partition of a reset that was taken back. NO_OFFSET: nothing committed."""
+    """One partition of a reset that was undone. NO_OFFSET: no committed offset."""
 
     topic: str
     partition: int
@@ -56,7 +56,7 @@ class UndoneOffset(Message, frozen=True, kw_only=True):
 
 
 class UndoOffsetResetResponse(Message, frozen=True, kw_only=True):
-    """The reset that was taken back (or would be): when it was made and by whom, and what becomes of the offsets."""
+    """The reset that was undone (or would be): when and by whom it was made, and the resulting offsets."""
 
     reset_id: int
     at_ms: int
@@ -68,18 +68,18 @@ class UndoOffsetResetResponse(Message, frozen=True, kw_only=True):
 
 
 class ConsumerGroupHeartbeatRequest(Message, frozen=True, kw_only=True):
-    """`member_epoch` 0 joins, -1 leaves, -2 leaves as a static member who will be back. None leaves a field as it is. The
-    members' side of the contract:
+    """`member_epoch` 0 joins, -1 leaves, -2 leaves as a static member that will return. None leaves a field unchanged. A member
+    follows these rules:
 
-    - one heartbeat of a member is under way at a time; an answer that comes after its request was given up is ignored, and
-      the next heartbeat says everything;
-    - `owned` is what the member may be reading at this moment; it is sent when it has changed and after a lost answer;
-    - what it subscribes to is sent when joining, after a lost answer, and when it has changed;
+    - only one heartbeat of a member is in flight at a time; a response to a request that was given up is ignored, and the
+      next heartbeat repeats everything;
+    - `owned` lists the partitions that the member may be reading now; it is sent when it has changed and after a lost answer;
+    - the subscription is sent when joining, after a lost answer, and when it has changed;
     - FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID mean: stop reading, commit nothing, join again with epoch 0.
     """
 
     group_id: str
-    member_id: str  # "" when joining: the coordinator makes one up
+    member_id: str  # "" when joining: the coordinator chooses one
     member_epoch: int
     instance_id: str | None = None
     rack: str | None = None
@@ -91,11 +91,11 @@ class ConsumerGroupHeartbeatRequest(Message, frozen=True, kw_only=True):
     assignor: str | None = None
     owned: Items[TopicPartitions] | None = None
     reason: str = ""  # of leaving: "poll_interval_exceeded", or a sentence
-    max_wait_ms: int = 0  # while the coordinator has nothing to tell, the answer may wait so long
+    max_wait_ms: int = 0  # the maximum wait for the response while the coordinator has no news
 
 
 class ConsumerGroupHeartbeatResponse(Message, frozen=True, kw_only=True):
-    """`assignment` is everything that the member shall read from now on; None: as before."""
+    """`assignment` lists all partitions that the member is to read from now on; None: unchanged."""
 
     member_id: str
     member_epoch: int
@@ -114,16 +114,17 @@ class GroupProtocol(Message, frozen=True, kw_only=True):
 
 
 class JoinGroupRequest(Message, frozen=True, kw_only=True):
-    """Classic groups: become a member, or join again in a rebalance. Answered when the others have joined too (KIP-62)."""
+    """Classic groups: become a member, or join again in a rebalance. The response follows when the other members have joined
+    (KIP-62)."""
 
     group_id: str
-    member_id: str  # "": the coordinator makes one up and asks to join again with it (KIP-394)
+    member_id: str  # "": the coordinator chooses one, and the member joins again with it (KIP-394)
     instance_id: str | None = None
     client_id: str = ""
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocol_type: str
-    protocols: Items[GroupProtocol]  # the member's favourite first
+    protocols: Items[GroupProtocol]  # in the member's order of preference
     reason: str = ""  # KIP-800
 
 
@@ -134,7 +135,7 @@ class JoinedMember(Message, frozen=True, kw_only=True):
 
 
 class JoinGroupResponse(Message, frozen=True, kw_only=True):
-    """`error` MEMBER_ID_REQUIRED: join again with this member id. `members` is told to the leader alone."""
+    """`error` MEMBER_ID_REQUIRED: join again with this member id. Only the leader gets `members`."""
 
     member_id: str
     error: int = 0
@@ -142,7 +143,7 @@ class JoinGroupResponse(Message, frozen=True, kw_only=True):
     protocol_name: str = ""
     leader_id: str = ""
     members: Items[JoinedMember] = ()
-    skip_assignment: bool = False  # KIP-814: a static leader is back, and what it assigned before still stands
+    skip_assignment: bool = False  # KIP-814: a static leader has returned, and its former assignment is still valid
 
 
 class MemberAssignment(Message, frozen=True, kw_only=True):
@@ -151,15 +152,15 @@ class MemberAssignment(Message, frozen=True, kw_only=True):
 
 
 class SyncGroupRequest(Message, frozen=True, kw_only=True):
-    """Classic groups: the leader hands in the assignment, everybody gets theirs."""
+    """Classic groups: the leader sends the assignment of all members; each member gets its own."""
 
     group_id: str
     generation: int
     member_id: str
     instance_id: str | None = None
-    protocol_type: str | None = None  # None: an older client does not say
+    protocol_type: str | None = None  # None: an older client does not send it
     protocol_name: str | None = None
-    assignments: Items[MemberAssignment] = ()  # from the leader alone
+    assignments: Items[MemberAssignment] = ()  # from the leader only
 
 
 class SyncGroupResponse(Message, frozen=True, kw_only=True):
@@ -185,14 +186,14 @@ class LeaveGroupRequest(Message, frozen=True, kw_only=True):
     reason: str = ""
 
 
-# --- what is told of rebalances --------------------------------------------------------------------------------------
+# --- reports about rebalances ----------------------------------------------------------------------------------------
 
-NOBODY = ""  # in place of a member id
+NOBODY = ""  # stands for "no member" in place of a member id
 
 
 class RebalanceReason(Message, frozen=True, kw_only=True):
     """`cause` is a stable code. `member_id` NOBODY: no single member is the cause. `group_epoch` (a classic group's generation):
-    where it led to."""
+    the epoch that the rebalance led to."""
 
     at_ms: int
     cause: str
@@ -205,10 +206,11 @@ class RebalanceReason(Message, frozen=True, kw_only=True):
 
 
 class OwnerChange(Message, frozen=True, kw_only=True):
-    """A partition has another reader. Replaying all of them over the readers of before gives those of after.
+    """A partition has another reader. All changes, applied to the readers before, give the readers after.
 
-    `pause_ms`: from when the old reader let it go (or was last heard of, where it was lost) until the new one was given it;
-    where nobody read it before, since it was to be read. None where nobody took it: its topic went, or all members.
+    `pause_ms`: from the time when the former owner released the partition (or was last heard of, if it was lost) until the new
+    owner got it; if it had no owner, from the time when it should have had one. None if no member got it: the topic or all
+    members are gone.
     """
 
     topic: str
@@ -220,21 +222,21 @@ class OwnerChange(Message, frozen=True, kw_only=True):
 
 
 class RebalanceEvent(Message, frozen=True, kw_only=True):
-    """From the first reason until the group was stable again; reasons that come meanwhile belong to it. `cause` and `member_id`
-    are those of the first of `reasons`; `moves` are the first of `moved_count`. Reasons and moves are told on demand."""
+    """From the first reason until the group was stable again; reasons that occur meanwhile belong to it. `cause` and `member_id`
+    are those of the first of `reasons`; `moves` are the first of `moved_count`. Reasons and moves are returned on request."""
 
     at_ms: int
     cause: str
     member_id: str
     group_epoch: int
-    rebalance_id: int = 0  # counts from 1 in the life of a coordinator
+    rebalance_id: int = 0  # counts from 1 in the lifetime of a coordinator
     reasons: Items[RebalanceReason] = ()
     moves: Items[OwnerChange] = ()
     moved_count: int = 0
     longest_pause_ms: int = 0
     stable_after_ms: int | None = None  # None: not stable yet
     is_superseded: bool = (
-        False  # cut before it was stable, because it had as many reasons as one may have; the next goes on
+        False  # cut off before the group was stable, at the maximum number of reasons; the next event continues it
     )
 
     @property
@@ -243,13 +245,13 @@ class RebalanceEvent(Message, frozen=True, kw_only=True):
 
 
 class UnownedPartition(Message, frozen=True, kw_only=True):
-    """Read by nobody. `reason` is a stable code, `text` says it in words; `member_id` is who is waited for. -1: since or until
-    nobody knows when."""
+    """A partition that no member reads. `reason` is a stable code, `text` explains it; `member_id` is the member that the group
+    waits for. -1: the time of the beginning or the end is not known."""
 
     topic: str
     partition: int
     reason: str
     text: str
     member_id: str = NOBODY
-    since_ms: int = -1  # so long ago
+    since_ms: int = -1  # age of the state
     ends_in_ms: int = -1

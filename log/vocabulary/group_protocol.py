@@ -1,9 +1,9 @@
-"""What classic members tell each other through the coordinator, where they speak the "consumer" protocol type: subscriptions
-(versions 0 to 3) and assignments, in Kafka's binary form, so that our members and Kafka's can be of one group.
+"""What classic members exchange through the coordinator with the "consumer" protocol type: subscriptions (versions 0 to 3) and
+assignments, in Kafka's binary form, so that members of Barnabas and of Kafka can be in one group.
 
-The coordinator hands these bytes on unread; it looks into them only to describe a group. So what does not parse (another
-protocol type, a client's own format) is None, never an error. The SDK's members write and read them: that is why the codec is
-down here, as the assignors are (`group_assignors`).
+The coordinator passes these bytes on without reading them; it decodes them only to describe a group. Therefore, bytes that do not
+parse (another protocol type, a client's own format) give None, never an error. The SDK's members write and read them: this is why
+the codec is in this layer, as the assignors are (`group_assignors`).
 Source: Kafka's ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json.
 """
 
@@ -15,20 +15,20 @@ from .group_assignors import NO_PARTITIONS, PartitionSet
 PROTOCOL_TYPE = "consumer"
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
-MAX_ITEMS = 100_000  # of one array: more than a member can hold, few enough that a forged length costs nothing
+MAX_ITEMS = 100_000  # in one array: more than a member can hold, few enough that a forged length costs little
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSubscription:
     topics: tuple[str, ...]
-    owned: PartitionSet = NO_PARTITIONS  # since version 1: what a cooperative member still holds
+    owned: PartitionSet = NO_PARTITIONS  # since version 1: the partitions that a cooperative member still holds
     generation: int = -1  # since version 2
     rack: str | None = None  # since version 3
-    user_data: bytes = b""  # what the assignor of this member has given it to say
+    user_data: bytes = b""  # bytes from the assignor of this member
 
 
 class _Reader:
-    """Raises ValueError or struct.error where the bytes are not what they should be."""
+    """Raises ValueError or struct.error when the bytes are malformed."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -46,7 +46,7 @@ class _Reader:
 
     def take(self, length: int) -> bytes:
         if length < 0 or self._at + length > len(self._data):
-            raise ValueError(f"{length} bytes wanted, {len(self._data) - self._at} are left")
+            raise ValueError(f"{length} bytes are needed, {len(self._data) - self._at} are left")
         taken = self._data[self._at : self._at + length]
         self._at += length
         return taken
@@ -88,7 +88,7 @@ def decode_subscription(data: bytes) -> ClientSubscription | None:
 
 
 def encode_subscription(subscription: ClientSubscription) -> bytes:
-    """As version 3."""
+    """Encode as version 3."""
     rack = subscription.rack
     parts = [_SHORT.pack(3), _INT.pack(len(subscription.topics)), *map(_text, subscription.topics)]
     parts += [_blob(subscription.user_data), _partitions(subscription.owned), _INT.pack(subscription.generation)]
@@ -106,7 +106,7 @@ def decode_assignment(data: bytes) -> PartitionSet | None:
 
 
 def encode_assignment(assigned: PartitionSet, user_data: bytes = b"") -> bytes:
-    """As version 1."""
+    """Encode as version 1."""
     return _SHORT.pack(1) + _partitions(assigned) + _blob(user_data)
 
 

@@ -28,7 +28,7 @@ encode = Encoder().encode
 
 
 def decode(cls: type[T], encoded: bytes | memoryview | msgspec.Raw) -> T:
-    """Raises InvalidRequestError for any other shape: the bytes may come from strangers."""
+    """Raises InvalidRequestError for any other structure: the bytes may come from untrusted clients."""
     try:
         hint: Any = cls
         value: T = _decoder(hint).decode(encoded)

@@ -1,7 +1,7 @@
-"""`MetadataPosition`: how far a broker knows the metadata of its cluster, and in which history of it.
+"""`MetadataPosition`: up to where a broker knows the metadata of its cluster, and in which history of it.
 
-A broker keeps it in its data folders, beside the records whose leaders and topics it speaks of. So a quorum that was restored
-from old copies of its folders is recognized: see `kraft.metadata_history`.
+A broker stores it in its data folders, next to the records whose leaders and topics it describes. This reveals a quorum that was
+restored from old copies of its folders: see `kraft.metadata_history`.
 """
 
 from .message import Message

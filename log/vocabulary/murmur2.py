@@ -1,6 +1,6 @@
 """Kafka's murmur2 hash: clients choose the partition of a key with it, brokers the slot of a group.
 
-It lies in the vocabulary of `log` because the SDK must agree on it, bit for bit, with every other client of Kafka
+It is in the vocabulary of `log` because the SDK must agree on it, bit for bit, with every other client of Kafka
 (`org.apache.kafka.common.utils.Utils.murmur2`). That groups are hashed with it too is our own choice: Kafka takes
 `String.hashCode` for them (`kraft.group_slots.slot_of`).
 """

@@ -1,8 +1,9 @@
-"""Patterns that topics are subscribed by: RE2, the dialect of KIP-848, for brokers and clients alike.
+"""Patterns for subscriptions to topics: RE2, the dialect of KIP-848, for brokers and clients.
 
-A pattern is a user's or a stranger's, and it runs on an event loop against names that others choose. Python's `re` backtracks:
-`(a+)+b` on forty letters never ends, and holds the interpreter's lock meanwhile. RE2 takes time that is linear in the name, with
-the size of the compiled program as the factor; the limits here bound both, so that `worst_ns` can be promised.
+A pattern comes from a user or an untrusted client, and it runs on an event loop against names that others choose. Python's `re`
+backtracks: `(a+)+b` on forty letters never ends, and holds the interpreter's lock meanwhile. RE2 takes time that is linear in the
+length of the name, with the size of the compiled program as the factor; the limits here bound both, so that `worst_ns` is an
+upper bound.
 
 RE2 has no back-references and no look-around. Syntax: https://github.com/google/re2/wiki/Syntax
 """
@@ -16,8 +17,8 @@ from .errors import InvalidRegularExpressionError
 
 MAX_PATTERN_LENGTH: Final = 1_000  # characters: four times the longest name of a topic
 MAX_PROGRAM_SIZE: Final = 2_500  # instructions: "[\\pL\\pN._-]+" has 1,400, and 1,000 plain letters have as many
-# Of one compiled pattern, with the states that it keeps between two names. RE2 refuses programs that do not fit; honest patterns
-# need some kilobytes.
+# For one compiled pattern, with the states that it keeps between two names. RE2 refuses programs that do not fit; usual patterns
+# need a few kilobytes.
 MAX_MEMORY_BYTES: Final = 256 * 1024
 # A Unicode class has hundreds of ranges, each parsed before any size is known: 330 of them take 40 ms.
 MAX_UNICODE_CLASSES: Final = 16
@@ -29,7 +30,7 @@ _SHOWN_CHARACTERS: Final = 100  # of a pattern, in an error
 
 
 class NamePattern:
-    """Raises InvalidRegularExpressionError. `matches` is about the whole name, as in Kafka."""
+    """Raises InvalidRegularExpressionError. `matches` compares the whole name, as in Kafka."""
 
     __slots__ = ("_compiled", "_ns_per_character", "program_size", "text")
 
@@ -43,7 +44,7 @@ class NamePattern:
         return self._compiled.fullmatch(name) is not None
 
     def worst_ns(self, name: str) -> int:
-        """What `matches` takes at most, on a machine of today."""
+        """Maximum time of `matches` on a current machine."""
         return _NS_PER_CALL + self._ns_per_character * len(name)
 
 
@@ -65,12 +66,14 @@ def _compiled(text: str) -> "re2._Regexp":
     try:
         compiled = re2.compile(text, options)
     except UnicodeEncodeError as error:
-        raise _invalid(text, "it is no Unicode text") from error
+        raise _invalid(text, "it is not valid Unicode") from error
     except re2.error as error:
         reason = error.args[0]
         raise _invalid(text, reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)) from error
     if compiled.programsize > MAX_PROGRAM_SIZE:
-        raise _invalid(text, f"it compiles to {compiled.programsize} instructions, at most {MAX_PROGRAM_SIZE} are run")
+        raise _invalid(
+            text, f"it compiles to {compiled.programsize} instructions, at most {MAX_PROGRAM_SIZE} are allowed"
+        )
     return compiled
 
 

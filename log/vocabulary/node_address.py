@@ -1,10 +1,11 @@
-"""`NodeAddress`: a broker or a voter of the quorum, and where it is reached. Also on the wire and in the quorum's records."""
+"""`NodeAddress`: a broker or a voter of the quorum, with the address where it is reached. Also used on the wire and in the
+quorum's records."""
 
 from .message import Message
 
 
 class NodeAddress(Message, frozen=True, kw_only=True):
-    """The port is the one that the context means: of a voter its quorum port, of a broker that of a listener."""
+    """The port depends on the context: the quorum port of a voter, or the port of a broker's listener."""
 
     node_id: int
     host: str
@@ -15,5 +16,5 @@ class NodeAddress(Message, frozen=True, kw_only=True):
 
 
 def bracketed(host: str) -> str:
-    """As it stands before a colon and a port: an IPv6 address goes in brackets."""
+    """The host as written before a colon and a port: an IPv6 address is put in brackets."""
     return f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""What the quorum's nodes say of it to each other, to brokers that do not vote, and to operators."""
+"""What the nodes of the quorum report about it to each other, to brokers that do not vote, and to operators."""
 
 from .message import Message
 from .node_address import NodeAddress
@@ -13,7 +13,7 @@ class CommittedCommand(Message, frozen=True, kw_only=True):
 
 
 class QuorumPeer(NodeAddress, frozen=True, kw_only=True):
-    """What the leader knows of a voter, or of a learner. `lag_entries`: what its disk lacks, -1: not known."""
+    """What the leader knows of a voter, or of a learner. `lag_entries`: entries that its disk lacks, -1: not known."""
 
     is_voter: bool
     is_live: bool

@@ -26,14 +26,17 @@ class TopicPartition(NamedTuple):
 
 
 def check_topic_name(name: str) -> str:
-    """Return `name` if a topic may be called so.
+    """Return `name` if it is a valid name for a topic.
 
-    Raises InvalidTopicError, which names the fault and the rule: the name becomes a folder, so it must not walk out of it.
+    Raises InvalidTopicError, which names the fault and the rule: the name becomes a folder, so it must not lead to another
+    folder.
     """
     if not name:
         raise InvalidTopicError("the topic name is empty; use 1 to 249 characters of a-z A-Z 0-9 . _ -")
     if name in (".", ".."):
-        raise InvalidTopicError(f"a topic cannot be called {name!r}: that is a folder of the file system")
+        raise InvalidTopicError(
+            f"{name!r} is not a valid topic name: it refers to a folder of the file system; use another name"
+        )
     if len(name) > MAX_TOPIC_NAME_LENGTH:
         raise InvalidTopicError(
             f"the topic name has {len(name)} characters; at most {MAX_TOPIC_NAME_LENGTH} are allowed"

@@ -88,7 +88,7 @@ async def cut_two_off(folder: Path) -> None:
                 ) as producer:
                     for _ in range(3):
                         with pytest.raises(
-                            DeliveryTimeoutError, match=r"1 in-sync replicas where min\.insync\.replicas"
+                            DeliveryTimeoutError, match=r"1 in-sync replicas, but min\.insync\.replicas"
                         ):
                             await (await producer.send(TOPIC, b"refused"))
             stored = read_replica(leader, cluster.brokers[leader].data / "logs", (TOPIC, 0)).batches

@@ -1,4 +1,4 @@
-"""What is committed goes to the listener, in order and once; snapshots come from it and replace its state."""
+"""Passes committed entries to the listener, in order and once; snapshots come from the listener and replace its state."""
 
 from barnabas.log.vocabulary.quorum import CommittedCommand
 
@@ -11,7 +11,7 @@ from .commands import Commands
 from .engine import PysyncobjEngine
 from .ports import Journal, Ports, info
 
-_OF_THE_CORE = (NO_OP, MEMBERSHIP)  # entries that the listener does not hear of
+_OF_THE_CORE = (NO_OP, MEMBERSHIP)  # entries that are not passed to the listener
 FIRST_INDEX = 1  # of the no-op that every journal begins with
 
 
@@ -64,5 +64,5 @@ class Applier:
 def _committed(entry: Entry) -> CommittedCommand:
     command, index, term = entry
     if command[:1] != REGULAR:
-        raise ValueError(f"entry {index} is of kind {command[:1]!r}, which this version does not know")
+        raise ValueError(f"entry {index} has kind {command[:1]!r}, which this version does not know")
     return CommittedCommand(index=index, term=term, command=command[1:])

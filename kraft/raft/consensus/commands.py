@@ -1,4 +1,4 @@
-"""Commands on their way into the log and the outcomes that their senders are told."""
+"""Commands on their way into the log, and the outcomes that their senders get."""
 
 from collections import deque
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class Commands:
         size_bytes = len(command) if command is not None else 0
         if size_bytes > MAX_COMMAND_BYTES:
             raise InvalidRequestError(
-                f"a metadata command of {size_bytes} bytes, allowed are {MAX_COMMAND_BYTES}: split it"
+                f"a metadata command has {size_bytes} bytes; at most {MAX_COMMAND_BYTES} are allowed: split it"
             )
         pending = len(self._queue) + self._waiting_count
         if self._is_closed or pending >= MAX_PENDING_COMMANDS or self._queued_bytes + size_bytes > MAX_PENDING_BYTES:
@@ -68,7 +68,7 @@ class Commands:
         return bool(self._waiting)
 
     def settle(self, index: int, committed_term: int | None) -> None:
-        """Decide what is told to those who appended at `index`; a term of None: the outcome is unknown."""
+        """Determine the outcome of the appends at `index`; a term of None: the outcome is unknown."""
         waiting = self._waiting.pop(index, ())
         self._waiting_count -= len(waiting)
         for term, done in waiting:
@@ -95,7 +95,7 @@ class Commands:
         self._is_closed = True
 
     def abandon(self) -> None:
-        """The end: what is still open is told now."""
+        """The end: settle all open appends now."""
         while self._queue:
             self._outcomes.append((self._queue.popleft()[2], AppendOutcome.NOT_APPENDED))
         for index in sorted(self._waiting):

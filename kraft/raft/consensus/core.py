@@ -1,8 +1,7 @@
 """`RaftCore` puts the parts of consensus together and drives them by `step`.
 
-No I/O, no asyncio, no threads, no logger here. Messages come in by `receive`, everything else happens in `step`: campaign,
-count, apply, append, send once for all of it, compact, flush. Whatever goes wrong in between is a reason to stop the
-process.
+No I/O, no asyncio, no threads, no logger here. Messages arrive by `receive`, everything else happens in `step`: campaign, count,
+apply, append, send once for all of it, compact, flush. Any failure in between is a reason to stop the process.
 """
 
 from collections.abc import Callable
@@ -150,7 +149,7 @@ class RaftCore:
             self._handlers[type(message)](peer_id, message)
 
     def load(self, snapshot: Snapshot | None) -> None:
-        """Restore what was found on disk, before the first step. Raises what the listener raises."""
+        """Restore the state on disk, before the first step. Raises what the listener raises."""
         if snapshot is not None:
             self.applier.restore(snapshot)
 
@@ -162,7 +161,7 @@ class RaftCore:
         self._guarded(self.journal.mark_durable)
 
     def abandon(self) -> None:
-        """The end: those who wait for what is still open are told."""
+        """The end: settle everything that is still open."""
         self.halted = True
         self.commands.abandon()
 

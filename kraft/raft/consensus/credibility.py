@@ -1,5 +1,5 @@
-"""Which messages can come from our peers. Nothing that a peer says may end this process or stay on its disk for good, so a term
-is taken in plausible steps only, and a term has one leader.
+"""Which messages are credible. No message of a peer may end this process or stay on its disk permanently, so a term is raised in
+plausible steps only, and a term has one leader.
 """
 
 from ...quorum.config import MAX_TERM_STEP, REFUSAL_LOG_INTERVAL_S
@@ -28,7 +28,7 @@ class Credibility:
         self.refused_messages = 0  # since the start
 
     def believes(self, peer_id: int, message: Message) -> bool:
-        """Raising our own term by any amount is always safe in Raft; what is refused is only to do it at once."""
+        """Raising our own term by any amount is always safe in Raft; only large steps are refused."""
         term, own_term = message.term, self._engine.term
         if term > own_term + MAX_TERM_STEP:
             self._refused(peer_id, f"{type(message).__name__} of term {term}, ours is {own_term}")
@@ -56,6 +56,6 @@ class Credibility:
             self._refusal_told_at = now
             text = (
                 f"message refused node={self._node_id} peer={peer_id} refused_so_far={self.refused_messages} reason={reason}. "
-                "Somebody forges messages of voters, or a voter runs twice: see who reaches the quorum ports"
+                "Another process forges messages of voters, or a voter runs twice: check who can reach the quorum ports"
             )
             self._report(RaftEvent(Severity.ERROR, text))

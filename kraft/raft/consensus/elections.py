@@ -42,7 +42,7 @@ class Elections:
         self._prevotes: set[int] = set()
         self._votes: set[int] = set()
         self._led_by = (-1, -1)  # (term, its leader): a term never has another one
-        self._is_taking_over = False  # the leader has asked us to: its heartbeats do not put off our campaign
+        self._is_taking_over = False  # the leader has requested it: its heartbeats do not delay the campaign
         self.may_lead = True  # False: this node votes and follows, and leaves the leadership to others if there are any
         self.restart_timer()
 
@@ -59,7 +59,7 @@ class Elections:
     def campaign_if_due(self, now: float) -> None:
         if self._engine.is_leader or self._formation.blank or not self._electorate.is_voter:
             return
-        if not self._electorate.other_ids:  # the only voter has nobody to wait for
+        if not self._electorate.other_ids:  # a single voter does not have to wait
             self._campaign(asked=False)
         elif now <= self._deadline or not self.may_lead:
             return
@@ -82,7 +82,7 @@ class Elections:
         )
 
     def _campaign(self, *, asked: bool) -> None:
-        """`asked`: by the leader itself, who hands over; others then need not mind that they hear one."""
+        """`asked`: by the leader itself, which hands over; other voters then ignore that they hear a leader."""
         self._prevote_term = None
         self.restart_timer()
         self._is_taking_over = False
@@ -112,7 +112,7 @@ class Elections:
             self._wake_later(delay_s + 0.001)
 
     def campaign_at_once_if_first(self) -> None:
-        """At a cold start the lowest id does not wait for its timeout. Pre-vote spares a leader that exists."""
+        """At a cold start the lowest id does not wait for its timeout. Pre-vote protects an existing leader."""
         cold = self._leader_heard_at == NEVER and not self._engine.is_leader and self._engine.leader_id is None
         if (
             cold
@@ -141,7 +141,7 @@ class Elections:
             self._engine.follow(None)
 
     def give_up_if_isolated(self, now: float) -> None:
-        """A leader that hears no majority stops before the others may have elected another one."""
+        """A leader without contact to a majority stops before the others can have elected another one."""
         oldest = now - self._timing.leader_fallback_s
         heard = sum(
             1
@@ -170,7 +170,7 @@ class Elections:
 
     @property
     def leader_of_term(self) -> int | None:
-        """Who has led the present term as far as we know."""
+        """The leader of the current term, as far as this node knows."""
         term, leader_id = self._led_by
         return leader_id if term == self._engine.term else None
 
@@ -197,7 +197,7 @@ class Elections:
             self._campaign(asked=False)
 
     def on_request_vote(self, peer_id: int, message: RequestVote) -> None:
-        """Voters ask for our vote in a configuration that we may not know yet, so it is theirs that counts, not ours."""
+        """Candidates may use a configuration that this node does not know yet, so theirs applies, not its own."""
         if self._formation.blank:
             return
         if message.term < self._engine.term:

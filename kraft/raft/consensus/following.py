@@ -16,7 +16,7 @@ from .ports import Journal, Ports, Snapshots, error, info
 
 
 class LogDiverged(Exception):
-    """A leader wants committed entries replaced: somebody has lost what was acknowledged. Never go on."""
+    """A leader tries to replace committed entries: a voter has lost acknowledged entries. The process must stop."""
 
 
 class Follower:

@@ -43,7 +43,7 @@ class HandOver:
         return True
 
     def give_way(self, now: float) -> None:
-        """A leader that must not lead hands over. If nobody has taken over in time, it follows, and the others elect."""
+        """A leader that must not lead hands over. If no voter has taken over in time, it follows, and the others elect."""
         if not self._engine.is_leader:
             self._open = None
         if self._elections.may_lead or not self._engine.is_leader or not self._electorate.other_ids:

@@ -1,4 +1,4 @@
-"""What the shell hands to the parts of consensus: time, chance, messages, a next step, an ear for what happens, and a disk."""
+"""The ports of consensus to the shell: time, randomness, messages, the next step, event reports, and a disk."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -130,7 +130,7 @@ class Snapshots(Protocol):
     def may_begin(self) -> bool: ...
 
     def begin(self, last: Entry, prev: Entry, pack: Callable[[], Iterable[bytes]], voters: VoterSet | None) -> None:
-        """Store what `pack` yields, a view of the state after `last`, without making anybody wait."""
+        """Store what `pack` yields, a view of the state after `last`, without blocking the caller."""
 
     def take_finished(self) -> int | None:
         """Once after each success: the index up to which (exclusive) the journal is no longer needed."""

@@ -4,8 +4,9 @@ An added node learns first: it is sent the journal (or a snapshot) and counts fo
 right to lead. It is proposed as a voter when a whole round of catching up took it less than an election timeout (Ongaro's
 thesis, 4.2.1), it was connected and not blank: the pause that its joining can cause is one round.
 
-The administrator's command asks again until the change is done (`VoterProgress`). A change that is not asked for any more
-lapses as long as it is not in the journal, and a new leader begins it again. pysyncobj's own way of changing members is closed.
+The administrator's command repeats the request until the change is done (`VoterProgress`). A change that is not requested any
+more lapses as long as it is not in the journal, and a new leader begins it again. pysyncobj's own way of changing members is
+closed.
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from .leading import Leader
 from .links import Links
 from .ports import Journal, Ports, info
 
-LEARNER_LAPSES_AFTER_S = 15.0  # since the change was asked for last: the command that did has been given up
+LEARNER_LAPSES_AFTER_S = 15.0  # since the last request for the change: then the command has been given up
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +83,7 @@ class VoterChanges:
             return self._finished() if self._is_settled() else self._committing()
         self._check_alone(voter.node_id)
         if len(current.voters) >= MAX_VOTERS:
-            raise InvalidRequestError(f"there are {MAX_VOTERS} voters already, which is the limit: remove one first")
+            raise InvalidRequestError(f"there are {MAX_VOTERS} voters already, the maximum: remove one first")
         learner = self._learner
         if learner is None or learner.voter != voter:
             learner = self._learner = _Learner(voter=voter, asked_at=now)
@@ -103,7 +104,7 @@ class VoterChanges:
         current = self._electorate.membership.current
         if node_id not in current.ids:
             if self._learner is not None and self._learner.voter.node_id == node_id:
-                self._drop_learner("its removal is asked for")
+                self._drop_learner("its removal was requested")
             return self._finished() if self._is_settled() else self._committing()
         self._check_alone(node_id)
         if len(current.voters) == 1:
@@ -172,7 +173,7 @@ class VoterChanges:
     def advance(self, now: float) -> None:
         if not self._engine.is_leader:
             if self._learner is not None:
-                self._drop_learner("we lead no more")
+                self._drop_learner("this node no longer leads")
         elif self.may_change_voters():
             self._propose_next(now)
 
@@ -187,7 +188,7 @@ class VoterChanges:
             self._learner = self._links.learner = None
             self._append_voters(current.with_voter(learner.voter))
         elif learner is not None and now - learner.asked_at > LEARNER_LAPSES_AFTER_S:
-            self._drop_learner("nobody asks for it any more")
+            self._drop_learner("the change is no longer requested")
 
     def _append_voters(self, voters: tuple[NodeAddress, ...]) -> None:
         assert self._electorate.node_id in {voter.node_id for voter in voters}, "a leader never removes itself"
@@ -206,7 +207,7 @@ class VoterChanges:
         self._learner = self._links.learner = None
         self._links.changed()
 
-    # What is told
+    # Reports
 
     def _finished(self) -> VoterProgress:
         return VoterProgress(done=True, state=f"the voters are {sorted(self._electorate.membership.current.ids)}")

@@ -1,6 +1,6 @@
 """The end of all writing after a write or flush that failed.
 
-Nothing is tried again: the kernel has thrown the dirty pages away, and a second flush would report success for data that is lost
+Nothing is tried again: the kernel has dropped the dirty pages, and a second flush would report success for lost data
 ("fsyncgate"). So the process must stop.
 """
 

@@ -1,9 +1,9 @@
 """Whether a connection may speak for the voter that its hello names.
 
-The one that dials knows whom it talks to by the configured address. The other one has only a claim, so it asks back: it connects
-to the configured address of the voter that the hello names, and only where that one confirms the token of the hello the
-connection becomes a link. Whoever cannot answer at a voter's address cannot speak for it, nor push its link aside. (A certificate
-proves the same, where there is TLS.)
+The side that dials knows the identity of the other side by the configured address. The other side has only a claim, so it asks
+back: it connects to the configured address of the voter that the hello names, and the connection becomes a link only if that
+voter confirms the token of the hello. A process that cannot answer at a voter's address cannot impersonate it, nor replace its
+link. (With TLS, a certificate proves the same.)
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from .network import RaftNetwork
 from .peer_addresses import PeerAddresses
 from .wire import NO_TOKEN, Hello, WireError
 
-# Of one voter at a time, also for strangers that have hung up: one that is off lets each wait for two seconds, and who names
-# it must not use up descriptors, nor hold up those who name another one.
+# For one voter at a time, also for connections that have closed: if the voter is down, each confirmation waits for two seconds,
+# and hellos in its name must not use up descriptors, nor delay those in the name of other voters.
 MAX_CONFIRMING = 16
 
 

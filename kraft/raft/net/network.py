@@ -28,7 +28,7 @@ class RaftNetwork(Protocol):
         tls: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
     ) -> None:
-        """Raises OSError where there is nobody."""
+        """Raises OSError if no process listens there."""
 
     async def listen(
         self,

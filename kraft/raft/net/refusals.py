@@ -1,4 +1,4 @@
-"""What the log says of connections that were refused."""
+"""Log messages about refused connections."""
 
 import logging
 from collections import OrderedDict
@@ -11,7 +11,7 @@ REFUSAL_REPEAT_S = 60.0
 
 
 class RefusalLog:
-    """Says once per address and minute that somebody was refused, for a bounded number of addresses."""
+    """Logs refused connections once per address and minute, for a bounded number of addresses."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -122,7 +122,7 @@ class RaftTransport:
         self._pinging = self._loop.create_task(self._ping())
 
     def set_peers(self, peers: dict[int, Address]) -> None:
-        """Keep links to these, at these addresses, and to nobody else."""
+        """Keep links to these peers, at these addresses, and to no others."""
         for peer_id in self._addresses.replace(peers):
             self._dialer.stop(peer_id)
             link = self._links.get(peer_id)

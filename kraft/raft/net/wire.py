@@ -18,7 +18,7 @@ PROTOCOL = "BNBQ"
 PROTOCOL_VERSION = 2
 # Two of the largest batches of entries (config.BATCH_BYTES plus one command) fit; more is a foreign protocol.
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-# Before its hello nobody has a right to our memory. HTTP, TLS and Kafka's frames all read as a far greater length.
+# Before its hello, a connection gets little memory. HTTP, TLS and Kafka's frames all appear as a far greater length.
 MAX_HELLO_BYTES = 64 * 1024
 _LENGTH_BYTES = 4
 _HELLO_FIELDS = 8
@@ -76,7 +76,7 @@ def split_frames(buffer: bytearray, max_frame_bytes: int) -> list[bytes]:
     while len(buffer) - position >= _LENGTH_BYTES:
         length = int.from_bytes(buffer[position : position + _LENGTH_BYTES], "big")
         if length > max_frame_bytes:
-            raise WireError(f"a frame of {length} bytes, allowed are {max_frame_bytes}")
+            raise WireError(f"a frame has {length} bytes; at most {max_frame_bytes} are allowed")
         end = position + _LENGTH_BYTES + length
         if end > len(buffer):
             break

@@ -76,7 +76,7 @@ def with_topic() -> dict[str, TopicImage]:
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
 @pytest.mark.parametrize("resource_type", [TOPIC_RESOURCE, BROKER_RESOURCE])
 def test_only_lists_can_be_added_to(operation: ConfigOperation, resource_type: int) -> None:
-    with pytest.raises(InvalidConfigError, match="scalar is no list"):
+    with pytest.raises(InvalidConfigError, match="scalar is not a list"):
         changed(change("scalar", "1", operation), resource_type=resource_type)
 
 

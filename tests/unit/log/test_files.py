@@ -102,7 +102,7 @@ def test_a_failed_flush_ends_reads_too(tmp_path, monkeypatch):
 
 
 def test_errors_name_path_and_cure(tmp_path):
-    with pytest.raises(StorageError, match=r"missing.*it is gone"):
+    with pytest.raises(StorageError, match=r"missing.*the file is missing"):
         FILES.read_bytes(str(tmp_path / "missing"))
     with pytest.raises(StorageError):
         FILES.open_append(str(tmp_path / "missing"), create=False)

@@ -57,5 +57,5 @@ def test_a_log_whose_refused_segment_cannot_be_removed_takes_no_more_writes() ->
     with pytest.raises(StorageError):
         log.roll(NOW_MS)
     disk.refuses_made = ""
-    with pytest.raises(StorageError, match="takes no more writes"):
+    with pytest.raises(StorageError, match="accepts no more writes"):
         append(log, b"c")

@@ -251,5 +251,5 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_bootstrap_addresses() -> None:
     assert parse_bootstrap("a,b:1,[::1]:2") == (("a", 9092), ("b", 1), ("::1", 2))
     for text in ("", ",", "a:b", "a:1:2", "a/b:1"):
-        with pytest.raises(ValueError, match=r"host:port|no address"):
+        with pytest.raises(ValueError, match=r"host:port|list of addresses"):
             parse_bootstrap(text)

@@ -1,9 +1,9 @@
-"""A cluster of broker processes on one machine: their folders, ports, start, supervision and end.
+"""A cluster of broker processes on one machine: folders, ports, start, supervision and stop.
 
 Layout of the folder: `<n>/server.properties`, `<n>/broker.log`, `<n>/broker.pid`, `<n>/data/` for node n, and `up.pid` of
-the process that watches over them. `<n>/decommissioned` says that node n left for good: `up` leaves it out.
-Nothing is ever restarted: who kills a broker on purpose wants to see what happens.
-This module imports only what it needs to start processes; the time until a cluster is ready begins here.
+the process that supervises the brokers. `<n>/decommissioned` says that node n has left permanently: `up` does not start it.
+A broker that ends is never restarted: a user who kills a broker wants to see what happens.
+This module imports only what it needs to start processes, because its imports delay the start of the cluster.
 """
 
 import os
@@ -20,26 +20,26 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Final, Protocol
 
-DECOMMISSIONED: Final = "decommissioned"  # beside the configuration of a broker that left for good
+DECOMMISSIONED: Final = "decommissioned"  # beside the configuration of a broker that has left permanently
 DEFAULT_FOLDER: Final = "barnabas-data"
-MAX_BROKERS: Final = 100  # of one machine; each is a process of tens of megabytes
+MAX_BROKERS: Final = 100  # on one machine; each is a process of tens of megabytes
 USUAL_VOTERS: Final = 3
 STOP_TIMEOUT_S: Final = 35.0  # a little more than controlled.shutdown.timeout.ms
-LAST_LINES: Final = 8  # of a log, shown when its broker dies
+LAST_LINES: Final = 8  # of the log of a broker that ended; shown to the user
 LAST_BYTES: Final = 16 * 1024
 POLL_INTERVAL_S: Final = 0.02
-# -P: a file of the user's folder must never stand in for a module of Python's.
+# -P: a file in the user's folder must never replace a module of Python.
 LAUNCHER: Final = (sys.executable, "-P", "-m", "barnabas", "broker", "start", "--config")
 _LOOPBACK: Final = "127.0.0.1"
 _FIRST_FREE_PORT: Final = 10_240  # above those of well-known services
-_USUAL_EPHEMERAL_PORT: Final = 32_768  # Linux's; where /proc does not tell
+_USUAL_EPHEMERAL_PORT: Final = 32_768  # the default of Linux, if /proc cannot be read
 LOG_LEVEL_VARIABLE: Final = "BARNABAS_LOG_LEVEL"
 _DATA_KEYS: Final = ("log.dirs", "log.dir", "metadata.log.dir")
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 class ClusterError(OSError):
-    """The cluster cannot be started or stopped; the message says why and what to do."""
+    """The cluster cannot be started or stopped; the message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +53,12 @@ class NodePorts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be started."""
+    """The cluster to start."""
 
     folder: Path
     broker_count: int
     base_port: int = 9092  # 0: ports that are free now
-    voter_count: int | None = None  # None: all up to three brokers, then three
+    voter_count: int | None = None  # None: all brokers, but at most three
     overrides: Mapping[str, str] = field(default_factory=dict)
     die_with_parent: bool = False
     launcher: tuple[str, ...] = LAUNCHER  # the path of the configuration is appended
@@ -66,7 +66,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """One process that was started here."""
+    """One broker process that this module started."""
 
     node_id: int
     folder: Path
@@ -75,7 +75,7 @@ class Broker:
 
 
 def start(plan: Plan) -> list[Broker]:
-    """Write the configurations and start all brokers at once. Raises ClusterError, and then none of them runs."""
+    """Write the configurations and start all brokers at once. If it raises ClusterError, no broker runs."""
     if not 1 <= plan.broker_count <= MAX_BROKERS:
         raise ClusterError(f"-n {plan.broker_count}: give 1 to {MAX_BROKERS} brokers")
     _refuse_running(plan.folder)
@@ -93,7 +93,7 @@ def start(plan: Plan) -> list[Broker]:
 
 
 def restart(broker: Broker, *, die_with_parent: bool = False) -> Broker:
-    """Start a broker again that has ended, with the configuration that it was started with."""
+    """Start a broker that has ended again, with the same configuration."""
     assert broker.process.poll() is not None, f"broker {broker.node_id} still runs"
     process = _launch(LAUNCHER, broker.folder, die_with_parent=die_with_parent)
     return replace(broker, process=process)
@@ -102,7 +102,8 @@ def restart(broker: Broker, *, die_with_parent: bool = False) -> Broker:
 def add(folder: Path, overrides: Mapping[str, str], launcher: tuple[str, ...] = LAUNCHER) -> Broker:
     """Start one more broker for the cluster that runs from this folder, configured as its first node. Raises ClusterError.
 
-    It is nobody's child: it lives on when its starter ends, and stops with the cluster (`stop_added`, `stop_folder`).
+    The broker is independent of its parent: it continues when the parent ends, and stops with the cluster (`stop_added`,
+    `stop_folder`).
     """
     if not any_runs(folder):
         raise ClusterError(f"no cluster runs from {folder}; start one with `barnabas up --dir {folder}`")
@@ -110,7 +111,7 @@ def add(folder: Path, overrides: Mapping[str, str], launcher: tuple[str, ...] = 
     model = next((node_id for node_id in known if not _has_left(folder, node_id)), known[0])
     node_id = max(known) + 1
     if node_id >= MAX_BROKERS:
-        raise ClusterError(f"{folder} holds {MAX_BROKERS} brokers, which is the limit on one machine")
+        raise ClusterError(f"{folder} holds {MAX_BROKERS} brokers already, the limit on one machine")
     values = _properties(folder / str(model))
     added = folder.absolute() / str(node_id)
     ports = _next_ports(values["listeners"], node_id - model)
@@ -130,14 +131,14 @@ def add(folder: Path, overrides: Mapping[str, str], launcher: tuple[str, ...] = 
 
 
 def discard(broker: Broker) -> None:
-    """Remove the folder of a broker that was added and did not come to hold data; else it would count as one of the cluster."""
+    """Remove the folder of an added broker that holds no data yet; otherwise it would count as a broker of the cluster."""
     assert broker.process.poll() is not None, f"broker {broker.node_id} still runs"
     values = _properties(broker.folder)
     places = [Path(place.strip()) for key in _DATA_KEYS for place in values.get(key, "").split(",") if place.strip()]
     with suppress(OSError):
         if any(place.is_dir() and any(place.iterdir()) for place in places):
             return
-        (broker.folder / "data").rmdir()  # before anything else: it fails where there is something inside
+        (broker.folder / "data").rmdir()  # first, because it fails if the folder is not empty
         for name in ("server.properties", "broker.log", "broker.pid"):
             (broker.folder / name).unlink(missing_ok=True)
         broker.folder.rmdir()
@@ -149,7 +150,7 @@ def _properties(folder: Path) -> dict[str, str]:
 
 
 def _next_ports(listeners: str, distance: int) -> NodePorts:
-    """By the rule of ports where they are free, else any."""
+    """The ports that follow the cluster's numbering if they are free, else any free ports."""
     base = int(listeners.rpartition(":")[2]) + 10 * distance
     try:
         for port in (base, base + 1, base + 2):
@@ -165,7 +166,7 @@ class HasFolder(Protocol):
 
 
 def stop_added(folder: Path, brokers: Sequence[HasFolder], timeout_s: float = STOP_TIMEOUT_S) -> None:
-    """Stop what was added to a cluster since it was started with these brokers, while those can still take over."""
+    """Stop the brokers that were added to a cluster after its start with `brokers`, while these can still take over."""
     own = {broker.folder / "broker.pid" for broker in brokers}
     added = _tell(path for path in folder.absolute().glob("*/broker.pid") if path not in own)
     deadline_s = time.monotonic() + timeout_s
@@ -174,7 +175,8 @@ def stop_added(folder: Path, brokers: Sequence[HasFolder], timeout_s: float = ST
 
 
 def stop(brokers: Sequence[Broker], timeout_s: float = STOP_TIMEOUT_S) -> None:
-    """Controlled shutdown of all; whoever has not ended in time is killed. So is what was started again by hand."""
+    """Controlled shutdown of all brokers, also of those that the user started again. Processes that do not end in time are
+    killed."""
     for broker in brokers:
         if broker.process.poll() is None:
             broker.process.terminate()
@@ -194,9 +196,9 @@ def stop(brokers: Sequence[Broker], timeout_s: float = STOP_TIMEOUT_S) -> None:
 
 
 def stop_folder(folder: Path, timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
-    """Stop whatever runs from this folder, whoever started it. Returns the process ids that were stopped."""
+    """Stop all processes that run from this folder, also those of other parents. Returns the ids of the stopped processes."""
     stopped: list[int] = []
-    # The watcher stops its brokers itself, in order; what it leaves behind is stopped after it.
+    # The supervisor stops its brokers itself, in order; then the remaining ones are stopped.
     for paths in ([folder / "up.pid"], folder.glob("*/broker.pid")):
         told = _tell(sorted(paths))
         deadline_s = time.monotonic() + timeout_s
@@ -207,20 +209,20 @@ def stop_folder(folder: Path, timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
 
 
 def any_runs(folder: Path) -> bool:
-    """Does a broker of this cluster run, whoever started it?"""
+    """Return whether a broker of this cluster runs, also if another process started it."""
     return any(read_pid_file(path) is not None for path in folder.glob("*/broker.pid"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """A process that was told to stop. It may remove its own pid file before it has ended."""
+    """A process that was asked to stop. It may remove its own pid file before it has ended."""
 
     pid: int
     started: str
 
 
 def _tell(pid_files: Iterable[Path]) -> dict[Path, _Process]:
-    """Ask the processes to stop. Files of those that have ended already are removed."""
+    """Ask the processes to stop. The pid files of processes that have ended already are removed."""
     told: dict[Path, _Process] = {}
     for path in pid_files:
         pid = read_pid_file(path)
@@ -255,16 +257,16 @@ def last_lines(broker: Broker) -> list[str]:
 
 
 def write_pid_file(path: Path, pid: int) -> None:
-    """Remember a process by its id and its start: ids are used again, pairs are not."""
+    """Record a process by its id and its start time: the system reuses ids, but not such pairs."""
     path.write_text(f"{pid} {_started(pid)}\n", encoding="utf-8")
 
 
 @contextmanager
 def own_pid_file(config: str | None, node_id: int) -> Iterator[Callable[[], None]]:
-    """While this process is a broker of a local cluster, `down` finds it, also where it was started by hand.
+    """While this process is a broker of a local cluster, `down` finds it, also if a user started it.
 
-    Its configuration is `<n>/server.properties` there. A file of another broker that runs is left alone: this one will fail.
-    Yields what remembers that the broker was decommissioned; to start it by hand takes that back.
+    The configuration of such a broker is `<n>/server.properties`. The pid file of another running broker stays unchanged: then
+    this broker will fail. Yields a function that marks the broker as decommissioned; starting it manually removes the mark.
     """
     folder = Path(config or "").absolute().parent
     path = folder / "broker.pid"
@@ -278,7 +280,7 @@ def own_pid_file(config: str | None, node_id: int) -> Iterator[Callable[[], None
             marker.touch()
 
     if read_pid_file(path) is None:
-        with suppress(OSError):  # a folder that is read-only is none of a local cluster
+        with suppress(OSError):  # a read-only folder does not belong to a local cluster
             marker.unlink(missing_ok=True)
             write_pid_file(path, os.getpid())
     try:
@@ -290,7 +292,7 @@ def own_pid_file(config: str | None, node_id: int) -> Iterator[Callable[[], None
 
 
 def read_pid_file(path: Path) -> int | None:
-    """The process id, if that very process still runs; None otherwise. Never the id of a stranger."""
+    """The process id, if the same process still runs; otherwise None. Never the id of an unrelated process."""
     try:
         pid_text, started = path.read_text(encoding="utf-8").split()
         pid = int(pid_text)
@@ -300,9 +302,9 @@ def read_pid_file(path: Path) -> int | None:
 
 
 def _started(pid: int) -> str:
-    """When the process started, in whatever unit the system counts; "-" where no such process runs."""
+    """The start time of the process, in the system's own unit; "-" if no such process runs."""
     try:
-        # The name may contain anything, so fields are counted from the last parenthesis: state is 3, starttime 22.
+        # The name may contain any character, so fields are counted from the last parenthesis: state is 3, starttime 22.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return "-" if fields[0] == "Z" else fields[19]
     except OSError:
@@ -322,7 +324,7 @@ def _refuse_running(folder: Path) -> None:
 
 
 def _known(folder: Path) -> list[int]:
-    """The nodes that have a folder, in order; those that were decommissioned, too."""
+    """The nodes that have a folder, in order, including decommissioned ones."""
     return sorted(int(path.parent.name) for path in folder.glob("[0-9]*/server.properties"))
 
 
@@ -331,13 +333,13 @@ def _has_left(folder: Path, node_id: int) -> bool:
 
 
 def _members(plan: Plan) -> list[int]:
-    """The lowest node ids but those of decommissioned brokers, which are never used again."""
+    """The lowest node ids. The ids of decommissioned brokers are never used again."""
     nodes = (node_id for node_id in count() if not _has_left(plan.folder, node_id))
     return list(islice(nodes, plan.broker_count))
 
 
 def _voter_count(plan: Plan) -> int:
-    """The voters of a cluster are fixed when it first starts, so a folder that has one keeps its number."""
+    """The number of voters. It is fixed at the first start, so an existing cluster keeps its number."""
     known = [node_id for node_id in _known(plan.folder) if not _has_left(plan.folder, node_id)]
     if known and len(known) > plan.broker_count:
         raise ClusterError(
@@ -378,8 +380,8 @@ def _ports(plan: Plan, node_count: int) -> list[NodePorts]:
 
 
 def _free_ports(broker_count: int) -> list[NodePorts]:
-    """Ports below those that the kernel gives to outgoing connections: one of these could take a broker's port while the
-    broker is down. All are held at the same time before any is let go, so that no two are equal."""
+    """Free ports below the range that the kernel uses for outgoing connections: such a connection could take a broker's port
+    while the broker is down. All ports are bound at the same time before any is released, so that they are distinct."""
     candidates = list(range(_FIRST_FREE_PORT, _first_ephemeral_port()))
     random.shuffle(candidates)
     numbers: list[int] = []
@@ -405,7 +407,7 @@ def _first_ephemeral_port() -> int:
 
 
 def _refuse_taken(port: int) -> None:
-    """Better one clear line here than the same failure in the log of a broker."""
+    """Fail with one clear message here, instead of in the log of a broker."""
     try:
         socket.create_server((_LOOPBACK, port)).close()
     except OSError as error:
@@ -446,7 +448,7 @@ def _launch(launcher: tuple[str, ...], folder: Path, *, die_with_parent: bool) -
             stdout=log,
             stderr=subprocess.STDOUT,
             env=_environment(),
-            start_new_session=True,  # Ctrl-C is for the parent, which then stops them in order
+            start_new_session=True,  # only the parent receives Ctrl-C, and then stops the brokers in order
             preexec_fn=_die_with_parent if die_with_parent and sys.platform == "linux" else None,
         )
     write_pid_file(folder / "broker.pid", process.pid)
@@ -454,14 +456,14 @@ def _launch(launcher: tuple[str, ...], folder: Path, *, die_with_parent: bool) -
 
 
 def _environment() -> dict[str, str]:
-    """Ours without configuration: BARNABAS_LOG_DIRS of the user's shell would put all brokers into one folder."""
+    """The environment of this process without configuration keys: BARNABAS_LOG_DIRS would put all brokers into one folder."""
     return {
         key: value for key, value in os.environ.items() if key == LOG_LEVEL_VARIABLE or not key.startswith("BARNABAS_")
     }
 
 
 def _die_with_parent() -> None:
-    """Runs in the child: where the parent is killed with -9, the kernel asks the child to stop."""
+    """Runs in the child: if the parent is killed with -9, the kernel sends SIGTERM to the child."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

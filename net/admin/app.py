@@ -1,6 +1,6 @@
-"""The HTTP server of the admin API: the one module that knows aiohttp. Import it after the broker serves its clients.
+"""The HTTP server of the admin API: the only module that uses aiohttp. Import it after the broker serves its clients.
 
-aiohttp takes a fifth of a second to import; no client needs to wait for that.
+Importing aiohttp takes 0.2 seconds; clients of the broker must not wait for that.
 """
 
 import asyncio
@@ -31,11 +31,15 @@ from .routes import clusters, configs, group_explain, group_seek, groups, metric
 log = logging.getLogger("barnabas.admin")
 http_log = logging.getLogger("barnabas.admin.http")  # aiohttp's
 
-MAX_BODY_BYTES: Final = 8 * 1024 * 1024  # a record in base64 and JSON, with room; brokers refuse larger batches anyway
-LONE_SURROGATE: Final = "\\ud"  # as JSON escapes it; together with its other half it is a character, and welcome
-SHUTDOWN_TIMEOUT_S: Final = 2.0  # calls in flight may end; a broker that stops waits no longer than this for them
-ACCEPTS_PER_TURN: Final = 16  # each takes a descriptor before it can be refused
-BACKLOG: Final = 128  # connections that wait for accept
+MAX_BODY_BYTES: Final = (
+    8 * 1024 * 1024
+)  # one record in base64 and JSON, with a margin; brokers refuse larger batches anyway
+LONE_SURROGATE: Final = (
+    "\\ud"  # the JSON escape of half a surrogate pair; a complete pair is a character and is accepted
+)
+SHUTDOWN_TIMEOUT_S: Final = 2.0  # a stopping broker waits at most this long for calls in flight
+ACCEPTS_PER_TURN: Final = 16  # each accepted connection takes a descriptor before it can be refused
+BACKLOG: Final = 128  # connections waiting for accept
 
 _BACKEND: Final = web.AppKey("backend", AdminBackend)
 _LAGS: Final = web.AppKey("lags", LagsOfGroups)
@@ -44,7 +48,7 @@ _CONNECTIONS: Final = web.AppKey("connections", AdminConnections)
 
 
 class _ClientErrors(logging.Filter):
-    """aiohttp logs a traceback for every request that is not HTTP: a stranger could fill the disk. The client is answered 400."""
+    """aiohttp logs a traceback for each request that is not HTTP: a client could fill the disk. The client receives 400."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -58,7 +62,7 @@ http_log.addFilter(_ClientErrors())
 
 
 async def _healthz(call: Call) -> Reply:
-    """The process lives and its loop turns: nothing more."""
+    """Confirm only that the process is alive and its event loop runs."""
     return Reply(body={"status": "ok", "node_id": call.backend.node_id})
 
 
@@ -82,8 +86,18 @@ ROUTES: Final[tuple[Route, ...]] = (
     *group_explain.ROUTES,
     *group_seek.ROUTES,
     *metrics.ROUTES,
-    Route(method="GET", path="/healthz", handler=_healthz, summary="Does the process live?"),
-    Route(method="GET", path="/readyz", handler=_readyz, summary="May clients be sent here? 503 and the reason if not"),
+    Route(
+        method="GET",
+        path="/healthz",
+        handler=_healthz,
+        summary="Liveness: the process is alive and its event loop runs",
+    ),
+    Route(
+        method="GET",
+        path="/readyz",
+        handler=_readyz,
+        summary="Readiness: the broker can serve clients; otherwise 503 with the reason",
+    ),
     Route(method="GET", path="/openapi.json", handler=_openapi, summary="This document"),
 )
 
@@ -99,7 +113,7 @@ def build_app(backend: AdminBackend, connections: AdminConnections | None = None
         answer = _adapter(route)
         app.router.add_route(route.method, route.path, answer)
         if route.method == "GET":
-            app.router.add_route("HEAD", route.path, answer)  # RFC 9110, 9.1: load balancers ask so.
+            app.router.add_route("HEAD", route.path, answer)  # RFC 9110, 9.1: load balancers use HEAD.
     return app
 
 
@@ -117,7 +131,7 @@ class AdminServer:
         self._sweeps = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     async def close(self) -> None:
-        """Stop listening, let calls in flight end for a moment."""
+        """Stop listening, and wait briefly for calls in flight."""
         self._sweeps.cancel()
         await self._runner.cleanup()
 
@@ -141,13 +155,13 @@ class _BoundedSite(web.BaseSite):
         self._server = await asyncio.get_running_loop().create_server(
             lambda: self._connections.accept(handlers()), sock=self._listening, backlog=ACCEPTS_PER_TURN
         )
-        self._listening.listen(BACKLOG)  # asyncio takes one number for both
+        self._listening.listen(BACKLOG)  # asyncio uses one number for both limits
 
 
 async def start_admin(
     backend: AdminBackend, listening: socket.socket, max_connections: int = MAX_CONNECTIONS
 ) -> AdminServer:
-    """Serve on a socket that listens already: its port was told to the cluster before this module was imported."""
+    """Serve on a listening socket: its port was registered with the cluster before this module was imported."""
     connections = AdminConnections(asyncio.get_running_loop().time, max_connections)
     runner = web.AppRunner(
         build_app(backend, connections),
@@ -165,9 +179,7 @@ async def start_admin(
 def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def answer(request: web.Request) -> web.Response:
         if request.query and route.method not in SAFE_METHODS:
-            raise bad_request(
-                f"{route.method} takes no parameters after `?`, but there is {next(iter(request.query))!r}"
-            )
+            raise bad_request(f"{route.method} takes no query parameters; remove {next(iter(request.query))!r}")
         call = Call(
             backend=request.app[_BACKEND],
             base=f"{request.scheme}://{request.host}",
@@ -200,14 +212,14 @@ async def _body(request: web.Request, route: Route) -> Json:
     try:
         text = await request.text()
         if LONE_SURROGATE in text.lower():
-            json.dumps(json.loads(text), ensure_ascii=False).encode()  # Raises where there is half a character.
+            json.dumps(json.loads(text), ensure_ascii=False).encode()  # Raises for half a surrogate pair.
         return check_body(route.body, json.loads(text, parse_constant=_refuse_constant))
     except (ValueError, RecursionError, LookupError) as error:  # LookupError: an unknown charset
-        raise bad_request(f"the body is not JSON: {error}") from None
+        raise bad_request(f"the body is not valid JSON: {error}") from None
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _response(reply: Reply) -> web.Response:
@@ -226,7 +238,7 @@ def _error(status: int, error_code: int, message: str) -> web.Response:
 async def _errors_as_json(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """The boundary: whatever goes wrong becomes one JSON object, and our own bugs one line of the log with the trace."""
+    """The error boundary: every error becomes one JSON object; internal errors are logged with a traceback."""
     try:
         check_host(request.path, request.headers.get("Host"), request.app[_BACKEND].host_names())
         check_origin(request.method, request.headers, request.scheme)
@@ -248,7 +260,7 @@ async def _errors_as_json(
 
 def _words(request: web.Request, error: web.HTTPException) -> str:
     if error.status == HTTPStatus.NOT_FOUND:
-        return f"there is no {request.path}; see /openapi.json for what there is"
+        return f"there is no {request.path}; /openapi.json lists all paths"
     if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return f"the body is larger than {MAX_BODY_BYTES} bytes"
     return f"{request.method} {request.path}: {error.reason}"

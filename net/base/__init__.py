@@ -1,1 +1,1 @@
-"""Limits, the clock, slices of the loop and threads of folders: what knows nothing of protocols."""
+"""Limits, the clock, slices of the loop and threads of folders: modules that do not depend on protocols."""

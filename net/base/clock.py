@@ -1,4 +1,4 @@
-"""The clock as a port: monotonic time for deadlines, wall time for timestamps. Simulation has both on virtual time."""
+"""The clock as a port: monotonic time for deadlines, wall time for timestamps. In simulation, both are virtual."""
 
 import asyncio
 import time
@@ -7,10 +7,10 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Monotonic; comparable only with itself."""
+        """Monotonic time; comparable only with other values of the same clock."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, as record timestamps have it. May jump."""
+        """Milliseconds since 1970, as in record timestamps. May jump."""
 
 
 class SystemClock:
@@ -29,7 +29,7 @@ class SystemClock:
 
 
 class SimulatedClock:
-    """Both times from the loop's virtual time. `skew_ms` makes one node's wall clock run ahead or behind."""
+    """Both times are derived from the loop's virtual time. `skew_ms` makes one node's wall clock run ahead or behind."""
 
     __slots__ = ("_epoch_ms", "_time", "skew_ms")
 

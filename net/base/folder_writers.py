@@ -1,8 +1,9 @@
-"""Work on data folders that waits for a disk: checkpoints, flushes of names, truncations. In threads, never on the broker's loop.
+"""Disk-bound work on data folders: checkpoints, flushes of directories, truncations. It runs in threads, never on the broker's
+loop.
 
-Each folder has one thread at a time, and what is asked meanwhile waits its turn; work of a kind that waits already is replaced
-by the newer one. So a disk that hangs keeps one thread and a handful of callables (one more for each log that is truncated),
-however long it hangs, and the other folders go on.
+Each folder has at most one thread. Work that arrives while the thread is busy waits; newer work of the same kind replaces waiting
+work. Therefore, a disk that hangs occupies one thread and a few callables (one more for each log that is truncated), however
+long it hangs, and the other folders are not affected.
 """
 
 import asyncio
@@ -15,10 +16,11 @@ from barnabas.log.vocabulary.errors import StorageError
 
 logger = logging.getLogger("barnabas.log")
 
-MAX_THREADS: Final = 16  # more folders than that are served in turns
-# Of one piece of work, or of one group of flushes (`flusher`). Then the folder hands over what it leads: somebody may wait for an
-# acknowledgement, and others could give it sooner. With a look every 250 ms, a report and an election that is within the 10 s in
-# which acks=all shall go on. The longest work, a checkpoint, is seven flushes: a disk of a second each is slow, and not given up.
+MAX_THREADS: Final = 16  # if there are more folders, they take turns
+# Limit of one piece of work, or of one group of flushes (`flusher`). Beyond it, the folder hands over its leaderships: producers
+# may wait for an acknowledgement that other brokers could give sooner. Together with the check every 250 ms, a report and an
+# election, this stays within the 10 s in which acks=all must continue. The longest work, a checkpoint, is seven flushes: a disk
+# that takes a second for each is slow, but its folder keeps its leaderships.
 HANGS_AFTER_MS: Final = 7_000
 
 Work = Callable[[], None]
@@ -35,19 +37,19 @@ class _Asked:
 
 
 class FolderWriters:
-    """Belongs to the broker's loop. `refused` is told there of every StorageError, with the folder."""
+    """Belongs to the broker's loop. It calls `refused` there for every StorageError, with the folder."""
 
     def __init__(self, *, refused: Refused, fatal: Callable[[str], None]) -> None:
         self._refused = refused
         self._fatal = fatal
         self._waiting: dict[str, dict[str, _Asked]] = {}  # by folder and kind: at most one of a kind
         self._busy: dict[str, asyncio.Task[None]] = {}
-        self._since_s: dict[str, float] = {}  # when the thread of a folder began what it is doing
+        self._since_s: dict[str, float] = {}  # when the thread of a folder began its current work
         self._is_closed = False
         self._threads = ThreadPoolExecutor(max_workers=MAX_THREADS, thread_name_prefix="folder-writer")
 
     def ask(self, path: str, kind: str, work: Work, *, refused: Refused | None = None) -> "asyncio.Future[None]":
-        """Do it in the folder's thread; the future ends when it is over, well or not."""
+        """Do the work in the folder's thread; the future ends when the work has ended, also after a failure."""
         loop = asyncio.get_running_loop()
         if self._is_closed:
             return ended_future()
@@ -62,11 +64,11 @@ class FolderWriters:
         return done
 
     def is_waiting(self, path: str, kind: str) -> bool:
-        """Was it asked, and has it not begun yet?"""
+        """Return whether work of this kind was requested and has not begun yet."""
         return kind in self._waiting.get(path, ())
 
     def hanging(self) -> Iterator[str]:
-        """The folders whose thread does not come back."""
+        """The folders whose thread has been busy for longer than the limit."""
         oldest_s = asyncio.get_running_loop().time() - HANGS_AFTER_MS / 1000
         return (path for path, since_s in self._since_s.items() if since_s <= oldest_s)
 
@@ -94,7 +96,7 @@ class FolderWriters:
             self._fatal(f"{task.get_name()} failed: {task.exception()!r}")
 
     async def close(self) -> None:
-        """Wait for what is under way, and drop what waits: closing the logs writes all of it anyway. Nothing is taken later."""
+        """Wait for running work, and drop waiting work: closing the logs writes all of it anyway. Later work is not accepted."""
         self._is_closed = True
         for waiting in self._waiting.values():
             for asked in waiting.values():
@@ -114,7 +116,7 @@ def ended_future() -> "asyncio.Future[None]":
 
 
 async def _to_its_end(work: "asyncio.Future[None]") -> None:
-    """Whoever cancels this closes the logs next, which no thread may be working on then."""
+    """Wait for the thread even if this is cancelled: the canceller closes the logs next, and no thread may use them then."""
     try:
         await asyncio.shield(work)
     except asyncio.CancelledError:

@@ -1,28 +1,25 @@
-"""Text of strangers (client ids, group ids, topics, hosts) as a log or a terminal may show it. Pure.
+"""Escapes untrusted text (client ids, group ids, topics, hosts) for logs and terminals. Pure.
 
-A newline in a client id would forge a line of the log, an escape sequence would command the terminal of whoever reads it, and
-characters that change the direction of writing would hide what stands there. They are shown as Python writes them: `\\n`,
-`\\x1b`, `\\u202e`.
+A newline in a client id would forge a line of the log, an escape sequence would control the reader's terminal, and characters
+that change the direction of writing would hide text. They are shown as Python escapes: `\\n`, `\\x1b`, `\\u202e`.
 """
 
 import logging
 from types import TracebackType
 from typing import Final
 
-INDENT: Final = (
-    "    "  # before each line of a traceback: no line that begins in column 1 comes from anywhere but the log
-)
+INDENT: Final = "    "  # before each line of a traceback, so that only log messages begin in column 1
 
 
 def printable(text: str) -> str:
-    """`text` in one line without anything that a terminal obeys."""
+    """`text` in one line, without control characters."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 class PrintableFormatter(logging.Formatter):
-    """One line for each message, whatever its arguments hold; tracebacks follow, indented."""
+    """One line for each message, whatever its arguments contain; an indented traceback may follow."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(super().formatMessage(record))

@@ -1,22 +1,22 @@
-"""The rules by which requests are repeated, for the SDK and for a broker that asks its controller: how long to wait, and what
-a refusal means when an earlier copy may have been carried out. Pure: the randomness comes in as a function."""
+"""The rules for retrying requests, for the SDK and for a broker that asks its controller: how long to wait, and what a refusal
+means if an earlier copy of the request may have been executed. Pure: the randomness is passed in as a function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from barnabas.log.vocabulary.errors import BarnabasError, NetworkError, RequestTimedOutError
 
-JITTER = 0.2  # As in Kafka: a fleet of clients that lost one broker must not come back in step.
-_MAX_DOUBLINGS = 30  # Beyond it the cap has long been reached; keeps the power of two small.
+JITTER = 0.2  # As in Kafka: many clients that lost one broker must not reconnect at the same moment.
+_MAX_DOUBLINGS = 30  # At this count the cap has long been reached; keeps the power of two small.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Doubles from `first_ms` to at most `max_ms`, give or take the jitter."""
+    """Doubles from `first_ms` to at most `max_ms`, plus or minus the jitter."""
 
     first_ms: float
     max_ms: float
-    jitter: float = JITTER  # the share of a wait by which it may be shorter or longer
+    jitter: float = JITTER  # the fraction by which a wait may be shorter or longer
 
     def delay_ms(self, failures: int, random: Callable[[], float]) -> float:
         """The wait after the given number of failures in a row (1 or more). `random` gives [0, 1)."""
@@ -35,7 +35,7 @@ class Copies:
     """The copies of one change that have been sent so far."""
 
     def __init__(self, *more_unknown: type[BarnabasError]) -> None:
-        """`more_unknown`: further errors after which the change may have been made."""
+        """`more_unknown`: further errors after which the outcome of the change is unknown."""
         self._unknown: tuple[type[BarnabasError], ...] = (*OUTCOME_UNKNOWN, *more_unknown)
         self._may_be_done = False
 
@@ -45,5 +45,5 @@ class Copies:
             self._may_be_done = True
 
     def is_done(self, refusal: BarnabasError, done_already: tuple[type[BarnabasError], ...]) -> bool:
-        """Whether "it is so already", said to the last copy, means that an earlier one has succeeded."""
+        """Whether a refusal of the last copy ("already done") means that an earlier copy has succeeded."""
         return self._may_be_done and isinstance(refusal, done_already)

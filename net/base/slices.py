@@ -1,4 +1,4 @@
-"""Long work and crowds of requests on the broker's loop, a slice at a time: between two slices the loop serves heartbeats,
+"""Runs long work and large numbers of requests on the broker's loop in slices: between two slices, the loop serves heartbeats,
 clients and followers.
 """
 
@@ -10,15 +10,15 @@ from typing import Final, TypeVar
 
 logger = logging.getLogger("barnabas.broker")
 
-SLICE_MS: Final = 10  # what one slice may take: far less than a heartbeat, far more than a pass of the loop costs
-SLICE_STEPS: Final = 32  # and no more than so many steps, where time stands still (simulation) or is too coarse
+SLICE_MS: Final = 10  # limit of one slice: far less than a heartbeat interval, far more than a pass of the loop costs
+SLICE_STEPS: Final = 32  # limit of one slice where time does not advance (simulation) or is too coarse
 
 T = TypeVar("T")
 Steps = Iterator["asyncio.Future[None] | None"]
 
 
 class Slice:
-    """Counts what has been done since the loop turned."""
+    """Measures the work since the last pass of the loop."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -29,13 +29,13 @@ class Slice:
         self._until_ms = self._now_ms() + SLICE_MS
 
     def is_over(self) -> bool:
-        """After a step: is it time to let the loop turn?"""
+        """Called after a step: return whether the loop must run now."""
         self._steps += 1
         return self._steps >= SLICE_STEPS or self._now_ms() >= self._until_ms
 
 
 async def in_slices(steps: Iterable[object], now_ms: Callable[[], int]) -> None:
-    """Take every step; the loop turns after each slice."""
+    """Take every step; the loop runs after each slice."""
     part = Slice(now_ms)
     for _ in steps:
         if part.is_over():
@@ -44,14 +44,14 @@ async def in_slices(steps: Iterable[object], now_ms: Callable[[], int]) -> None:
 
 
 class SharedSlice:
-    """A slice of several coroutines together: however many take steps, the loop turns after one slice of them."""
+    """A slice that several coroutines share: however many of them take steps, the loop runs after each shared slice."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._part = Slice(now_ms)
-        self._turned: asyncio.Event | None = None  # while the loop is to turn
+        self._turned: asyncio.Event | None = None  # set while the coroutines wait for the next pass of the loop
 
     async def step(self) -> None:
-        """After a step."""
+        """Called after a step; waits for the loop if the slice is over."""
         if not self._part.is_over():
             return
         if self._turned is not None:
@@ -67,7 +67,7 @@ class SharedSlice:
 
 
 async def sliced(items: Iterable[T], now_ms: Callable[[], int]) -> AsyncIterator[T]:
-    """`async for` over items that are worked on here: the loop turns after each slice."""
+    """`async for` over items that the caller processes: the loop runs after each slice."""
     part = Slice(now_ms)
     for item in items:
         yield item
@@ -77,15 +77,15 @@ async def sliced(items: Iterable[T], now_ms: Callable[[], int]) -> AsyncIterator
 
 
 class SlicedQueue:
-    """Pieces of work, strictly one after the other; each is a series of steps, after which the loop may turn.
+    """Pieces of work, strictly one after the other; each is a series of steps, and the loop may run after each step.
 
-    What fits into the first slice is done before `add` returns. A step that yields a future is followed by the next one when
-    that is done.
+    The steps that fit into the first slice are taken before `add` returns. If a step yields a future, the next step follows when
+    the future is done.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._slice = Slice(now_ms)
-        self._pieces: deque[Steps] = deque()  # as many as are published while one is worked on
+        self._pieces: deque[Steps] = deque()  # as many as are published while one is processed
         self._is_going = False
 
     @property
@@ -93,13 +93,13 @@ class SlicedQueue:
         return not self._pieces
 
     def add(self, piece: Steps) -> None:
-        """Raises what its steps raise, where they are taken at once; later such an error goes to the loop's handler."""
+        """Raises the errors of the steps that are taken at once; errors of later steps go to the loop's exception handler."""
         self._pieces.append(piece)
         if not self._is_going:
             self._go_on()
 
     def clear(self) -> None:
-        """Take no further step of what is here."""
+        """Drop all remaining steps."""
         self._pieces.clear()
 
     def _go_on(self) -> None:
@@ -130,16 +130,16 @@ class SlicedQueue:
 
 
 class SlicedCalls:
-    """Calls in the order of their arrival; each pass of the loop makes as many as fit into a slice.
+    """Makes calls in the order of their arrival; each pass of the loop makes as many as fit into a slice.
 
-    What arrives while there is time left in the pass is called before `add` returns. A call handles its own errors.
+    If the pass has time left, the call is made before `add` returns. A call handles its own errors.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._slice = Slice(now_ms)
-        self._calls: deque[Callable[[], None]] = deque()  # bounded by who adds to it
-        self._is_turning = False  # `_turned` comes in the next pass
-        self._is_over = False  # the slice of this pass
+        self._calls: deque[Callable[[], None]] = deque()  # bounded by the caller of `add`
+        self._is_turning = False  # `_turned` is scheduled for the next pass
+        self._is_over = False  # the slice of this pass has ended
 
     def __len__(self) -> int:
         """Calls that wait for a later pass."""

@@ -1,1 +1,1 @@
-"""The composition root and the process of a broker."""
+"""The composition root of a broker, and its process."""

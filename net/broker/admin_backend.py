@@ -1,4 +1,4 @@
-"""The admin API's port onto this broker: its metadata and metrics, and an admin client that needs no network to reach it."""
+"""The admin API's port to this broker: its metadata and metrics, and an admin client that reaches it without a network."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,7 +13,7 @@ from .broker import Broker
 from .in_process import HERE, InProcessConnection, InProcessPool
 from .metrics import samples
 
-CALL_TIMEOUT_MS: Final = 30_000  # of a call with its retries, as long as a broker looks for the controller
+CALL_TIMEOUT_MS: Final = 30_000  # of a call including retries; a broker searches for the controller for the same time
 CLIENT_ID: Final = "admin-api"
 
 
@@ -42,9 +42,9 @@ class BrokerBackend:
         if broker.metadata.leadership.leader_id is None:
             return False, "the quorum has no leader"
         if not broker.lifecycle.unfenced.is_set():
-            return False, "the broker is not registered yet, or fenced by the controller"
+            return False, "the broker is not registered yet, or the controller has fenced it"
         offline = broker.logs.offline_folders
-        # Clients find their leaders by the metadata: a broker with a bad folder serves the rest, and says so.
+        # Clients find their leaders in the metadata: a broker with a failed folder serves the others, and reports the folder.
         return True, "serving" if not offline else f"serving without the data folders {', '.join(offline)}"
 
     def metrics(self) -> Sequence[Sample]:

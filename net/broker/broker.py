@@ -1,8 +1,8 @@
-"""One broker, put together: the composition root. Every port is handed in, so that simulation builds the very same broker.
+"""The composition root of a broker. Every port is passed in, so that simulation builds the same broker.
 
-Order of a start: lock and load the logs, bind the listeners (addresses are known from here on), join the metadata, register,
-be unfenced. Order of a stop: ask to move leaderships away, stop taking requests, give up roles, leave the quorum, close the
-logs. Nothing here decides anything.
+Order of a start: lock and load the logs, bind the listeners (then the addresses are known), join the metadata, register, become
+unfenced. Order of a stop: ask the controller to move leaderships away, stop accepting requests, give up roles, leave the quorum,
+close the logs. This module makes no decisions.
 """
 
 import asyncio
@@ -62,14 +62,14 @@ from .effects import BrokerEffects
 logger = logging.getLogger("barnabas.broker")
 
 HAND_OVER_POLL_MS = 100
-QUORUM_GONE_ELECTIONS = 2  # without a leader for so many: the other voters have stopped too, and nobody will answer
+QUORUM_GONE_ELECTIONS = 2  # elections without a leader: then the other voters have stopped, too, and will not answer
 PRODUCER_IDS_TIMEOUT_MS = 10_000  # well below the request timeout of a client that waits for an id
-EXPIRY_INTERVAL_MS = 50  # how late a parked request may be answered after its time is over
+EXPIRY_INTERVAL_MS = 50  # maximum delay of the answer to a parked request that has timed out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """The outside world of a broker. `fatal` ends the process: going on could break a promise."""
+    """The outside world of a broker. `fatal` ends the process, because continuing could violate a guarantee."""
 
     network: Network
     files: Files
@@ -79,13 +79,13 @@ class Ports:
     fatal: Callable[[str], None]
     incarnation: str
     max_client_descriptor: int = (
-        UNLIMITED_DESCRIPTORS  # The sockets of ordinary clients have lower numbers; of simulated ones, none.
+        UNLIMITED_DESCRIPTORS  # The sockets of ordinary clients have lower numbers; simulated sockets have none.
     )
-    max_strangers: int = MAX_STRANGERS  # of the quorum's port, before it is known who they are
+    max_strangers: int = MAX_STRANGERS  # unidentified connections to the quorum's port
 
 
 class Broker:
-    """Built by a process or by the simulation; `start`, then `stop`."""
+    """Built by a process or by the simulation. Call `start`, then `stop`."""
 
     def __init__(self, config: BrokerConfig, ports: Ports) -> None:
         self.config = config
@@ -114,7 +114,7 @@ class Broker:
     async def start(self) -> None:
         """Raises StorageError, OSError (a port), InconsistentClusterIdError; on success requests are served.
 
-        When it fails, whatever had been started is closed again, and the data folders are unlocked.
+        If it fails, all started parts are closed again, and the data folders are unlocked.
         """
         try:
             self._build()
@@ -146,7 +146,7 @@ class Broker:
         return self.config.metadata_folder() if is_voter else None
 
     def _check_journal_folder(self) -> None:
-        """Before anything else is made there: the quorum must never begin anew because its disk is not there."""
+        """Check before creating any file: the quorum must never start with an empty journal because its disk is missing."""
         for path, folder in self.logs.offline_folders.items():
             if f"{self._journal_folder}/".startswith(f"{path}/"):
                 raise StorageError(f"the data folder with the quorum's journal cannot be used: {folder.cause}")
@@ -299,7 +299,7 @@ class Broker:
     def _build_fetchers(self) -> ReplicaFetcherManager:
         self.fetch_pool = RpcPool(
             self.ports.network, client_id=f"replica-{self.node_id}", random=self.ports.rng
-        )  # apart from requests to the controller, which must not queue behind megabytes of records
+        )  # separate from requests to the controller, which must not queue behind megabytes of records
         return ReplicaFetcherManager(
             identity=self,
             settings=fetch_settings(self.config),
@@ -312,7 +312,7 @@ class Broker:
 
     @property
     def broker_epoch(self) -> int:
-        """Of this incarnation's registration; -1 before it."""
+        """The epoch of this incarnation's registration; -1 before it."""
         return self.lifecycle.broker_epoch
 
     async def _listen(self) -> None:
@@ -373,7 +373,7 @@ class Broker:
         self.log_service.loss_was_told()
 
     def advertised(self) -> tuple[Endpoint, ...]:
-        """Where others reach this broker: what is advertised, else where it really listens."""
+        """The addresses at which others reach this broker: the advertised ones, else those on which it listens."""
         advertised = {item.name: item for item in self.config.advertised_listeners}
         endpoints = []
         for name, (host, port) in self.addresses.items():
@@ -385,7 +385,7 @@ class Broker:
         return tuple(endpoints)
 
     def quorum_address(self) -> tuple[str, int]:
-        """Where this broker listens if it is added to the voters: by the rule of ports, beside the port for brokers."""
+        """The address on which this broker listens if it becomes a voter: the port after the port for brokers."""
         configured = self.config.quorum_listener
         if configured is not None:
             return configured.host, configured.port
@@ -429,14 +429,14 @@ class Broker:
         self._tasks.append(asyncio.ensure_future(self._guarded(work)))
 
     async def _guarded(self, work: Awaitable[None]) -> None:
-        """A background task that ends by a bug would leave a broker that looks alive: stop it instead."""
+        """Stop the broker if a background task fails: without the task, the broker would only look alive."""
         try:
             await work
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            logger.exception("background work failed")
-            self.ports.fatal(f"background work failed: {error!r}")
+            logger.exception("a background task failed")
+            self.ports.fatal(f"a background task failed: {error!r}")
 
     async def _expire_requests(self) -> None:
         while True:
@@ -453,11 +453,11 @@ class Broker:
 
     @property
     def is_ready(self) -> bool:
-        """Registered, unfenced, and with a leader to ask."""
+        """Return whether this broker is registered and unfenced, and the quorum has a leader."""
         return self.lifecycle.unfenced.is_set() and self.metadata.leadership.leader_id is not None
 
     async def _handed_over(self) -> bool:
-        """Wait until the controller has moved our leaderships away; not for a quorum that has stopped before us."""
+        """Wait until the controller has moved this broker's leaderships away, unless the quorum has stopped before."""
         deadline_ms = self.ports.clock.now_ms() + self.config.controlled_shutdown_timeout_ms
         quorum_gone_ms = QUORUM_GONE_ELECTIONS * self.config.controller_quorum_election_timeout_ms
         leaderless_since_ms: int | None = None
@@ -478,22 +478,23 @@ class Broker:
         return True
 
     async def stop(self, *, controlled: bool = True) -> None:
-        """Leave the cluster in good order; bounded by `controlled.shutdown.timeout.ms`. Only after a `start` that succeeded."""
+        """Leave the cluster with a controlled shutdown, within `controlled.shutdown.timeout.ms`. Call it only after a successful
+        `start`."""
         if controlled and self.config.controlled_shutdown_enable and self.lifecycle.unfenced.is_set():
             self.lifecycle.begin_controlled_shutdown()
             if not await self._handed_over():
-                logger.warning("node=%d stops with leaderships that nobody could take over", self.node_id)
+                logger.warning("node=%d stops with leaderships that no other broker could take over", self.node_id)
         await self._close()
         logger.info("stopped node=%d", self.node_id)
 
     async def _close(self) -> None:
-        """End whatever has been started, in the order in which nothing misses what is gone already."""
+        """Close all started parts, each before the parts that it uses."""
         await asyncio.gather(*(server.close() for server in self.servers.values()))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.replication.stop()  # before the fetchers: metadata goes on coming, and would begin new ones
-        await self.log_service.writers.close()  # also where the start failed before upkeep ran
+        self.replication.stop()  # before the fetchers: metadata still arrives, and would start new fetchers
+        await self.log_service.writers.close()  # also if the start failed before the upkeep of the logs ran
         await self.liveness.close()
         await self.fetchers.close()
         await self.flusher.close()

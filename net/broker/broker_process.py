@@ -1,6 +1,6 @@
 """One broker as a process: logging, signals, the admin API, `endpoints.json`, exit codes. The broker itself is `broker`.
 
-Whatever a broker does not need to serve is imported after it serves: a cluster shall be up in less than a second.
+Modules that a broker does not need for serving are imported later: a cluster must start in less than a second.
 """
 
 import asyncio
@@ -39,20 +39,21 @@ logger = logging.getLogger("barnabas.broker")
 
 EXIT_OK = 0
 EXIT_FAILED = 1
-FATAL_EXIT_CODE = 70  # EX_SOFTWARE: what is in memory cannot be trusted, only what is on disk
-# The cyclic collector doubles the cost of decoding at its default thresholds (hot path study); young garbage here is not
-# cyclic, so it may gather for longer.
+FATAL_EXIT_CODE = 70  # EX_SOFTWARE: the state in memory cannot be trusted, only that on disk
+# At its default thresholds, the cyclic collector doubles the cost of decoding (hot path study). Young garbage of a broker is not
+# cyclic, so collections may be rarer.
 GC_THRESHOLDS = (50_000, 20, 100)
 
 
 def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None) -> int:
-    """Run a broker until SIGTERM or SIGINT; the exit code is the return value. It is told where the broker left for good."""
+    """Run a broker until SIGTERM or SIGINT, and return the exit code. `decommissioned` is called if the broker has left the
+    cluster permanently."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=os.environ.get("BARNABAS_LOG_LEVEL", "INFO"), handlers=[handler])
     return_freed_memory()
     try:
-        if needs_name(config):  # may ask a name server, so only where somebody needs the answer
+        if needs_name(config):  # may ask a name server, so only if the name is needed
             config = advertise_name(config, socket.getfqdn())
         return asyncio.run(_serve(config, decommissioned))
     except (BarnabasError, OSError) as error:
@@ -88,7 +89,7 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> in
     background: list[asyncio.Task[None]] = []
     starting = asyncio.ensure_future(_started(broker))
     if not await _ended_before(starting, stop):
-        logger.info("stopped node=%d before it had started", broker.node_id)
+        logger.info("stopped node=%d before the start was complete", broker.node_id)
         return EXIT_OK
     listening = starting.result()
     try:
@@ -113,7 +114,8 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> in
 
 
 async def _ended_before(starting: "asyncio.Future[socket.socket | None]", stop: asyncio.Event) -> bool:
-    """Wait for the start, unless somebody wants the stop first: recovery of a large disk may take minutes."""
+    """Wait for the start, unless a stop is requested first: recovery of a large disk may take minutes. Return whether the start
+    has ended."""
     stopping = asyncio.ensure_future(stop.wait())
     waited: tuple[asyncio.Future[Any], ...] = (starting, stopping)
     await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -126,13 +128,13 @@ async def _ended_before(starting: "asyncio.Future[socket.socket | None]", stop: 
 
 
 async def _started(broker: Broker) -> socket.socket | None:
-    """Start the broker; the socket of the admin API, if it has one. A start that fails leaves nothing behind."""
+    """Start the broker and return the socket of the admin API, if it has one. A failed start closes everything again."""
     listening: socket.socket | None = None
     try:
         listening = _take_admin_port(broker)
         await broker.start()
     except BaseException:
-        broker.logs.close()  # also when it was never started
+        broker.logs.close()  # also if it was never started
         if listening is not None:
             listening.close()
         raise
@@ -140,7 +142,7 @@ async def _started(broker: Broker) -> socket.socket | None:
 
 
 def _take_admin_port(broker: Broker) -> socket.socket | None:
-    """Bind the port of the admin API now, because the cluster is told of it; whoever connects waits until it is served."""
+    """Bind the port of the admin API now, because the broker registers with it; clients that connect wait until it is served."""
     address = broker.config.admin_address()
     if address is None:
         return None
@@ -152,9 +154,9 @@ def _take_admin_port(broker: Broker) -> socket.socket | None:
 
 
 async def _serve_admin(broker: Broker, listening: socket.socket) -> None:
-    """Serve the admin API from the first connection on: who never asks never pays for aiohttp (0.2 s and 15 MB).
+    """Start the admin API at the first connection: unused, it does not cost the import of aiohttp (0.2 s and 15 MB).
 
-    It is imported in a thread, because by then the broker serves its clients and shall go on doing so.
+    The import runs in a thread, so that the broker continues to serve its clients.
     """
     loop = asyncio.get_running_loop()
     asked: asyncio.Future[None] = loop.create_future()
@@ -164,7 +166,7 @@ async def _serve_admin(broker: Broker, listening: socket.socket) -> None:
     finally:
         loop.remove_reader(listening)
     app = await loop.run_in_executor(None, importlib.import_module, "barnabas.net.admin.app")
-    from .admin_backend import BrokerBackend  # It needs the client, which the app has imported by now.
+    from .admin_backend import BrokerBackend  # It needs the client, which the app has imported already.
 
     backend = BrokerBackend(broker, own_names(broker.config, socket.gethostname()))
     server: AdminServer = await app.start_admin(backend, listening, broker.ports.max_strangers)
@@ -175,8 +177,8 @@ async def _serve_admin(broker: Broker, listening: socket.socket) -> None:
 
 
 async def _look_where_clients_are_sent(broker: Broker) -> None:
-    """A wrong advertised address would show only in clients that hang. From here it may look worse than it is (a NAT that does
-    not lead back), so it is a warning."""
+    """Connect to each advertised address: a wrong one would otherwise show only in clients that hang. The check may fail for a
+    correct address (behind a NAT without loopback), so it only logs a warning."""
     for endpoint in broker.advertised():
         if (endpoint.host, endpoint.port) == broker.addresses[endpoint.listener]:
             continue
@@ -208,19 +210,19 @@ def _write_endpoints(broker: Broker) -> None:
 
 
 def _halt(reason: str) -> None:
-    """Stop at once, without flushing what may be wrong. Everything acknowledged is elsewhere or on disk."""
+    """Stop at once, without flushing state that may be wrong. All acknowledged records are on other brokers or on disk."""
     logger.critical("this broker stops: %s", reason)
     logging.shutdown()
     os._exit(FATAL_EXIT_CODE)
 
 
 def describe_start_failure(error: Exception, config: BrokerConfig) -> str:
-    """Cause and cure in one line."""
+    """The cause and the solution in one line."""
     if isinstance(error, BarnabasError):
         return error.message
     listeners = ", ".join(str(listener) for listener in config.client_listeners())
     return (
-        f"cannot listen ({listeners}; quorum and admin ports beside them): {error}. "
-        "Is another broker running there? Stop it, or set other ports with listeners, controller.quorum.voters and "
+        f"cannot listen ({listeners}, and the ports of the quorum and the admin API): {error}. "
+        "Is another broker running on this port? Stop it, or set other ports with listeners, controller.quorum.voters and "
         "admin.listener"
     )

@@ -1,4 +1,4 @@
-"""A broker's configuration as the settings of the pure cores: the one place where Kafka's keys meet their fields."""
+"""Converts a broker's configuration to the settings of the pure cores: the only mapping of Kafka's keys to their fields."""
 
 from collections.abc import Mapping
 
@@ -61,7 +61,7 @@ MAX_IDLE_WAIT_MS = 2_000
 def fetch_settings(config: BrokerConfig) -> FetchSettings:
     return FetchSettings(
         max_wait_ms=config.replica_fetch_wait_max_ms,
-        # A follower that is to be in the ISR must be heard of some times within the lag that it may have.
+        # A follower in the ISR must fetch several times within the maximum lag.
         max_idle_wait_ms=min(
             MAX_IDLE_WAIT_MS, config.replica_lag_time_max_ms // 4, config.replica_socket_timeout_ms // 2
         ),
@@ -85,17 +85,17 @@ def server_limits(config: BrokerConfig, *, max_descriptor: int = UNLIMITED_DESCR
 
 
 def loop_limit_ms(config: BrokerConfig) -> int:
-    """How long the loop of a voter may stand still before its quorum must not lead: two thirds of the session. A controller
-    that served nobody for a whole session would fence every broker; the stalls of a healthy loop are far shorter."""
+    """For how long the loop of a voter may be blocked before the voter must not lead the quorum: two thirds of the session. A
+    controller that takes no heartbeats for a whole session would fence every broker; a healthy loop blocks far shorter."""
     return config.broker_session_timeout_ms * 2 // 3
 
 
 def config_rules(config: BrokerConfig) -> ConfigRules:
-    """What the controller asks before it takes a configuration; `config` is of the node that it runs on."""
+    """The rules by which the controller checks a configuration; `config` is that of the controller's own node."""
     defaults = config.topic_defaults()
 
     def check_together(values: Mapping[str, str]) -> object:
-        """An older version may have let in a key that is not known any more."""
+        """An older version may have accepted a key that is no longer known."""
         return LogConfig.from_map({**defaults, **{key: values[key] for key in values if key in TOPIC_KEYS}})
 
     def default_list(key: str) -> str | None:

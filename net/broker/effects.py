@@ -1,7 +1,7 @@
-"""Where effects go in a broker: each to the part that performs it.
+"""Passes each effect to the part of the broker that performs it.
 
-The parts depend on each other in circles. `BrokerEffects` stands for all of them while they are built: it is made first, and gets
-the parts when all are built. Nothing is performed before the broker starts.
+The parts depend on each other in cycles. `BrokerEffects` represents all of them during construction: it is created first, and
+receives the parts when all are built. No effect is performed before the broker starts.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from ..metadata.metadata_service import MetadataService
 
 
 class BrokerEffects:
-    """`ReplicationEffects` of a broker, and what its parts ask of those that are built after them."""
+    """The `ReplicationEffects` of a broker, and the calls of its parts to parts that are built later."""
 
     metadata: MetadataService
     log_service: LogService
@@ -47,7 +47,7 @@ class BrokerEffects:
     fetchers: ReplicaFetcherManager
     flusher: Flusher
     repair: ReplicaRepair
-    lifecycle: BrokerLifecycle  # from the time when the ports are known
+    lifecycle: BrokerLifecycle  # set when the ports are known
 
     def __init__(self, logs: LogManager) -> None:
         self._logs = logs
@@ -105,15 +105,15 @@ class BrokerEffects:
         self.flusher.ask(log)
 
     def folder_of(self, topic_partition: TopicPartition) -> str:
-        """Folders are disks: one's flushes need not wait for another's. "" when the log is gone."""
+        """The folder of a log, or "" if the log is gone. Folders are disks: the flushes of one need not wait for another."""
         folder = self._logs.folder_of(topic_partition)
         return "" if folder is None else folder.path
 
     def flush_ended(self, log: FlushableLog, error: StorageError | None) -> None:
         if self._logs.get(log.topic_partition) is not log:
-            return  # deleted meanwhile, with its folder: the log that has its name now may lie on a healthy disk
+            return  # deleted meanwhile, with its folder: a new log of this name may be on a healthy disk
         if error is not None and log.failed:
-            self.storage.log_failed(log.topic_partition, error)  # a flush that fails is the disk's fault
+            self.storage.log_failed(log.topic_partition, error)  # a failed flush is an error of the disk
         self.replication.flush_ended(log.topic_partition, error)
 
     def damage_found(self, topic_partition: TopicPartition, damaged: DamagedRange) -> None:
@@ -127,7 +127,7 @@ class BrokerEffects:
     # --- of metadata --------------------------------------------------------------------------------------------------
 
     def is_current(self) -> bool:
-        """Whether the replicas have taken up metadata that shows this broker's own registration."""
+        """Return whether the replicas have applied metadata that shows this broker's own registration."""
         return self.replication.is_current
 
     def taken_up_offset(self) -> int:
@@ -140,5 +140,5 @@ class BrokerEffects:
         return self.storage.holds_back
 
     def broker_epoch(self) -> int:
-        """Of this incarnation's registration; -1 before it."""
+        """The epoch of this incarnation's registration; -1 before it."""
         return self.lifecycle.broker_epoch

@@ -1,5 +1,5 @@
-"""A client's connections within the broker's own process: requests to this broker go to its dispatcher as values, all others
-over the broker's own connections. Nothing is encoded, and no port is needed."""
+"""Connections of a client within the broker's process: requests to this broker go to its dispatcher as values, without encoding
+and without a port. All other requests use the broker's own connections."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from ..protocol.responses import ErrorResponse, Response
 from ..server.dispatcher import Dispatcher
 from ..wire.rpc import RpcPool
 
-HERE: Final[Address] = ("in-process", 0)  # no host of a listener: listeners have ports above 0
+HERE: Final[Address] = ("in-process", 0)  # never the address of a listener: listeners have ports above 0
 
 
 class _LocalContext:
-    """A request of this process itself: it cannot disconnect."""
+    """The context of a request from this process: it cannot disconnect."""
 
     client_host = "127.0.0.1"
     is_connected = True
@@ -37,14 +37,14 @@ class _LocalContext:
         """Never."""
 
     def no_reply(self) -> None:
-        raise AssertionError("a request within the process asks for an answer")
+        raise AssertionError("a request within the process needs a response")
 
     def hang_up(self) -> None:
-        raise AssertionError("a request within the process asks for an answer")
+        raise AssertionError("a request within the process needs a response")
 
 
 class InProcessConnection:
-    """To the dispatcher of this process, as a client's connection."""
+    """A client's connection to the dispatcher of this process."""
 
     def __init__(self, dispatcher: Dispatcher, listener_name: str, client_id: str) -> None:
         self._dispatcher = dispatcher
@@ -56,11 +56,11 @@ class InProcessConnection:
         return self._in_flight
 
     def send(self, request: Request, *, timeout_ms: int) -> asyncio.Future[Response]:
-        """Hand it to its handler now. The answer may be an ErrorResponse; the time is the caller's to watch."""
+        """Pass the request to its handler now. The response may be an ErrorResponse; the caller must watch the timeout."""
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def reply(response: Response | KafkaResponse[object]) -> None:
-            assert not isinstance(response, KafkaResponse), "the request is none of Kafka's"
+            assert not isinstance(response, KafkaResponse), "a Kafka response to a request of Barnabas's protocol"
             if not answer.done():
                 answer.set_result(response)
 
@@ -68,11 +68,11 @@ class InProcessConnection:
         return answer
 
     def send_oneway(self, request: Request) -> None:
-        """Requests without an answer (acks=0) are for producers, and those have connections of their own."""
-        raise AssertionError("a request within the process asks for an answer")
+        """Not supported: only producers send requests without a response (acks=0), and they have their own connections."""
+        raise AssertionError("a request within the process needs a response")
 
     async def call(self, request: Request, *, timeout_ms: int) -> Any:
-        """Hand it to its handler and return the answer. Raises the error that it names, or RequestTimedOutError."""
+        """Pass the request to its handler and return the response. Raises the response's error, or RequestTimedOutError."""
         self._in_flight += 1
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -87,7 +87,7 @@ class InProcessConnection:
 
 
 class InProcessPool:
-    """The connections of a client in this process. The broker's own outlive it."""
+    """The connections of a client in this process. Closing it does not close the broker's own connections."""
 
     def __init__(self, here: InProcessConnection, node_id: int, controller: ControllerChannel, others: RpcPool) -> None:
         self._here = here
@@ -102,13 +102,13 @@ class InProcessPool:
         return self._here if self._is_here(host, port) else await self._others.get(host, port)
 
     def _is_here(self, host: str, port: int) -> bool:
-        """Also under the address that the cluster knows, by which coordinators are found."""
+        """Return whether the address is this broker's. Its registered address counts, too: coordinators are found by it."""
         if (host, port) == HERE:
             return True
         try:
             return (host, port) == self._controller.address_of(self._node_id)
         except BarnabasError:
-            return False  # not registered yet, so that no answer can name it
+            return False  # not registered yet, so no response can contain its address
 
     async def close(self) -> None:
-        """Nothing: all connections are the broker's."""
+        """Does nothing: all connections belong to the broker."""

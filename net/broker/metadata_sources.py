@@ -1,4 +1,4 @@
-"""Makes the metadata source that a broker's configuration asks for: a voter's quorum, or the feed of an observer."""
+"""Creates the metadata source for a broker's configuration: the quorum of a voter, or the feed of an observer."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ from ..metadata.quorum_source import QuorumHost, ThreadHost, VoterMetadata, enco
 from .broker import Broker
 from .core_settings import config_rules, controller_settings, loop_limit_ms, raft_timing
 
-DISK_THREADS = 2  # one for the journal's fdatasync, one for a snapshot: packing it must not hold up a commit
+DISK_THREADS = 2  # one for the journal's fdatasync, one for snapshots: packing a snapshot must not delay a commit
 
 
 def _disk_threads() -> Executor:
@@ -35,19 +35,19 @@ def _disk_threads() -> Executor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumPorts:
-    """The outside world of the quorum, as it is in a real process; simulation hands in its own."""
+    """The outside world of the quorum in a real process; simulation passes in its own."""
 
     host: Callable[[], QuorumHost] = ThreadHost
     network: Callable[[], RaftNetwork] = LoopNetwork
     executor: Callable[[], Executor] = _disk_threads
-    timing: RaftTiming | None = None  # instead of what the configuration says
+    timing: RaftTiming | None = None  # overrides the configuration
     snapshot_policy: SnapshotPolicy | None = None
-    ballast_bytes: int = BALLAST_BYTES  # room that is kept for the journal on a full disk; 0: none
+    ballast_bytes: int = BALLAST_BYTES  # space that is reserved for the journal on a full disk; 0: none
 
 
 def build_source(broker: Broker, ports: QuorumPorts | None = None) -> MetadataSource:
-    """A voter's source for a node that has the quorum's journal or is named in `controller.quorum.voters`, an observer's for
-    any other; while it runs, the quorum's own configuration decides."""
+    """Return a source that starts as a voter if the node has the quorum's journal or is named in `controller.quorum.voters`,
+    otherwise as an observer. While it runs, the quorum's own configuration decides."""
     ports = ports or QuorumPorts()
     folder = broker.config.metadata_folder()
     given = {voter.node_id: voter for voter in broker.config.voters()}
@@ -69,7 +69,9 @@ def build_source(broker: Broker, ports: QuorumPorts | None = None) -> MetadataSo
 
 
 def _build_voter(broker: Broker, ports: QuorumPorts, contacts: tuple[NodeAddress, ...]) -> VoterMetadata:
-    rng = random.Random(broker.ports.rng.getrandbits(64))  # the quorum's own: it runs in another thread
+    rng = random.Random(
+        broker.ports.rng.getrandbits(64)
+    )  # a separate generator, because the quorum runs in another thread
     return VoterMetadata(
         node_id=broker.node_id,
         host=ports.host(),

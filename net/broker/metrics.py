@@ -1,4 +1,4 @@
-"""What a broker counts about itself, as samples for `/metrics`. Names end in their unit, counters in `_total`."""
+"""The broker's own metrics, as samples for `/metrics`. Names end in their unit, counters in `_total`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -9,12 +9,12 @@ from ..protocol.kafka.apis import SERVED
 from ..protocol.kafka.schema import snake_case
 from .broker import Broker
 
-GROUPS_TOLD: Final = 100  # with a label of their own: the monitoring keeps every label for ever
+GROUPS_TOLD: Final = 100  # groups with their own label; limited, because monitoring systems keep every label
 OTHER_GROUPS: Final = ""  # no group has an empty name
 
 
 def samples(broker: Broker) -> Sequence[Sample]:
-    """All of the broker's own metrics (`barnabas_*`); those of topics and groups are made from the metadata."""
+    """All of the broker's own metrics (`barnabas_*`); those of topics and groups are derived from the metadata."""
     return [*_cluster(broker), *_replicas(broker), *_network(broker), *_cleaner(broker)]
 
 
@@ -28,7 +28,7 @@ def _counter(name: str, text: str, value: float, **labels: str) -> Sample:
 
 def _cluster(broker: Broker) -> Iterator[Sample]:
     metadata = broker.metadata
-    yield _gauge("metadata_offset", "Quorum index up to which this broker knows the metadata.", metadata.image.offset)
+    yield _gauge("metadata_offset", "Quorum index up to which this broker has the metadata.", metadata.image.offset)
     yield _gauge("quorum_term", "Term of the quorum as this broker knows it.", metadata.leadership.term)
     yield _gauge("active_controller", "1 on the broker whose controller decides.", metadata.is_active_controller)
     yield _gauge("broker_fenced", "1 while the controller has fenced this broker.", broker.lifecycle.fenced)
@@ -37,8 +37,8 @@ def _cluster(broker: Broker) -> Iterator[Sample]:
 
 
 def group_samples(unowned: Mapping[str, int]) -> Iterator[Sample]:
-    """The worst groups by name, all others together."""
-    text = "Partitions that nobody has read for over 10 s, of groups with members."
+    """The groups with the highest values by name, all others together."""
+    text = "Partitions that no member has read for over 10 s, of groups with members."
     worst = sorted(unowned.items(), key=lambda item: (-item[1], item[0]))
     for group_id, count in worst[:GROUPS_TOLD]:
         yield _gauge("group_unowned_partitions", text, count, group=group_id)
@@ -58,11 +58,11 @@ def _replicas(broker: Broker) -> Iterator[Sample]:
     yield _counter("isr_shrinks", "Proposals that took a replica out of an ISR.", counts.isr_shrinks)
     yield _gauge("parked_requests", "Requests that wait in purgatory.", len(broker.replication.purgatory))
     parked = broker.groups.parked_count
-    yield _gauge("parked_group_requests", "Requests that wait for other members of their group.", parked)
+    yield _gauge("parked_group_requests", "Requests that wait for other members of a group.", parked)
     logs = broker.logs
     yield _gauge("offline_log_directories", "Data folders that have failed.", len(logs.offline_folders))
     full = sum(folder.is_full for folder in logs.folders)
-    yield _gauge("full_log_directories", "Data folders without room; they refuse writes and serve reads.", full)
+    yield _gauge("full_log_directories", "Data folders on full disks; they refuse writes and serve reads.", full)
     yield Sample(
         name="kafka_log_logmanager_offlinelogdirectorycount",
         type="gauge",
@@ -71,9 +71,11 @@ def _replicas(broker: Broker) -> Iterator[Sample]:
     )
     journal = broker.journal_storage
     given_up = journal is not None and journal.is_given_up
-    yield _gauge("quorum_ballast_given_up", "1: the journal's disk is full and lives on its last room.", given_up)
+    yield _gauge(
+        "quorum_ballast_given_up", "1: the journal's disk is full, and its reserved space is in use.", given_up
+    )
     kept = logs.logs.values()
-    text = "Stretches of records that were found damaged on the disk."
+    text = "Ranges of records that were found damaged on the disk."
     yield _counter("damaged_batches", text, sum(log.damage.found for log in kept))
     yield _gauge("damaged_partitions", "Replicas here with damage now.", sum(log.damage.is_known for log in kept))
     size = sum(log.size_bytes for log in kept)
@@ -87,19 +89,22 @@ def _network(broker: Broker) -> Iterator[Sample]:
         yield _counter("bytes_received", "Bytes received.", metrics.bytes_in, listener=listener)
         yield _counter("bytes_sent", "Bytes sent.", metrics.bytes_out, listener=listener)
         yield _counter("request_errors", "Requests answered by an error.", metrics.errors, listener=listener)
-        yield _counter("connections_accepted", "Connections taken.", metrics.connections_accepted, listener=listener)
+        yield _counter("connections_accepted", "Accepted connections.", metrics.connections_accepted, listener=listener)
         yield _counter(
-            "connections_refused", "Connections over a limit.", metrics.connections_refused, listener=listener
+            "connections_refused",
+            "Connections refused because of a limit.",
+            metrics.connections_refused,
+            listener=listener,
         )
-        yield _counter("strangers", "Connections that spoke no protocol of ours.", metrics.strangers, listener=listener)
+        yield _counter("strangers", "Connections with an unknown protocol.", metrics.strangers, listener=listener)
         tasks = len(server.dispatcher.tasks)
-        yield _gauge("pending_answers", "Requests that a coroutine works on.", tasks, listener=listener)
+        yield _gauge("pending_answers", "Requests that coroutines are working on.", tasks, listener=listener)
         for api, count in metrics.requests.items():
             yield _counter("requests", "Requests by API.", count, listener=listener, api=_name_of(api))
 
 
 def _name_of(api: int) -> str:
-    """Some keys are Kafka's alone."""
+    """Some keys exist only in Kafka's protocol."""
     return api_name(api).lower() if api in REQUEST_OF else snake_case(SERVED[api].name)
 
 
@@ -110,12 +115,22 @@ def _cleaner(broker: Broker) -> Iterator[Sample]:
     yield _counter("log_cleaner_bytes_written", "Bytes that compaction has written.", totals.bytes_written)
     yield _counter("log_cleaner_bytes_freed", "Bytes that compaction has saved.", totals.bytes_freed)
     yield _gauge("log_cleaner_ratio", "Size after the last compaction to the size before.", totals.last_ratio)
-    yield _gauge("log_cleaner_max_dirty_ratio", "Dirty part of the filthiest log.", totals.max_dirty_ratio)
+    yield _gauge("log_cleaner_max_dirty_ratio", "Largest dirty fraction of a log.", totals.max_dirty_ratio)
     if totals.last_run_ms is not None:
         idle_s = (broker.ports.clock.wall_ms() - totals.last_run_ms) / 1000
         yield _gauge("log_cleaner_seconds_since_last_run", "Time since a log was compacted.", idle_s)
     yield _counter("log_cleaner_failures", "Compactions that failed.", totals.failures)
-    yield _gauge("log_cleaner_uncleanable_partitions", "Logs set aside after that.", len(totals.uncleanable))
+    yield _gauge(
+        "log_cleaner_uncleanable_partitions",
+        "Logs excluded from compaction.",
+        len(totals.uncleanable),
+    )
     for topic_partition in totals.uncleanable:
         topic, partition = topic_partition.topic, str(topic_partition.partition)
-        yield _gauge("log_cleaner_uncleanable", "1 for a log set aside.", 1, topic=topic, partition=partition)
+        yield _gauge(
+            "log_cleaner_uncleanable",
+            "1 for a log excluded from compaction.",
+            1,
+            topic=topic,
+            partition=partition,
+        )

@@ -1,6 +1,6 @@
-"""The `barnabas` command: finds the noun and the verb, runs it, turns errors into one line and an exit code.
+"""The `barnabas` command: finds the noun and the verb, runs it, and turns errors into one line and an exit code.
 
-Modules of nouns are imported only when they are named: help and the start of a broker must not pay for a client.
+The module of a noun is imported only when the noun is used: help and `broker start` must not import the client.
 """
 
 import argparse
@@ -28,13 +28,13 @@ PLAIN_VERBS: Final = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """Usage errors are one line that names the cure, like all others; options and arguments may come in any order."""
+    """A usage error is one line that says what to do. Options and arguments may come in any order."""
 
-    is_leaf = False  # it has arguments, not verbs
+    is_leaf = False  # the parser has arguments, not verbs
     _is_inside = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Without this, argparse takes an optional FILE for missing as soon as an option stands before it."""
+        """Without this, argparse treats an optional FILE as missing if an option precedes it."""
         if not self.is_leaf or self._is_inside:
             return super().parse_known_args(args, namespace)
         self._is_inside = True
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None, connector: Any = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader has seen enough. What is still buffered goes nowhere, and Python must not complain at its own exit.
+        # The reader has closed the pipe. Discard the buffered output, so that Python does not report it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
     except KeyboardInterrupt:
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None, connector: Any = None) -> int:
 
 
 def build_parser(given: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser; verbs are filled in only for the noun that `given` begins with."""
+    """Build the parser. Only the noun that `given` begins with gets its verbs."""
     parser = _Parser(prog="barnabas", description="Barnabas: the Kafka you can import.", epilog=_exit_codes())
     nouns = parser.add_subparsers(metavar="COMMAND", required=True)
     chosen = next((word for word in given if not word.startswith("-")), None)
@@ -105,10 +105,18 @@ def _add_verbs(noun: argparse.ArgumentParser, verbs: Sequence[Any]) -> None:
 def _add_shared(parser: argparse.ArgumentParser) -> None:
     assert isinstance(parser, _Parser)
     parser.is_leaf = True
-    shared = parser.add_argument_group("for every command")
-    shared.add_argument("--bootstrap", metavar="HOST:PORT[,...]", help="brokers to ask first ($BARNABAS_BOOTSTRAP)")
-    shared.add_argument("-f", "--format", choices=("text", "json"), default="text", help="how data is printed")
-    shared.add_argument("--timeout", type=_seconds, default=DEFAULT_TIMEOUT_S, metavar="SECONDS", help="give up after")
+    shared = parser.add_argument_group("options of every command")
+    shared.add_argument(
+        "--bootstrap", metavar="HOST:PORT[,...]", help="addresses of brokers to connect to first ($BARNABAS_BOOTSTRAP)"
+    )
+    shared.add_argument("-f", "--format", choices=("text", "json"), default="text", help="output format")
+    shared.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=DEFAULT_TIMEOUT_S,
+        metavar="SECONDS",
+        help="timeout of the command; for a stream, time without progress",
+    )
 
 
 def _seconds(text: str) -> float:
@@ -117,8 +125,8 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not seconds > 0:  # "nan" is no number of seconds either
-        raise argparse.ArgumentTypeError(f"{text}: give seconds above 0")
+    if not seconds > 0:  # also refuses "nan"
+        raise argparse.ArgumentTypeError(f"{text}: give a number of seconds above 0")
     return seconds
 
 
@@ -162,7 +170,7 @@ def _bootstrap(parsed: argparse.Namespace) -> str:
 
 
 def _is_expected(error: Exception) -> bool:
-    """Faults of the user, the network or the disk get one line. All others are our bugs and show where they are."""
+    """Errors of the user, the network or the disk print one line. Any other error is a bug of Barnabas and prints a traceback."""
     from barnabas.log.vocabulary.errors import BarnabasError
 
     return isinstance(error, CommandError | BarnabasError | OSError | TimeoutError)

@@ -1,1 +1,1 @@
-"""The shell of consumer_groups: slots, their timers, one quorum append for all."""
+"""The shell of consumer_groups: slots, their timers, and one quorum append at a time for all slots."""

@@ -1,11 +1,11 @@
-"""One quorum append for all coordinators of this broker: what they decide while one is under way goes with the next.
+"""Quorum appends of all coordinators of this broker: at most one is in flight, and decisions made meanwhile go into the next one.
 
-So an idle broker appends at once, and a busy one as often as the quorum commits, whatever the number of its slots. Each slot
-has its own outcome: one that is refused (it has moved) fails by itself; where the outcome of the whole append is not known,
-every slot in it fails, and no other.
+Therefore, an idle broker appends at once, and a busy one as often as the quorum commits, whatever the number of its slots. Each
+slot has its own outcome: a slot that is refused (it has moved) fails alone; if the outcome of the whole append is not known, all
+slots in the append fail, and no other.
 
-A decision is always taken as a whole. One that is too long for a quorum command goes in parts that are applied together with
-the last (`StagedDecisionRecord`), unless every part of it is a state that may stand (`_may_be_cut`).
+A decision is always applied as a whole. One that is too long for a quorum command is sent in parts that are applied together
+with the last part (`StagedDecisionRecord`), unless the state after each part is valid (`_may_be_cut`).
 """
 
 import asyncio
@@ -32,18 +32,18 @@ from ..metadata.broker_to_controller import ControllerChannel
 logger = logging.getLogger("barnabas.groups")
 
 APPEND_TIMEOUT_MS = 5_000
-MAX_RECORDS_PER_APPEND = 4_000  # bounds the time that one append takes
-MAX_BYTES_PER_APPEND = 900 * 1024  # a command of the quorum has at most 1 MiB
-_COMMIT_BYTES = 90  # of a committed offset without its texts: at most eight numbers of nine bytes, and headers
+MAX_RECORDS_PER_APPEND = 4_000  # limits the duration of one append
+MAX_BYTES_PER_APPEND = 900 * 1024  # the limit of a quorum command is 1 MiB
+_COMMIT_BYTES = 90  # of a committed offset without its strings: at most eight numbers of nine bytes, and headers
 
 
 @dataclass(slots=True)
 class Waiting:
-    """One decision whose answer waits for its records, and for those before it, to be committed."""
+    """One decision whose answer waits until its records, and those before them, are committed."""
 
     result: CoordinatorResult[object]
-    answer: "asyncio.Future[object]"  # is given the result's response
-    size_bytes: int = 0  # at least what the records take in a command
+    answer: "asyncio.Future[object]"  # receives the result's response
+    size_bytes: int = 0  # upper bound of the size of the records in a command
 
     def __post_init__(self) -> None:
         self.size_bytes = sum(map(_size_bytes, self.result.records))
@@ -51,7 +51,7 @@ class Waiting:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SlotQueue:
-    """The decisions of one slot, in order. `committed` and `failed` are called with what was taken."""
+    """The decisions of one slot, in order. `committed` and `failed` are called with the decisions of an append."""
 
     slot: int
     coordinator_epoch: int
@@ -66,20 +66,20 @@ class SlotQueue:
         return not self.waiting and not self.under_way
 
     def close(self) -> list[Waiting]:
-        """Nothing more is taken. Return what nothing was sent of; what is under way will still be told its outcome."""
+        """Accept no more decisions. Return those of which nothing was sent; those in flight will still get their outcome."""
         self.is_closed = True
         left, self.waiting = self.waiting, []
         return left
 
     def abandon(self) -> list[Waiting]:
-        """Nobody here is to be told anything any more. Return all who wait."""
+        """Close the queue, and drop the outcome of decisions in flight. Return all decisions that were waiting or in flight."""
         left, self.under_way = self.under_way, []
         return left + self.close()
 
 
 @dataclass(slots=True)
 class _Room:
-    """What is left of one append."""
+    """The remaining room in one append."""
 
     records: int = MAX_RECORDS_PER_APPEND
     size_bytes: int = MAX_BYTES_PER_APPEND
@@ -103,7 +103,7 @@ class GroupAppends:
         self._node_id = node_id
         self._controller = controller
         self._spawn = spawn
-        self._ready: dict[SlotQueue, None] = {}  # with decisions that wait; whoever came first is taken first
+        self._ready: dict[SlotQueue, None] = {}  # queues with waiting decisions, in order of arrival
         self._is_running = False
 
     def add(self, queue: SlotQueue, item: Waiting) -> None:
@@ -116,7 +116,7 @@ class GroupAppends:
 
     async def _run(self) -> None:
         try:
-            await asyncio.sleep(0)  # whatever else this wake-up of the loop decides goes with the same append
+            await asyncio.sleep(0)  # other decisions of this pass of the loop go into the same append
             while self._ready:
                 await self._append_next()
         finally:
@@ -137,7 +137,7 @@ class GroupAppends:
                 queue.committed(items)
 
     def _take(self) -> list[SlotQueue]:
-        """Move whole decisions under way, as many as one append holds and at least one."""
+        """Take whole decisions for one append: as many as fit, and at least one."""
         room = _Room()
         taken: list[SlotQueue] = []
         for queue in list(self._ready):
@@ -147,12 +147,12 @@ class GroupAppends:
             if queue.under_way:
                 taken.append(queue)
             if queue.waiting:
-                self._ready[queue] = None  # it is full: this one is the last of the next ones
+                self._ready[queue] = None  # the append is full: this queue goes to the end of the line
                 break
         return taken
 
     async def _append(self, queues: list[SlotQueue]) -> dict[int, BarnabasError]:
-        """Return the slots that were refused, with the reason."""
+        """Append, and return the refused slots with the reason."""
         by_slot = {
             queue.slot: (queue.coordinator_epoch, records, sum(item.size_bytes for item in queue.under_way))
             for queue in queues
@@ -164,11 +164,11 @@ class GroupAppends:
             assert isinstance(answer, GroupRecordsAppended)
             refused.update((item.slot, error_for(item.error, item.message)) for item in answer.refused)
             if refused:
-                break  # with several requests there is one slot, and what follows a gap must not come
+                break  # several requests belong to one slot, and later parts must not follow a gap
         return refused
 
     def _requests(self, by_slot: dict[int, tuple[int, list[Record], int]]) -> Iterator[AppendGroupRecords]:
-        """Nearly always one. What is too long for one is the decision of a single slot."""
+        """The requests of one append; usually one. Only the decision of a single slot can be too long for one request."""
         if len(by_slot) == 1:
             ((slot, (epoch, records, size_bytes)),) = by_slot.items()
             for part in parts_of(slot, epoch, records, size_bytes):
@@ -179,8 +179,8 @@ class GroupAppends:
 
 
 def parts_of(slot: int, coordinator_epoch: int, records: list[Record], size_bytes: int) -> Iterable[tuple[Record, ...]]:
-    """The appends of one slot's records, which take `size_bytes` at most. Raises InvalidRequestError when they are too many
-    altogether."""
+    """The appends for one slot's records, whose size is at most `size_bytes`. Raises InvalidRequestError if the decision is too
+    large."""
     if len(records) <= MAX_RECORDS_PER_APPEND and size_bytes <= MAX_BYTES_PER_APPEND:
         return [tuple(records)]
     if _may_be_cut(records):
@@ -189,8 +189,8 @@ def parts_of(slot: int, coordinator_epoch: int, records: list[Record], size_byte
     chunks = [whole[start : start + MAX_BYTES_PER_APPEND] for start in range(0, len(whole), MAX_BYTES_PER_APPEND)]
     if len(chunks) > MAX_STAGED_PARTS:
         raise InvalidRequestError(
-            f"the group is too large: one change of it takes {len(whole)} bytes of the quorum's log, at most "
-            f"{MAX_STAGED_PARTS * MAX_BYTES_PER_APPEND} are taken; let its members subscribe to fewer topics"
+            f"the group is too large: one change of it takes {len(whole)} bytes of the quorum's log, but at most "
+            f"{MAX_STAGED_PARTS * MAX_BYTES_PER_APPEND} are allowed; reduce the topics that its members subscribe to"
         )
     return [
         (
@@ -203,7 +203,8 @@ def parts_of(slot: int, coordinator_epoch: int, records: list[Record], size_byte
 
 
 def _may_be_cut(records: list[Record]) -> bool:
-    """Offsets are committed and forgotten one by one, and a group goes after its offsets: every part may stand."""
+    """Return whether the state after each part is valid: offsets are committed and deleted one by one, and a group is deleted
+    after its offsets."""
     return all(isinstance(record, OffsetCommitRecord | RemoveOffsetRecord | RemoveGroupRecord) for record in records)
 
 
@@ -222,7 +223,7 @@ def _cut(records: list[Record]) -> list[tuple[Record, ...]]:
 
 
 def _size_bytes(record: Record) -> int:
-    """At least what it takes in a command. Commits come in thousands, so theirs is not found by encoding them."""
+    """An upper bound of its size in a command. Commits come in thousands, so their size is estimated without encoding them."""
     if isinstance(record, OffsetCommitRecord):
         texts = (record.group_id, record.topic, record.metadata)
         return _COMMIT_BYTES + sum(len(text) if text.isascii() else 4 * len(text) for text in texts)

@@ -1,4 +1,4 @@
-"""What is told of a group, as JSON knows it: the same for `barnabas group explain --format json` and for the admin API. Pure."""
+"""The explanation of a group as JSON, for `barnabas group explain --format json` and for the admin API. Pure."""
 
 from datetime import UTC, datetime
 
@@ -10,7 +10,7 @@ Json = dict[str, object]
 
 
 def explanation(group: DescribeGroupResponse) -> Json:
-    """All that there is, with stable codes. The admin API has the same."""
+    """The complete explanation, with stable codes."""
     return {
         "group": group.group_id,
         "state": group.state,

@@ -1,9 +1,9 @@
 """The coordinators of the group slots that this broker hosts: loading, appending, answering, timers.
 
-Decisions are made by `consumer_groups.coordinator`, a machine per slot. This shell feeds it, hands its records to the
-broker's one append under way or the next (`group_appends`), and lets an answer leave only when all that it was decided upon
-is committed. When an append fails or its outcome is not known, the machine has
-run ahead of the truth: it is dropped and loaded anew from what is committed, and its callers are told to try again.
+`consumer_groups.coordinator` makes the decisions, with one machine per slot. This shell passes requests to the machines, gives
+their records to the next append (`group_appends`), and sends an answer only when everything that it depends on is committed. When
+an append fails, or its outcome is not known, the machine is ahead of the committed state: it is dropped and loaded again from the
+committed state, and its callers must try again.
 """
 
 import asyncio
@@ -37,25 +37,25 @@ logger = logging.getLogger("barnabas.groups")
 
 R = TypeVar("R")
 LOAD_RETRY_MS = 50
-MAX_WAITING_PER_SLOT = 10_000  # answers that wait for a commit; beyond it callers are told to try again
-# Requests that wait until the loop has time for their decision; beyond it callers are told to try again. It is some seconds of
-# work: a member that waits longer loses its session.
+MAX_WAITING_PER_SLOT = 10_000  # answers that wait for a commit; other callers must try again
+# Requests that wait until the loop has time for their decision; other callers must try again. This is a few seconds of work: a
+# member that waits longer loses its session.
 MAX_WAITING_TURNS = 10_000
 
 
 @dataclass(slots=True)
 class _Slot:
-    """A slot that this broker hosts. `machine` is None while it loads."""
+    """A slot that this broker hosts. `machine` is None while the slot is loading."""
 
     number: int
     coordinator_epoch: int
     queue: SlotQueue
     parked: ParkedRequests
-    moved_from: str = ""  # in words, where it is known
+    moved_from: str = ""  # a text, if it is known
     machine: GroupCoordinator | None = None
     task: "asyncio.Task[None] | None" = None
     timer: asyncio.TimerHandle | None = None
-    tick_is_due: bool = False  # it waits for its turn
+    tick_is_due: bool = False  # the tick waits for its turn
 
 
 class GroupService:
@@ -82,17 +82,17 @@ class GroupService:
         self._slots: dict[int, _Slot] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, unlike a set
         self._appends = GroupAppends(node_id=node_id, controller=controller, spawn=self._spawn)
-        self._turns = SlicedCalls(clock.now_ms)  # Decisions of a crowd must not hold up everybody else.
+        self._turns = SlicedCalls(clock.now_ms)  # Many decisions must not block other work of the loop.
         self._topics: TopicsView = {}
         self._topic_ids: dict[str, str] = {}
         self._topic_changes = 0
         self._last_ticket = 0
-        # Machines get one time for deadlines and for commit timestamps: the wall clock's at start, which then never jumps.
+        # Machines use one clock for deadlines and for commit timestamps: it starts at wall time, and then is monotonic.
         self._epoch_ms = clock.wall_ms() - clock.now_ms()
         self.match_budget = MatchBudget(self.now_ms())  # of this event loop: all slots share it
-        self._broker_epoch: int | None = None  # of the registration that the metadata must show before we host a slot
-        self._hosts = False  # whether it does
-        self._seen: dict[int, int] = {}  # slot -> the last broker that coordinated it, as the metadata showed
+        self._broker_epoch: int | None = None  # of the registration that the metadata must show before slots are hosted
+        self._hosts = False  # whether the metadata shows it
+        self._seen: dict[int, int] = {}  # slot -> its last coordinator in the metadata
         metadata.subscribe(self._published)
 
     # --- where a group is ---------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class GroupService:
         """The same, with the coordinator epoch. Raises CoordinatorNotAvailableError."""
         slot = self._metadata.image.slots[slot_of(group_id)]
         if slot.coordinator < 0:
-            raise CoordinatorNotAvailableError(f"nobody coordinates group {group_id!r} at the moment; try again")
+            raise CoordinatorNotAvailableError(f"group {group_id!r} has no coordinator at the moment; try again")
         return slot
 
     def now_ms(self) -> int:
@@ -124,28 +124,28 @@ class GroupService:
         return "" if slot is None else slot.moved_from
 
     def unowned_counts(self) -> dict[str, int]:
-        """Group -> partitions that nobody has read for long, of the groups that are coordinated here."""
+        """Group -> number of partitions that no member has read for long, for the groups that this broker coordinates."""
         return {group_id: count for machine in self.machines() for group_id, count in machine.unowned_counts.items()}
 
     async def handle(self, group_id: str, decide: Callable[[GroupCoordinator], CoordinatorResult[R]]) -> R:
-        """Let the group's machine decide, and return its response once that is committed.
+        """Let the group's machine decide, and return its response once the decision is committed.
 
-        Raises NotCoordinatorError where another broker hosts the group, CoordinatorNotAvailableError while it loads, and
-        whatever BarnabasError the machine raises.
+        Raises NotCoordinatorError if another broker hosts the group, CoordinatorNotAvailableError while the slot is loading, and
+        any BarnabasError of the machine.
         """
         return cast(R, await self._handle(self._slot_for(group_id), decide))
 
     async def handle_parked(
         self, group_id: str, decide: Callable[[GroupCoordinator, Ticket], CoordinatorResult[None]]
     ) -> object:
-        """The same for a request whose answer may wait for other members: this decision or a later one answers its ticket.
+        """As `handle`, for a request whose answer may wait for other members: this decision or a later one answers its ticket.
 
-        Also raises what the request is refused with later, as when its coordinator moves: its client asks again.
+        Also raises a later refusal of the request, for example when its coordinator moves: the client tries again.
         """
         slot = self._slot_for(group_id)
         if not slot.parked.has_room(group_id):
             raise CoordinatorNotAvailableError(
-                f"too many members wait to join, {len(slot.parked)} at this coordinator; slow down and try again"
+                f"too many members wait to join, {len(slot.parked)} at this coordinator; try again later"
             )
         self._last_ticket += 1
         ticket = self._last_ticket
@@ -168,7 +168,7 @@ class GroupService:
             )
 
     def has_room_to_park(self, group_id: str) -> bool:
-        """Whether one more request may be parked; one that needs not wait does without."""
+        """Return whether one more request may be parked. Requests that need not wait do not depend on it."""
         slot = self._slots.get(slot_of(group_id))
         return slot is not None and slot.parked.has_room(group_id)
 
@@ -181,13 +181,13 @@ class GroupService:
         if slot.machine is None:
             raise CoordinatorNotAvailableError(f"the coordinator of group {group_id!r} is loading; try again")
         if len(slot.queue.waiting) >= MAX_WAITING_PER_SLOT:
-            raise CoordinatorNotAvailableError("too many decisions wait for the quorum; slow down and try again")
+            raise CoordinatorNotAvailableError("too many decisions wait for the quorum; try again later")
         return slot
 
     async def _handle(self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> object:
         if len(self._turns) >= MAX_WAITING_TURNS:
             raise CoordinatorNotAvailableError(
-                f"{len(self._turns)} requests of groups wait at this broker; slow down and try again"
+                f"{len(self._turns)} requests of groups wait at this broker; try again later"
             )
         answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._turns.add(lambda: self._take_turn(slot, decide, answer))
@@ -202,11 +202,11 @@ class GroupService:
         decide: Callable[[GroupCoordinator], CoordinatorResult[Any]],
         answer: "asyncio.Future[object]",
     ) -> None:
-        """A refusal too waits for what was decided before it, because it stands on that."""
+        """A refusal also waits until earlier decisions are committed, because it depends on them."""
         if answer.done():
-            return  # the client has gone while its request waited
+            return  # the client disconnected while its request waited
         if slot.machine is None or self._slots.get(slot.number) is not slot:
-            answer.set_exception(NotCoordinatorError("the coordinator has moved or reloads; look it up again"))
+            answer.set_exception(NotCoordinatorError("the coordinator has moved or is reloading; look it up again"))
             return
         try:
             result = self._decide(slot, decide)
@@ -225,7 +225,7 @@ class GroupService:
     def _decide(
         self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]
     ) -> CoordinatorResult[Any]:
-        """A machine that failed in the middle of a decision must not go on: it may have replayed a part of it."""
+        """A machine that failed during a decision must not continue: it may have replayed a part of the decision."""
         assert slot.machine is not None
         try:
             return decide(slot.machine)
@@ -233,8 +233,8 @@ class GroupService:
             raise
         except Exception as error:
             logger.exception("group slot=%d: the coordinator failed", slot.number)
-            self._reload(slot, CoordinatorNotAvailableError("the coordinator failed and reloads; try again"))
-            raise CoordinatorNotAvailableError("the coordinator failed and reloads; try again") from error
+            self._reload(slot, CoordinatorNotAvailableError("the coordinator failed and is reloading; try again"))
+            raise CoordinatorNotAvailableError("the coordinator failed and is reloading; try again") from error
 
     # --- appending ----------------------------------------------------------------------------------------------------
 
@@ -251,8 +251,8 @@ class GroupService:
             self._reload(slot, failure)
 
     def _reload(self, slot: _Slot, error: BarnabasError) -> None:
-        """The machine stands on records that may never be. Its successor needs a newer coordinator epoch, under which
-        those records are void wherever they may still be on their way."""
+        """The machine depends on records that may never be committed. Its successor needs a newer coordinator epoch, which
+        invalidates these records if they arrive later."""
         slot.machine = None
         _refuse(slot.queue.close(), error)
         slot.parked.refuse_all(error)
@@ -260,7 +260,7 @@ class GroupService:
             slot.task = self._spawn(self._renew(slot))
 
     async def _renew(self, slot: _Slot) -> None:
-        """The new epoch comes back as metadata, which hosts the slot anew."""
+        """The new epoch arrives as metadata, which makes this broker host the slot again."""
         request = RenewSlot(node_id=self._node_id, slot=slot.number, coordinator_epoch=slot.coordinator_epoch)
         while self._slots.get(slot.number) is slot:
             try:
@@ -273,10 +273,10 @@ class GroupService:
                 await asyncio.sleep(LOAD_RETRY_MS / 1000)
 
     def registered(self, broker_epoch: int) -> None:
-        """From now on host what the metadata that shows this registration says, and nothing that older metadata says.
+        """From now on, host slots according to metadata that shows this registration, and ignore older metadata.
 
-        A slot of our former process has records of the same coordinator epoch that are still to be replayed here, or on
-        their way: whoever decides beside them decides upon an old state. The registration gives the slot a new epoch.
+        A slot of the former process may have records of the same coordinator epoch that are not replayed here yet, or are still
+        in flight: decisions without them would use an old state. The registration gives the slot a new epoch.
         """
         self._broker_epoch = broker_epoch
 
@@ -334,11 +334,11 @@ class GroupService:
         if before < 0:
             return f"to broker {self._node_id}"
         if before == self._node_id:
-            return f"broker {self._node_id} has loaded it anew"
+            return f"broker {self._node_id} has loaded it again"
         return f"from broker {before} to broker {self._node_id}"
 
     async def _load(self, slot: _Slot) -> None:
-        """What is committed when the slot's new epoch is known is all that an older epoch will ever have committed."""
+        """When the slot's new epoch is committed, older epochs cannot commit any more records: the snapshot is complete."""
         while True:
             topic_changes = self._topic_changes
             offset, records = await self._metadata.source.slot_snapshot(slot.number)
@@ -346,11 +346,11 @@ class GroupService:
                 return
             if topic_changes == self._topic_changes:
                 break
-            # A topic may have gone between the snapshot and now, and its offsets with it: look again.
+            # A topic may have been deleted after the snapshot, with its offsets: check again.
         try:
             slot.machine = self._make_coordinator(slot.number, slot.coordinator_epoch, records)
         except NotCoordinatorError:
-            return  # a newer epoch is committed already; the metadata that tells of it is under way
+            return  # a newer epoch is committed already; its metadata is on the way
         logger.debug("group slot=%d loaded epoch=%d offset=%d", slot.number, slot.coordinator_epoch, offset)
         self._set_timer(slot)
 
@@ -393,7 +393,7 @@ class GroupService:
 
     @property
     def topics(self) -> TopicsView:
-        """Topic -> number of partitions: what assignments are made from."""
+        """Topic -> number of partitions, the input of assignments."""
         return self._topics
 
     @property
@@ -413,7 +413,7 @@ class GroupService:
             slot.timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._time_is_up, slot)
 
     def _time_is_up(self, slot: _Slot) -> None:
-        """Heartbeats that came before count, though they wait for their turn: so time passes behind them."""
+        """Heartbeats that arrived earlier count even if they wait for their turn: the tick takes its turn after them."""
         slot.tick_is_due = True
         self._turns.add(lambda: self._tick(slot))
 
@@ -425,7 +425,7 @@ class GroupService:
                 logger.log(level, "group=%s alert=%s %s", alert.group_id, alert.kind.value, alert.text)
 
     def _decide_alone(self, slot: _Slot, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> Any:
-        """A decision that nobody waits for; its response, None where there is none."""
+        """Make a decision without a caller; return its response, or None if there is none."""
         try:
             result = self._decide(slot, decide)
         except BarnabasError as error:
@@ -448,7 +448,7 @@ class GroupService:
         return task
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """A slot whose work ended by a bug would let everybody wait for ever: the broker stops, another one takes over."""
+        """After an internal error, callers of the slot would wait forever: the broker stops, and another one takes over."""
         self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None:

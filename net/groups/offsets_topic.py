@@ -1,8 +1,8 @@
 """`__consumer_offsets`, read only: partition N is slot N, served by any broker, because every broker replays all slots.
 
-The newest records of a slot are served as they came; what is older than those (or than the snapshot that this broker started
-from) is served as the slot's current values, each at the offset of its own record, as a compacted topic promises. So offsets
-have gaps, a reader never meets an offset that is out of range, and tombstones are seen by whoever is not far behind.
+The newest records of a slot are served unchanged. For older offsets (or offsets before the snapshot that this broker started
+from), the slot's current values are served, each at the offset of its own record, as in a compacted topic. Therefore, offsets
+have gaps, a reader never finds an offset out of range, and only readers that are not far behind see tombstones.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from barnabas.log.vocabulary.errors import OffsetOutOfRangeError, UnknownTopicOr
 
 from ..metadata.metadata_service import MetadataService
 
-MAX_RECORDS_PER_READ = 2_000  # bounds the work of one answer
-MAX_CACHED_HEADS = 4  # sorted current values of slots that are being read from their beginning
+MAX_RECORDS_PER_READ = 2_000  # limits the work for one response
+MAX_CACHED_HEADS = 4  # sorted current values of slots that are read from their beginning
 RECORD_OVERHEAD_BYTES = 90  # of a batch of one record
-NO_LEADER_EPOCH = -1  # of these batches: nothing is ever truncated, so readers need not check
+NO_LEADER_EPOCH = -1  # of these batches: they are never truncated, so readers need not check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class OffsetsRead:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """Current values of a slot whose records stand before `end`."""
+    """Current values of a slot whose records are before `end`."""
 
     end: int
     records: list[ShownRecord]
@@ -47,7 +47,7 @@ class OffsetsTopic:
         metadata.subscribe(self._published)
 
     async def read(self, slot: int, log_offset: int, max_bytes: int) -> OffsetsRead:
-        """Record batches from that offset on, at least one record where there is one.
+        """Record batches from this offset on, with at least one record if there is one.
 
         Raises UnknownTopicOrPartitionError, OffsetOutOfRangeError.
         """
@@ -59,7 +59,7 @@ class OffsetsTopic:
         return (await self._metadata.source.slot_log(slot, 0, 0)).end_offset
 
     async def first_at_or_after(self, slot: int, timestamp_ms: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record that was committed at that time or later."""
+        """(offset, timestamp) of the first record that was committed at this time or later."""
         log_offset = 0
         while True:
             records, _ = await self._records(slot, log_offset)
@@ -71,7 +71,7 @@ class OffsetsTopic:
             log_offset = records[-1].log_offset + 1
 
     async def wait(self, timeout_ms: int) -> None:
-        """Until some group or offset has changed, or the time is over."""
+        """Wait until any group or offset has changed, or until the timeout."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
         try:
@@ -95,7 +95,7 @@ class OffsetsTopic:
         asked = log_offset
         if cached is not None and cached.records and cached.records[0].log_offset < log_offset < cached.end:
             found = [item for item in cached.records if item.log_offset >= log_offset]
-            if found:  # a scan that goes on; one that begins is given the values of now
+            if found:  # a continued scan; a new one gets the current values
                 return found[:MAX_RECORDS_PER_READ], cached.end
             asked = cached.end
         log = await self._metadata.source.slot_log(slot, asked, MAX_RECORDS_PER_READ)
@@ -129,7 +129,7 @@ def _limited(records: Sequence[ShownRecord], max_bytes: int) -> Sequence[ShownRe
 
 
 def _batches(records: Sequence[ShownRecord]) -> bytes:
-    """A batch for each run of consecutive offsets: within a batch there are no gaps."""
+    """A batch for each run of consecutive offsets: a batch has no gaps."""
     data = bytearray()
     start = 0
     for end in range(1, len(records) + 1):

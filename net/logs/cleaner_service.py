@@ -1,6 +1,6 @@
-"""Compaction beside everything else: when the cleaner runs, in which thread, and how fast.
+"""Runs compaction in the background: when the cleaner runs, in which thread, and how fast.
 
-The work on files is done in the executor, one log at a time; the logs themselves change in the loop only, between two steps.
+The work on files runs in the executor, one log at a time; the logs themselves change only in the loop, between two steps.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from ..settings.config import BrokerConfig
 logger = logging.getLogger("barnabas.cleaner")
 
 STRETCH_S = (
-    0.001  # of work without a pause: Python runs one thread at a time, and a produce request shall not wait for long
+    0.001  # of work without a pause: Python runs one thread at a time, and a produce request must not wait for long
 )
-PAUSE_S = 0.00005  # enough for the loop to take its turn
+PAUSE_S = 0.00005  # enough for the loop to run
 
 
 class Throttle:
-    """Called after each piece of work, in its thread: sleeps as long as the rate wants, and a moment now and then anyway."""
+    """Called after each piece of work, in its thread: sleeps as the rate requires, and in any case regularly for a moment."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Throttle:
         self._now_s = now_s
         self._sleep = sleep
         self._paused_at_s = now_s()
-        self._free_at_s = 0.0  # when what was read so far is paid for
+        self._free_at_s = 0.0  # the time until which the bytes read so far use up the rate
 
     def worked(self, size_bytes: int) -> None:
         now_s = self._now_s()
@@ -67,22 +67,22 @@ class CleanerService:
         self._logs = logs
         self._backoff_ms = config.log_cleaner_backoff_ms
         self._is_enabled = config.log_cleaner_enable
-        self._is_current = is_current  # does the metadata show this broker's own registration?
+        self._is_current = is_current  # whether the metadata shows this broker's own registration
         throttle = Throttle(config.log_cleaner_io_max_bytes_per_second)
         self.cleaner = LogCleaner(
             logs, files, map_size_bytes=config.log_cleaner_dedupe_buffer_size, worked=throttle.worked
         )
 
     async def run(self) -> None:
-        """Clean whatever is due, then look again after `log.cleaner.backoff.ms`."""
+        """Clean all logs that are due, then check again after `log.cleaner.backoff.ms`."""
         while self._is_enabled:
             await asyncio.sleep(self._backoff_ms / 1000)
-            # Before the topics' own settings are known, the broker's would compact what a topic wants to keep whole.
+            # Before the overrides of topics are known, the broker's defaults could compact a topic that must stay whole.
             while self._is_current() and await self._clean_next():
                 pass
 
     async def _clean_next(self) -> bool:
-        """Whether a log was cleaned; another one may be due then."""
+        """Clean one log. Return whether a log was cleaned: then another one may be due."""
         cleaning = self.cleaner.next_cleaning(self._clock.wall_ms())
         if cleaning is None:
             return False
@@ -110,12 +110,12 @@ class CleanerService:
 
 
 async def _to_its_end(work: "asyncio.Future[None]", cleaning: Cleaning) -> None:
-    """Whoever cancels the cleaner closes the logs next, which no thread may be working on then."""
+    """Wait for the thread even if this is cancelled: the canceller closes the logs next, and no thread may use them then."""
     try:
         await asyncio.shield(work)
     except asyncio.CancelledError:
         cleaning.stop()
         await asyncio.wait([work])
         if not work.cancelled():
-            work.exception()  # it was told to end, so nobody wants to know how
+            work.exception()  # it was asked to end, so its error does not matter
         raise

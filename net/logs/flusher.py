@@ -1,9 +1,9 @@
-"""Flushes logs off the loop, and tells who waits for it: group commit.
+"""Flushes logs outside the loop and reports when a flush has ended: group commit.
 
-Per data folder one group is under way at a time; whatever asks meanwhile, from however many producers and partitions, goes
-together in the next one. So the price of a flush is shared, and the more there is to do the larger are the groups. The
-files of a group are flushed by a few threads side by side, because the file system commits its journal for several at once
-(8 files of an ext4: 1.3 ms one after another, 0.9 ms by four threads; an `fdatasync` on a disk of one's own takes longer).
+Each data folder has at most one group in progress; all requests that arrive meanwhile, from any number of producers and
+partitions, go into the next group. Therefore, the cost of a flush is shared, and groups grow with the load. A few threads flush
+the files of a group in parallel, because the file system commits its journal for several files at once (8 files of an ext4: 1.3
+ms sequentially, 0.9 ms with four threads; an `fdatasync` on a dedicated disk takes longer).
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from ..base.folder_writers import HANGS_AFTER_MS
 
 logger = logging.getLogger("barnabas.log")
 
-THREADS_PER_FOLDER: Final = 4  # beyond it nothing was won
+THREADS_PER_FOLDER: Final = 4  # more threads were not faster
 MAX_THREADS: Final = 16  # of a broker with many folders
-RETRY_AFTER_S: Final = 0.2  # without a descriptor; clients that go give some back
+RETRY_AFTER_S: Final = 0.2  # if no descriptor is left; clients that disconnect release some
 
 
 class FlushableLog(Protocol):
-    """What is needed of log.partition_log.PartitionLog."""
+    """The part of log.partition_log.PartitionLog that the flusher uses."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
@@ -40,7 +40,7 @@ FlushEnded = Callable[[FlushableLog, StorageError | None], None]
 
 
 class Flusher:
-    """`ended` is called in the loop once a log's flush is over, also when there was nothing to do."""
+    """`ended` is called in the loop when a log's flush has ended, also if there was nothing to flush."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Flusher:
         self.logs = 0  # flushed so far, over all groups
 
     def ask(self, log: FlushableLog) -> None:
-        """Everything that is in the log by the end of this pass of the loop will be flushed."""
+        """Flush everything that is in the log at the end of this pass of the loop."""
         folder = self._folder_of(log.topic_partition)
         self._waiting.setdefault(folder, {})[log] = None
         if folder not in self._busy:
@@ -86,12 +86,12 @@ class Flusher:
             self._since_s.pop(folder, None)
 
     def hanging(self) -> Iterator[str]:
-        """The folders whose disk does not come back from a group of flushes."""
+        """The folders with a group of flushes that has taken longer than the limit."""
         oldest_s = asyncio.get_running_loop().time() - HANGS_AFTER_MS / 1000
         return (folder for folder, since_s in self._since_s.items() if since_s <= oldest_s)
 
     async def _flush_group(self, logs: list[FlushableLog]) -> list[FlushableLog]:
-        """Returns those that must be tried again: there was no descriptor to open their files."""
+        """Flush the logs, and return those that must be retried because there was no descriptor to open their files."""
         again: list[FlushableLog] = []
         begun: list[tuple[FlushableLog, PendingFlush]] = []
         for log in logs:
@@ -128,7 +128,7 @@ class Flusher:
         return True
 
     async def _perform(self, group: list[PendingFlush]) -> None:
-        """Whoever cancels this closes the logs next, which no thread may be working on then."""
+        """Wait for the threads even if this is cancelled: the canceller closes the logs next, and no thread may use them then."""
         loop = asyncio.get_running_loop()
         shares = [group[number::THREADS_PER_FOLDER] for number in range(min(THREADS_PER_FOLDER, len(group)))]
         work = [loop.run_in_executor(self._threads, _perform_all, share) for share in shares]
@@ -139,7 +139,7 @@ class Flusher:
             raise
 
     def _report(self, task: asyncio.Task[None]) -> None:
-        """It ends by itself or by cancellation; after anything else nobody would be acknowledged any more."""
+        """The task ends normally or by cancellation; after an internal error, no produce would be acknowledged any more."""
         if not task.cancelled() and task.exception() is not None:
             logger.critical("flusher_died task=%s", task.get_name(), exc_info=task.exception())
             self._fatal(f"{task.get_name()} failed: {task.exception()!r}")
@@ -150,7 +150,7 @@ class Flusher:
         self._ended(log, error)
 
     async def close(self) -> None:
-        """Wait for what is under way, and drop what waits: closing the logs flushes them anyway."""
+        """Wait for running flushes, and drop waiting ones: closing the logs flushes them anyway."""
         self._waiting.clear()
         tasks = list(self._busy.values())
         for task in tasks:

@@ -1,7 +1,7 @@
-"""Carries in-sync replica set proposals of this broker's leaders to the controller, and the answers back.
+"""Sends the ISR proposals of this broker's leaders to the controller, and passes the answers back.
 
-One request is under way at a time and takes everything that has gathered meanwhile; a proposal that got no answer stays
-*unknown* in the leader's machine (its maximal ISR keeps it) until newer metadata or a later answer settles it.
+At most one request is in flight; the next one takes all proposals that arrive meanwhile. A proposal without an answer stays
+*unknown* in the leader's machine (its maximal ISR keeps it), until newer metadata or a later answer decides it.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ AnswerReceived = Callable[[ProposeIsr, PartitionIsrAnswer | None], None]
 
 
 class IsrProposer:
-    """`None` for an answer means: the outcome is not known."""
+    """An answer of `None` means that the outcome is not known."""
 
     def __init__(
         self, *, node_id: int, controller: ControllerChannel, broker_epoch: Callable[[], int], answered: AnswerReceived

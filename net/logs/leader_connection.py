@@ -1,4 +1,4 @@
-"""A follower's connection to the broker that leads: found by node id, made when it is needed, shared with nobody else."""
+"""A follower's connection to the leader's broker: found by node id, opened on demand, and not shared."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from ..wire.rpc import RpcPool
 
 
 class LeaderConnection:
-    """What `replica_fetcher` calls. Where the leader is reached may change with its next registration."""
+    """The connection that `replica_fetcher` uses. The leader's address may change with its next registration."""
 
     def __init__(self, leader: int, pool: RpcPool, address_of: Callable[[int], tuple[str, int]]) -> None:
         self._leader = leader

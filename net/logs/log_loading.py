@@ -1,6 +1,6 @@
-"""Loading and closing the logs of all data folders at once, a thread for each, without holding up the loop.
+"""Loads and closes the logs of all data folders in parallel, with a thread for each, without blocking the loop.
 
-A start after a crash may read much: it tells how far it is, and a broker that is told to stop meanwhile does so.
+A start after a crash may read much data: its progress is logged, and a request to stop interrupts it.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from ..base.clock import Clock
 
 logger = logging.getLogger("barnabas.log")
 
-MAX_THREADS = 8  # that work on folders at a time: more disks than that are read no faster by one process
+MAX_THREADS = 8  # for folders at a time: one process does not read from more disks faster
 PROGRESS_INTERVAL_MS = 2_000
 T = TypeVar("T")
 Folder = TypeVar("Folder")  # or its path
 
 
 async def load_logs(logs: LogManager, clock: Clock) -> None:
-    """Open the logs of every folder; one that fails goes offline. Raises StorageError when none is left.
+    """Open the logs of every folder; a folder that fails goes offline. Raises StorageError if no folder is left.
 
-    When it is cancelled, the threads stop after the partition that they are at, and nothing is left running.
+    If it is cancelled, each thread stops after its current partition, and no thread is left running.
     """
     logs.begin_loading(clock.wall_ms())
     folders = list(logs.folders)
@@ -57,7 +57,7 @@ async def load_logs(logs: LogManager, clock: Clock) -> None:
 
 
 async def close_logs(logs: LogManager) -> None:
-    """Close every folder: flushed, checkpointed and marked as clean where that is possible. May be called twice."""
+    """Flush, checkpoint and close every folder, and mark it as clean if possible. May be called twice."""
     if logs.is_closed:
         return
     await _in_threads(logs.close_folder, list(logs.folders), stop=lambda: None)
@@ -66,7 +66,8 @@ async def close_logs(logs: LogManager) -> None:
 
 
 async def _in_threads(work: Callable[[Folder], T], folders: Sequence[Folder], *, stop: Callable[[], None]) -> list[T]:
-    """Run it for each folder, and wait for all of them even when this is cancelled: nobody else may touch them before."""
+    """Run the work for each folder, and wait for all threads even if this is cancelled: no other code may use the folders
+    before."""
     loop = asyncio.get_running_loop()
     room = asyncio.Semaphore(MAX_THREADS)
 
@@ -93,7 +94,7 @@ def _stop(progress: Iterable[LoadProgress]) -> None:
 
 
 async def _tell(progress: Sequence[LoadProgress]) -> None:
-    """A line every few seconds, for whoever waits for a start."""
+    """Log the progress every few seconds, for operators who wait for the start."""
     while True:
         await asyncio.sleep(PROGRESS_INTERVAL_MS / 1000)
         for one in progress:

@@ -1,7 +1,7 @@
-"""The logs of a broker as replication wants them, and their upkeep: retention, checkpoints, flushes, configuration.
+"""Creates, finds and deletes the logs of a broker, and maintains them: retention, checkpoints, flushes, configuration.
 
-What waits for a disk runs in the folders' own threads (`writers`): checkpoints, deletions, truncations. Retention and new
-segments, which rename and make files without a flush, run in the loop, a slice at a time.
+Work that waits for a disk runs in the folders' own threads (`writers`): checkpoints, deletions, truncations. Retention and new
+segments, which rename and create files without a flush, run in the loop, in slices.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ UPKEEP_INTERVAL_MS = 1_000
 
 
 class LogService:
-    """Creates, finds and deletes logs with the topic's configuration, and looks after them."""
+    """Creates, finds and deletes logs with the topic's configuration, and maintains them."""
 
     def __init__(
         self,
@@ -56,18 +56,18 @@ class LogService:
         self._clock = clock
         self._fatal = fatal
         self._noted_metadata = MetadataPosition()  # in this process
-        self._is_current = is_current  # does the metadata show this broker's own registration?
+        self._is_current = is_current  # whether the metadata shows this broker's own registration
         self._flush = flush
-        self._defaults = config.topics  # until the metadata names the cluster's values
+        self._defaults = config.topics  # until the metadata has the cluster's values
         self._folder_refused = folder_refused
         self.writers = FolderWriters(refused=self._refused, fatal=fatal)
-        self.made_anew: set[TopicPartition] = set()  # empty, where the cluster may believe that there was something
+        self.made_anew: set[TopicPartition] = set()  # created empty, although the cluster may count on older records
 
     # --- what replication asks for (log.replication.ports.Logs) -------------------------------------------------------
 
     def made_ready(self, topic_partition: TopicPartition, topic_id: str) -> "asyncio.Future[None] | None":
-        """A log of this name that is another topic's goes first. The future is to be waited for before `create_log`, which then
-        meets what was refused. It ends in any case: whoever waits for a disk that hangs does nothing for the other disks."""
+        """Delete a log of this name that belongs to another topic. Wait for the future before `create_log`, which then raises the
+        error of a refused deletion. The future ends in any case: waiting for a disk that hangs would block the other disks."""
         log = self._logs.get(topic_partition)
         if log is not None and log.topic_id != topic_id:
             try:
@@ -87,7 +87,7 @@ class LogService:
         if unsettled is not None:
             self._settle(unsettled)
             raise StorageError(
-                f"{topic_partition} is made when {unsettled.path} has flushed the deletion of another one"
+                f"cannot create {topic_partition} before {unsettled.path} has flushed the deletion of the former log"
             )
         log = self._logs.get_or_create(
             topic_partition,
@@ -115,36 +115,36 @@ class LogService:
             self._settle(folder)
 
     def _settle(self, folder: LogFolder) -> "asyncio.Future[None]":
-        """One flush for all that are deleted together."""
+        """One flush for all logs that are deleted together."""
         return self.writers.ask(folder.path, "deletions", partial(self._logs.settle_deletions, folder))
 
     def change_log(self, topic_partition: TopicPartition, change: LogChange) -> "asyncio.Future[None]":
-        """Perform it in the thread of the log's folder, where deletions of logs wait behind it: no other log has its name before
-        it is over. The future ends in any case, also where the change is dropped."""
+        """Perform the change in the thread of the log's folder. Deletions of logs wait behind it, so no other log gets its name
+        before the change has ended. The future ends in any case, also if the change is dropped."""
         log, folder = self._logs.get(topic_partition), self._logs.folder_of(topic_partition)
         if log is None or folder is None:
             return ended_future()
 
         def perform() -> None:
-            if not log.is_released:  # deleted, or its folder failed, since it was asked
+            if not log.is_released:  # deleted meanwhile, or its folder has failed
                 change.perform()
 
         return self.writers.ask(folder.path, f"change of {topic_partition}", perform)
 
     def give_up(self, path: str) -> "asyncio.Future[None]":
-        """Note in a folder that failed that writes may be lost, and unlock it, when nothing works on it any more. The future ends
-        with that, or when its disk has hung for too long."""
+        """When no thread uses the failed folder any more, record in it that writes may be lost, and unlock it. The future ends
+        then, or when its disk has hung for too long."""
         return _until(self.writers.ask(path, "failure", partial(self._logs.give_up, path)), HANGS_AFTER_MS)
 
     def config_of(self, topic: str) -> LogConfig:
         overrides = with_effect(self._metadata.image.topic_configs.get(topic, {}))
-        if not overrides:  # most topics, and all of them are asked for where a default changes
+        if not overrides:  # most topics; a change of a default asks for all topics
             return self._defaults
         try:
             return LogConfig.from_map(overrides, self._defaults)
         except BarnabasError as error:
-            # The controller checks what it takes; a value that a newer version took must not stop this broker.
-            logger.error("topic=%s keeps the defaults: %s", topic, error)
+            # The controller checks values before it accepts them; a value from a newer version must not stop this broker.
+            logger.error("invalid configuration, using the defaults topic=%s: %s", topic, error)
             return self._defaults
 
     # --- metadata -----------------------------------------------------------------------------------------------------
@@ -168,12 +168,12 @@ class LogService:
                     log.update_config(self.config_of(topic_partition.topic))
 
     def _read_defaults(self, image: MetadataImage) -> bool:
-        """Has what holds for a topic that sets nothing changed?"""
+        """Read the defaults of topics, and return whether they have changed."""
         before = self._defaults
         try:
             self._defaults = LogConfig.from_map(topic_defaults_of_image(self._config, image))
         except BarnabasError as error:  # as in config_of
-            logger.error("the defaults of topics cannot be used, the former ones hold: %s", error)
+            logger.error("invalid defaults of topics, keeping the former ones: %s", error)
         return self._defaults != before
 
     def _producer_expiration_ms(self) -> int:
@@ -185,12 +185,13 @@ class LogService:
 
     @property
     def known_metadata(self) -> MetadataPosition:
-        """Up to where this broker has known the metadata, in this process or an earlier one."""
+        """The newest position of the metadata that this broker has known, in this process or an earlier one."""
         return max((folder.known_metadata for folder in self._logs.folders), default=MetadataPosition())
 
     def _note_metadata(self, position: MetadataPosition) -> None:
-        """The cluster has taken this broker, so what it knows now counts, also where it knew more before a recovery. A new
-        term is written at once, because a restored quorum begins with another one; offsets, with the high watermarks."""
+        """The cluster has registered this broker, so its current position is valid, even if it was higher before a recovery. A
+        new term is written at once, because a restored quorum begins with another term; offsets are written with the high
+        watermarks."""
         is_urgent = self._noted_metadata.claim != position.claim or not self._noted_metadata.offset
         self._noted_metadata = position
         for folder in self._logs.folders:
@@ -202,7 +203,7 @@ class LogService:
         self.writers.ask(folder.path, "metadata", folder.write_known_metadata, refused=self._refused)
 
     def loss_was_told(self) -> None:
-        """The cluster knows that writes may be lost here."""
+        """The cluster has learned that this broker may have lost writes."""
         for folder in self._logs.folders:
             self.writers.ask(folder.path, "loss", folder.loss_was_told, refused=self._loss_stays)
 
@@ -210,25 +211,27 @@ class LogService:
         logger.warning("folder=%s will report its lost writes again at the next start: %s", path, error)
 
     def set_strays_aside(self, image: MetadataImage) -> None:
-        """Take out the logs of topics that were deleted, and of replicas that were moved away, while this broker was not there.
+        """Set aside the logs of topics that were deleted, and of replicas that were moved away, while this broker was down.
 
-        `image` shows this broker's own registration, hence all that was committed before: what it does not assign to us
-        is nobody's. Their files stay, as in Kafka: metadata from an old backup knows nothing of newer topics either.
+        `image` shows this broker's own registration, and therefore everything committed before: a replica that it does not
+        assign to this broker is a stray. Its files are kept, as in Kafka: metadata from an old backup does not have newer topics.
         """
         for topic_partition, log in list(self._logs.logs.items()):
             if log.topic_id and not _is_replica(image, topic_partition, log.topic_id, self._config.node_id):
                 try:
                     self._logs.set_stray_aside(topic_partition, now_ms=self._clock.wall_ms())
                 except StorageError as error:
-                    logger.error("partition=%s stays behind: %s", topic_partition, error)
+                    logger.error("cannot set aside the stray log partition=%s: %s", topic_partition, error)
 
     # --- upkeep -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look after the logs until cancelled. One trouble is logged and met again at the next round."""
+        """Maintain the logs until cancelled. An error is logged, and the work is retried in the next round."""
         config = self._config
         high_watermarks_ms = config.replica_high_watermark_checkpoint_interval_ms
-        checkpoint_ms = config.log_flush_offset_checkpoint_interval_ms  # of all, the high watermarks too
+        checkpoint_ms = (
+            config.log_flush_offset_checkpoint_interval_ms
+        )  # for all checkpoints, including the high watermarks
         next_high_watermarks_ms = self._clock.now_ms() + high_watermarks_ms
         next_checkpoint_ms = self._clock.now_ms() + checkpoint_ms
         next_retention_ms = self._clock.now_ms() + config.log_retention_check_interval_ms
@@ -239,7 +242,7 @@ class LogService:
                 wall_ms = self._clock.wall_ms()
                 self._make_folders_durable()
                 self._flush_due(wall_ms)
-                # Before the topics' own settings are known, the broker's would delete what a topic wants to keep.
+                # Before the overrides of topics are known, the broker's defaults could delete records that must be kept.
                 if now_ms >= next_retention_ms and self._is_current():
                     next_retention_ms = now_ms + config.log_retention_check_interval_ms
                     await self._run_retention(wall_ms)
@@ -250,7 +253,7 @@ class LogService:
                 if now_ms >= next_high_watermarks_ms:
                     next_high_watermarks_ms = now_ms + high_watermarks_ms
                     self._checkpoint_high_watermarks()
-                # A file that cannot be removed is met again in every round.
+                # The removal of a file that cannot be removed is retried in every round.
                 for folder in self._logs.folders:
                     self.writers.ask(folder.path, "due", partial(self._logs.remove_due, folder, wall_ms))
         finally:
@@ -295,7 +298,7 @@ class LogService:
 
 
 def _until(done: "asyncio.Future[None]", limit_ms: int) -> "asyncio.Future[None]":
-    """Ends when that ends, or after this time."""
+    """Return a future that ends when `done` ends, or after this time."""
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
 

@@ -1,12 +1,11 @@
-"""Pulls the partitions that this broker follows from their leaders: one connection and one coroutine per leader broker.
+"""Fetches the partitions that this broker follows from their leaders: one connection and one coroutine per leader broker.
 
-The next fetch is the acknowledgement of the last one, so after data the next request leaves at once: no sleep, no
-task per fetch. Many partitions share one request; those that brought data go to the end of the line, so that none
-starves behind a busy one. What an answer means is decided by `Partition.fetched`; here are only sockets, time and
-errors.
+The next fetch is the acknowledgement of the last one, so after data, the next request is sent at once: no sleep, no
+task per fetch. Many partitions share one request; partitions that returned data go to the end of the line, so that none
+starves behind a busy one. `Partition.fetched` decides what an answer means; this module has only sockets, time and errors.
 
-Partitions of topics with flush.messages=1 have a fetcher of their own for each leader: it must flush what it got before it
-asks on (the offset that it asks for says what it has), and nobody else shall wait for that.
+Partitions of topics with flush.messages=1 have a separate fetcher for each leader: it must flush the fetched records before it
+fetches again (the fetch offset acknowledges them), and other partitions must not wait for that flush.
 """
 
 import asyncio
@@ -28,8 +27,8 @@ from ..protocol.requests import FetchPartition, FetchRequest, Request
 from ..protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 
 MIN_BACKOFF_MS: Final = 50
-# An error of one partition is mostly metadata that is still on its way to one of us, a matter of milliseconds; what it is
-# not is asked for less and less often. While we wait, acks=all waits for us.
+# An error of one partition usually means that metadata has not reached one of the brokers yet, which takes milliseconds. If the
+# error persists, the partition is fetched less and less often. During this wait, acks=all waits for this follower.
 FIRST_PARTITION_BACKOFF_MS: Final = 5
 PARTITION_BACKOFF_MS: Final = 200
 
@@ -41,7 +40,7 @@ logger = logging.getLogger("barnabas.replication")
 
 
 class LeaderConnection(Protocol):
-    """Calls to one broker (net.rpc). It connects when it must; a call may be cancelled, then its answer is dropped."""
+    """Calls to one broker (net.rpc). It connects on demand. The answer of a cancelled call is dropped."""
 
     async def call(self, request: Request, timeout_ms: int) -> Response:
         """Raises NetworkError, RequestTimedOutError or another BarnabasError."""
@@ -50,7 +49,7 @@ class LeaderConnection(Protocol):
 
 
 class FollowedPartition(Protocol):
-    """What is needed of log.replication.partition.Partition."""
+    """The part of log.replication.partition.Partition that the fetcher uses."""
 
     @property
     def topic_id(self) -> str: ...
@@ -63,7 +62,7 @@ class FollowedPartition(Protocol):
 
 
 class FollowerIdentity(Protocol):
-    """Who we are, as of now: the broker epoch changes with a new registration."""
+    """The current identity of this broker: the broker epoch changes with a new registration."""
 
     @property
     def node_id(self) -> int: ...
@@ -73,25 +72,25 @@ class FollowerIdentity(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSettings:
-    """How to fetch."""
+    """Limits of fetch requests, in bytes and milliseconds."""
 
     max_wait_ms: int = _KEYS.replica_fetch_wait_max_ms  # followers learn of a new high watermark at least this often
     min_bytes: int = _KEYS.replica_fetch_min_bytes
-    max_bytes: int = _KEYS.replica_fetch_response_max_bytes  # what one answer may make us buffer
+    max_bytes: int = _KEYS.replica_fetch_response_max_bytes  # limits the buffer for one response
     max_partition_bytes: int = _KEYS.replica_fetch_max_bytes
-    call_timeout_ms: int = _KEYS.replica_socket_timeout_ms  # a leader that does not answer at all is as good as gone
-    max_idle_wait_ms: int = 2_000  # of a follower that has everything, the high watermark too
-    max_backoff_ms: int = _KEYS.replica_fetch_backoff_ms  # a leader that comes back is found within a second
+    call_timeout_ms: int = _KEYS.replica_socket_timeout_ms  # a leader that does not answer in this time counts as gone
+    max_idle_wait_ms: int = 2_000  # of a follower that has all records and the high watermark
+    max_backoff_ms: int = _KEYS.replica_fetch_backoff_ms  # a leader that returns is found within a second
 
     def __post_init__(self) -> None:
-        assert self.max_wait_ms < self.call_timeout_ms, "every fetch that finds nothing new would be given up"
+        assert self.max_wait_ms < self.call_timeout_ms, "every fetch without new records would time out"
 
 
 class FetchThrottle(Protocol):
-    """Holds back what a reassignment copies, see `replication_throttle`."""
+    """Throttles the copies of a reassignment, see `replication_throttle`."""
 
     def fetch_delay_ms(self, topic_partition: TopicPartition) -> int:
-        """How long not to ask for this partition; 0: not at all."""
+        """The time for which this partition must not be fetched; 0: no delay."""
 
     def fetched(self, topic_partition: TopicPartition, size_bytes: int) -> None: ...
 
@@ -108,7 +107,7 @@ EffectSink = Callable[[list[Effect]], None]
 
 
 class ReplicaFetcher:
-    """Fetches from one leader for as long as `run` runs."""
+    """Fetches from one leader while `run` runs."""
 
     def __init__(
         self,
@@ -130,30 +129,30 @@ class ReplicaFetcher:
         self._rng = rng
         self._wall_ms = wall_ms
         self._on_effects = on_effects
-        self._partitions: dict[TopicPartition, FollowedPartition] = {}  # in the order in which they are asked for
+        self._partitions: dict[TopicPartition, FollowedPartition] = {}  # in the order in which they are fetched
         self._delayed_until: dict[TopicPartition, float] = {}  # loop time; a subset of _partitions
-        self._refusals: dict[TopicPartition, int] = {}  # in a row, at least 1; a subset of _partitions
-        # Does a partition have to be flushed first? Together they came, together they are flushed: so a moment later one
-        # request can name them all again.
+        self._refusals: dict[TopicPartition, int] = {}  # consecutive refusals, at least 1; a subset of _partitions
+        # Whether partitions must be flushed first. Those that arrived together are flushed together, so the next request can
+        # contain all of them again.
         self._awaits_flush = False
         self._failures = 0  # calls that failed in a row
-        self._quiet_answers = 0  # in a row that told nothing new
+        self._quiet_answers = 0  # consecutive answers without news
         self._is_changed = asyncio.Event()
-        self._waiting: asyncio.Timeout | None = None  # the scope of a wait that a change may end
+        self._waiting: asyncio.Timeout | None = None  # the scope of a wait that a change may end early
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
         return tuple(self._partitions)
 
     def add(self, topic_partition: TopicPartition, partition: FollowedPartition) -> None:
-        """Takes effect at once: a parked fetch is given up for one that asks for the new partition too."""
+        """Takes effect at once: a parked fetch is replaced by one that includes the new partition."""
         self.remove(topic_partition)
-        # To the front: it has had nothing yet.
+        # To the front: it has not been fetched yet.
         self._partitions = {topic_partition: partition, **self._partitions}
         self._interrupt()
 
     def remove(self, topic_partition: TopicPartition) -> None:
-        """What a fetch under way brings for it is dropped."""
+        """The records of a fetch in flight are dropped for this partition."""
         self._partitions.pop(topic_partition, None)
         self._delayed_until.pop(topic_partition, None)
         self._refusals.pop(topic_partition, None)
@@ -171,7 +170,7 @@ class ReplicaFetcher:
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Runs until it is cancelled."""
+        """Fetch until cancelled."""
         try:
             while True:
                 self._is_changed.clear()
@@ -189,13 +188,13 @@ class ReplicaFetcher:
             await self._connection.close()
 
     async def _call(self, request: FetchRequest) -> FetchResponse | None:
-        """None: it was given up for a change, or it failed and the back-off is over."""
+        """Return None if a change ended the call, or if it failed and the backoff has passed."""
         try:
             try:
                 async with asyncio.timeout(None) as self._waiting:
                     response = await self._connection.call(request, self._settings.call_timeout_ms)
             finally:
-                self._waiting = None  # before any back-off: a change must not move a deadline that is over
+                self._waiting = None  # before any backoff: a change must not move a deadline that has passed
         except TimeoutError as error:
             if not self._is_changed.is_set():
                 await self._back_off(repr(error))
@@ -210,7 +209,7 @@ class ReplicaFetcher:
         return None
 
     async def _back_off(self, reason: str) -> None:
-        """Doubling, with jitter, so that the followers of a broker that returns do not all come at once."""
+        """Wait with exponential backoff and jitter, so that the followers of a returning broker do not all connect at once."""
         if self._failures == 0:
             logger.warning("fetch_failed leader=%d reason=%s", self.leader, reason)
         delay_ms = min(self._settings.max_backoff_ms, MIN_BACKOFF_MS << min(self._failures, 10))
@@ -230,7 +229,7 @@ class ReplicaFetcher:
             pass
 
     def _next_turn(self) -> float | None:
-        """When the first delayed partition may be asked for again; None: only a change brings work."""
+        """The time at which the first delayed partition may be fetched again; None: only a change brings work."""
         return min(self._delayed_until.values(), default=None)
 
     # --- requests ----------------------------------------------------------------------------------------------------
@@ -260,8 +259,8 @@ class ReplicaFetcher:
         return request, positions
 
     def _wait_ms(self) -> int:
-        """Thousands of idle partitions are asked for in each request, so it pays to ask seldom while nothing happens. New
-        records, and new partitions, end a wait of any length; it is no longer than until a delayed partition has its turn."""
+        """The wait grows while there is no news, because each request contains thousands of idle partitions. New records and new
+        partitions end a wait of any length. It ends at the latest when a delayed partition may be fetched again."""
         settings = self._settings
         wait_ms = min(
             settings.max_wait_ms << min(self._quiet_answers, 4), max(settings.max_wait_ms, settings.max_idle_wait_ms)
@@ -317,7 +316,7 @@ class ReplicaFetcher:
         position: FetchPosition,
         answered: FetchPartitionResponse,
     ) -> list[Effect]:
-        """The trouble of one partition stays its own."""
+        """Handle the answer of one partition. An error affects no other partition."""
         try:
             answer = _answer(answered, position)
             effects = partition.fetched(position, answer, self._wall_ms())
@@ -350,7 +349,7 @@ class ReplicaFetcher:
 
 
 def _is_quiet(response: FetchResponse, positions: dict[TopicPartition, FetchPosition]) -> bool:
-    """Whether all of it says: you have all there is, and all of it is committed."""
+    """Return whether every partition of the answer says that the follower has all records, and that all are committed."""
     return all(
         answered.error == ErrorCode.NONE
         and answered.diverging_epoch < 0
@@ -381,8 +380,8 @@ def _answer(answered: FetchPartitionResponse, position: FetchPosition) -> FetchA
 
 
 def _check_epochs(buffer: Buffer, leader_epoch: int) -> None:
-    """A leader of our epoch has no newer records. If it sends some, it was deposed and its log rewritten while the
-    answer was on its way out of the file; what comes then has to be asked of the new leader (KAFKA-18723)."""
+    """A leader of this epoch has no records of a newer epoch. If it sends some, it has lost its leadership, and its log was
+    rewritten while the answer was read from the file; these records must be fetched from the new leader (KAFKA-18723)."""
     position, end = 0, len(buffer)
     while end - position >= HEADER_SIZE:
         length, epoch = _LENGTH_AND_EPOCH.unpack_from(buffer, position + _LENGTH_POSITION)
@@ -392,14 +391,14 @@ def _check_epochs(buffer: Buffer, leader_epoch: int) -> None:
 
 
 class Lane(NamedTuple):
-    """What one fetcher serves: the partitions of a leader that count at once, or those that are flushed first."""
+    """The partitions that one fetcher serves: those of a leader that need no flush, or those that are flushed first."""
 
     leader: int
     flushes_first: bool
 
 
 class ReplicaFetcherManager:
-    """The fetchers of a broker, by lane. One is made for the first partition of a lane and ends with the last."""
+    """The fetchers of a broker, by lane. A fetcher starts with the first partition of its lane and ends with the last."""
 
     def __init__(
         self,
@@ -429,7 +428,7 @@ class ReplicaFetcherManager:
         return tuple(dict.fromkeys(lane.leader for lane in self._fetchers))
 
     def apply(self, effects: Iterable[Effect], find: Callable[[TopicPartition], FollowedPartition | None]) -> None:
-        """Do what StartFetching and StopFetching say; other effects are none of ours. In their order."""
+        """Perform StartFetching and StopFetching in order; ignore other effects."""
         for effect in effects:
             if isinstance(effect, StopFetching):
                 self.stop(effect.topic_partition)
@@ -465,7 +464,7 @@ class ReplicaFetcherManager:
         return fetcher
 
     def resume(self, topic_partition: TopicPartition, partition: FollowedPartition) -> None:
-        """It has been flushed, or need not be any more: its topic's configuration may have changed."""
+        """The partition has been flushed, or need not be any more because its topic's configuration has changed."""
         lane = self._lane_of.get(topic_partition)
         if lane is None:
             return
@@ -483,7 +482,7 @@ class ReplicaFetcherManager:
             del self._fetchers[lane]
             self._end(self._tasks.pop(lane))
         else:
-            fetcher.resume()  # it may have been the one that the others waited for
+            fetcher.resume()  # the others may have waited for this partition
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._ending[task] = None
@@ -500,6 +499,6 @@ class ReplicaFetcherManager:
 
 
 def _report(task: asyncio.Task[None]) -> None:
-    """A fetcher ends by cancellation only; anything else is a bug that must not pass in silence."""
+    """A fetcher ends only by cancellation; any other end is an internal error, and is logged."""
     if not task.cancelled() and task.exception() is not None:
         logger.critical("replica_fetcher_died task=%s", task.get_name(), exc_info=task.exception())

@@ -1,7 +1,7 @@
-"""Carries the resignations of damaged replicas to the controller, and its consent back.
+"""Sends the resignations of damaged replicas to the controller, and passes its consent back.
 
-One request per partition is under way at a time; while the damage is there the replica asks again with every check, and is
-put off between two attempts. Without a peer in sync the controller refuses: then the rest of the log goes on being served.
+Each partition has at most one request in flight. While the damage exists, the replica asks again with every check, with a
+pause between two attempts. Without another in-sync replica, the controller refuses: then the rest of the log is still served.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ RETRY_MS: Final = 2_000
 
 
 class ReplicaRepair:
-    """`resigned(topic_partition, leader_epoch)` is called in the loop once that is committed."""
+    """`resigned(topic_partition, leader_epoch)` is called in the loop once the resignation is committed."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ReplicaRepair:
         self._controller = controller
         self._broker_epoch = broker_epoch
         self._resigned = resigned
-        self._under_way: dict[TopicPartition, asyncio.Task[None]] = {}  # or put off; at most all partitions
+        self._under_way: dict[TopicPartition, asyncio.Task[None]] = {}  # in flight, or pausing; at most all partitions
 
     def ask(self, effect: Resign) -> None:
         if effect.topic_partition in self._under_way:

@@ -1,8 +1,8 @@
-"""Replication in a broker: feeds the replica machines, performs their effects, wakes who waits. One per broker, one loop.
+"""Replication in a broker: feeds the replica machines, performs effects, completes parked requests. One per broker, one loop.
 
-Everything that may complete a parked request (an append, a follower's fetch, new metadata) marks partitions as changed; they
-are looked at once at the end of the turn. So all batches of one wake-up are appended before the followers hear of
-them, and all that they then acknowledge is answered together.
+Every event that may complete a parked request (an append, a follower's fetch, new metadata) marks partitions as changed; each of
+them is checked once at the end of the turn. Therefore, all batches of one wake-up are appended before the followers get them, and
+all requests that the followers then acknowledge are answered together.
 """
 
 import asyncio
@@ -55,12 +55,12 @@ logger = logging.getLogger("barnabas.replication")
 
 Completed = Callable[[Operation], None]
 NO_LEADER_HINT = (-1, -1)
-# As replica.fetch.backoff.ms: after a truncation that a disk refused cleanly, as a full one does.
+# As replica.fetch.backoff.ms: after a truncation that a disk refused without damage, for example because it is full.
 CHANGE_RETRY_MS = 1_000
 
 
 class ReplicationEffects(Protocol):
-    """Performs what replicas decide and this object cannot do."""
+    """Performs the effects that this object cannot perform itself."""
 
     def propose(self, proposals: list[ProposeIsr]) -> None: ...
 
@@ -77,13 +77,13 @@ class ReplicationEffects(Protocol):
     def resign(self, effect: Resign) -> None: ...
 
     def change_log(self, topic_partition: TopicPartition, change: LogChange) -> "asyncio.Future[None]":
-        """Perform a change of a log off the loop. The future ends when that is over, or dropped."""
+        """Perform a change of a log outside the loop. The future ends when the change has ended or was dropped."""
 
     def made_ready(self, topic_partition: TopicPartition, topic_id: str) -> "asyncio.Future[None] | None":
-        """What is to be waited for before the log of a new replica can be made, if anything."""
+        """The future to wait for before the log of a new replica can be created; None: no wait."""
 
     def took_up(self, image: MetadataImage) -> None:
-        """Every replica has the role that this metadata gives it."""
+        """Called when every replica has the role that this metadata assigns."""
 
     def progressed(self) -> None:
         """`taken_up_offset` has risen."""
@@ -110,21 +110,21 @@ class ReplicationService:
         self._image = MetadataImage()
         self._newest: MetadataPublication | None = None
         self._work = SlicedQueue(clock.now_ms)
-        self.taken_up_offset = 0  # of the metadata; nothing before it is left to be done
+        self.taken_up_offset = 0  # of the metadata; everything before it has been applied
         self._is_stopped = False
-        self._broker_epoch: int | None = None  # of the registration that the metadata must show before we take a role
+        self._broker_epoch: int | None = None  # of the registration that the metadata must show before roles are taken
 
     # --- the hot path -------------------------------------------------------------------------------------------------
 
     def append(self, partition: Partition, records: Buffer, *, acks: int) -> tuple[AppendInfo, int]:
-        """Append for a client; the second value is the offset that acks=all waits for. Raises what refuses the batch."""
+        """Append for a client; the second value is the offset that acks=all waits for. Raises the refusal of the batch."""
         info, required_offset, effects = partition.append_as_leader(records, acks=acks, now_ms=self._clock.wall_ms())
         if effects:
             self.perform(effects)
         return info, required_offset
 
     def park(self, operation: Operation) -> None:
-        """Keep an operation until it completes; its token, a callable, is then called with it (perhaps at once)."""
+        """Keep an operation until it completes; its token, a callable, is then called with it (possibly at once)."""
         if not self.purgatory.park(operation, self._clock.now_ms()):
             _complete(operation)
 
@@ -154,7 +154,7 @@ class ReplicationService:
                 self._effects.storage_failed(effect)
             case FlushLog():
                 self._effects.flush(effect)
-                return  # that alone changes nothing for anybody
+                return  # this alone completes no request
             case Resign():
                 self._effects.resign(effect)
                 return
@@ -163,7 +163,7 @@ class ReplicationService:
                 return
             case ChangeLog():
                 self._begin_change(effect)
-                return  # who may wait for it is woken by what follows from it
+                return  # its consequences complete the waiting requests
             case LeadershipGained() | LeadershipLost() | LogFlushed():
                 pass
         self._mark_changed(effect.topic_partition)
@@ -185,10 +185,10 @@ class ReplicationService:
     # --- metadata -----------------------------------------------------------------------------------------------------
 
     def registered(self, broker_epoch: int) -> None:
-        """From now on act on metadata that shows this registration, and on nothing older.
+        """From now on, apply only metadata that shows this registration, and nothing older.
 
-        Often it is here already: then it is taken up now, so that a broker is not unfenced before it has applied its replica
-        assignments.
+        Often this metadata is here already: then it is applied now, so that a broker is not unfenced before it has applied its
+        replica assignments.
         """
         self._broker_epoch = broker_epoch
         if self._newest is not None:
@@ -196,14 +196,14 @@ class ReplicationService:
             self.published(self._newest)
 
     def published(self, publication: MetadataPublication) -> None:
-        """Take up a new image, one after the other. Thousands of partitions take a while, in which the loop serves others."""
+        """Apply new images, one after the other. Thousands of partitions take time, and the loop does other work meanwhile."""
         if self._is_stopped:
             return
         self._newest = publication
         self._work.add(self._take_up(publication))
 
     def _take_up(self, publication: MetadataPublication) -> Steps:
-        """A step for each partition. What came before our own registration is not acted upon: a former incarnation's role."""
+        """A step for each partition. Metadata older than this registration is not applied: its roles are outdated."""
         yield from self._apply(publication)
         self.taken_up_offset = publication.image.offset
         self._effects.progressed()
@@ -213,10 +213,10 @@ class ReplicationService:
         image = publication.image
         own = image.brokers.get(self.node_id)
         if own is None or own.broker_epoch != self._broker_epoch:
-            self._image = MetadataImage()  # the next one is then taken up as a whole
+            self._image = MetadataImage()  # then the next image is applied as a whole
             return
         is_first = not before.brokers
-        # A set has no order to rely on.
+        # A set has no defined order.
         topics: Iterable[str] = image.topics if is_first else sorted(publication.changes.topics)
         broker_epochs = _active_broker_epochs(image)
         yield from self._remove(self._gone(before, topics, is_first=is_first))
@@ -240,8 +240,8 @@ class ReplicationService:
     def _ours(
         self, before: MetadataImage, topics: Iterable[str], broker_epochs: dict[int, int]
     ) -> Iterable[PartitionAssignment]:
-        """What these topics mean for this broker. A replica that the cluster takes for offline has no role, even where its
-        log is well by now: it may be elected again only when the controller has heard of that."""
+        """The assignments of these topics to this broker. A replica that the cluster considers offline has no role, even if its
+        log is intact by now: it may be elected again only after the controller has learned that."""
         image, node_id = self._image, self.node_id
         for name in topics:
             if name not in image.topics:
@@ -255,7 +255,7 @@ class ReplicationService:
                     yield replace(assignment, is_new=_is_new(assignment, before, node_id))
 
     def take_up_again(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Give these replicas the roles that the metadata has for them: their logs can be opened now."""
+        """Give these replicas the roles that the metadata assigns to them: their logs can be opened now."""
         wanted = set(topic_partitions)
         topics = sorted({topic_partition.topic for topic_partition in wanted})
         ours = self._ours(self._image, topics, _active_broker_epochs(self._image))
@@ -263,7 +263,7 @@ class ReplicationService:
         self.perform(self.manager.apply(assignments, (), self._clock.now_ms()))
 
     def went_offline(self, topic_partitions: Iterable[TopicPartition], cause: str) -> None:
-        """Their data folder failed; who waits for them is told so."""
+        """The data folder of these replicas has failed; requests that wait for them are refused."""
         gone = list(topic_partitions)
         self.perform(self.manager.went_offline(gone, cause))
         for topic_partition in gone:
@@ -271,12 +271,12 @@ class ReplicationService:
 
     @property
     def is_current(self) -> bool:
-        """Does the metadata that we act upon show our own registration, hence everything that was before it?"""
+        """Return whether the applied metadata shows this broker's registration, and therefore everything committed before it."""
         return bool(self._image.brokers)
 
     def _gone(self, before: MetadataImage, changed: Iterable[str], *, is_first: bool) -> list[str]:
-        """Topics that were deleted, and perhaps made again under their names. While a new registration was under way none
-        of the changes were taken up: then what is here is compared instead."""
+        """Topics that were deleted, and possibly created again under the same name. During a new registration, no changes were
+        applied: then the local replicas are compared with the image instead."""
         topics = self._image.topics
         if is_first:
             held = {partition.topic_partition.topic: partition.topic_id for partition in self.manager.partitions()}
@@ -284,7 +284,7 @@ class ReplicationService:
         return [name for name in changed if name not in topics or _is_another(name, before, self._image)]
 
     def _remove(self, deleted: list[str]) -> Steps:
-        """Who waits for a deleted topic is answered before another one has its name, and perhaps its leader epoch."""
+        """Requests for a deleted topic are answered before another topic gets its name, and possibly its leader epoch."""
         for topic_partition in self.manager.known_of(deleted):
             self.perform(self.manager.remove(topic_partition))
             yield None
@@ -293,19 +293,19 @@ class ReplicationService:
             self._check_changed()
 
     def leader_hint(self, topic_partition: TopicPartition) -> tuple[int, int]:
-        """(leader, leader epoch) as the newest metadata says, for a client that asked the wrong broker."""
+        """(leader, leader epoch) according to the newest metadata, for a client that asked the wrong broker."""
         partition = self._image.partition(topic_partition)
         return NO_LEADER_HINT if partition is None else (partition.leader, partition.leader_epoch)
 
     def replica(self, topic_partition: TopicPartition) -> Partition:
-        """As `manager.partition`; what it raises is what a client should be told."""
+        """As `manager.partition`, but it raises the error that the client gets."""
         try:
             return self.manager.partition(topic_partition)
         except UnknownTopicOrPartitionError as error:
             raise self.as_told(topic_partition, error) from None
 
     def as_told(self, topic_partition: TopicPartition, error: BarnabasError) -> BarnabasError:
-        """A partition that exists, only not here, has another leader: that is no unknown partition to a client."""
+        """The error for a client: a partition that exists on other brokers only is not unknown, but has another leader."""
         found = self._image.partition(topic_partition) if isinstance(error, UnknownTopicOrPartitionError) else None
         if found is None:
             return error
@@ -316,7 +316,7 @@ class ReplicationService:
     # --- flushing -----------------------------------------------------------------------------------------------------
 
     def flush_ended(self, topic_partition: TopicPartition, error: StorageError | None) -> None:
-        """What waited for the disk is acknowledged; after a failure nothing of it ever is."""
+        """Acknowledge the requests that waited for the disk; after a failure, they are never acknowledged."""
         partition = self.manager.find(topic_partition)
         if partition is None:
             return
@@ -348,13 +348,13 @@ class ReplicationService:
     # --- damage -------------------------------------------------------------------------------------------------------
 
     def damage_found(self, topic_partition: TopicPartition) -> None:
-        """Some of its log cannot be read; the log knows which."""
+        """A part of the partition's log cannot be read; the log knows which part."""
         partition = self.manager.find(topic_partition)
         if partition is not None:
             self.perform(partition.resign_if_damaged())
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
-        """The controller has agreed that nobody counts on our replica."""
+        """The controller has agreed that the cluster does not count on this broker's replica."""
         partition = self.manager.find(topic_partition)
         if partition is not None:
             try:
@@ -385,13 +385,13 @@ class ReplicationService:
     # --- time and the end ---------------------------------------------------------------------------------------------
 
     def expire(self) -> int | None:
-        """Complete what has waited long enough; returns the next deadline."""
+        """Complete the requests that have timed out, and return the next deadline."""
         for operation in self.purgatory.expire(self._clock.now_ms()):
             _complete(operation)
         return self.purgatory.next_deadline_ms()
 
     def stop(self) -> None:
-        """Give up every role, and take none any more; who waits is told so."""
+        """Give up every role, and take no more roles; waiting requests are refused."""
         self._is_stopped = True
         self._work.clear()
         self.perform(self.manager.stop())
@@ -399,7 +399,7 @@ class ReplicationService:
 
 
 def _complete(operation: Operation) -> None:
-    """Nobody but its own client suffers when an operation cannot be completed by a bug."""
+    """An internal error while completing an operation affects only its own client."""
     callback: Completed = operation.token  # type: ignore[assignment]
     try:
         callback(operation)
@@ -413,7 +413,7 @@ def _is_another(name: str, before: MetadataImage, image: MetadataImage) -> bool:
 
 
 def _is_new(assignment: PartitionAssignment, before: MetadataImage, node_id: int) -> bool:
-    """Did this broker get the replica while it was watching (KIP-112's `isNew`)? Then there is no log of it yet."""
+    """Return whether the replica was assigned while this broker was running (KIP-112's `isNew`): then it has no log yet."""
     topic_partition = assignment.topic_partition
     if not before.brokers:
         return False

@@ -1,8 +1,8 @@
-"""How fast replicas that a reassignment adds may be copied: KIP-73, for exactly those replicas that are not in sync yet.
+"""Throttles the copying of replicas that a reassignment adds (KIP-73), as long as they are not in sync.
 
-Both sides hold back: the leader answers such a replica without records, the follower does not ask, while the bytes of the
-last second were enough. In-sync replicas are never held back, or the throttle of a move would cost producers their acks.
-Rates are configurations of brokers that may change at any time. Pure: `now_ms` comes from the injected clock.
+Both sides throttle: while the bytes of the last second have used up the rate, the leader answers such a replica without records,
+and the follower does not fetch. In-sync replicas are never throttled, because that would delay the acks of producers.
+Rates are dynamic configurations of brokers. Pure: `now_ms` comes from the injected clock.
 """
 
 from barnabas.kraft.metadata.image import MetadataImage
@@ -15,23 +15,24 @@ from ..settings.config import BrokerConfig
 from ..settings.dynamic_config import FOLLOWER_RATE, LEADER_RATE
 
 UNLIMITED = 2**63 - 1
-MAX_WAIT_MS = 1_000  # before it is looked at again: the rate may have been raised since
+MAX_WAIT_MS = 1_000  # until the next check: the rate may have been raised meanwhile
 
 
 class TokenBucket:
-    """Bytes that may pass: `rate` a second, at most one second's worth saved up.
+    """A token bucket of bytes: `rate` per second, with a capacity of one second.
 
-    What passes is only known afterwards (a whole batch at least), so the bucket may owe: until that is paid nothing passes.
+    The number of bytes is only known afterwards (at least a whole batch), so the balance may be negative: then no bytes may pass
+    until it is positive again.
     """
 
     def __init__(self, rate_bytes_per_s: int, now_ms: int) -> None:
         assert rate_bytes_per_s > 0
         self.rate_bytes_per_s = rate_bytes_per_s
-        self._milli_bytes = rate_bytes_per_s * 1000  # bytes x 1000, so that nothing is rounded away; at most this much
+        self._milli_bytes = rate_bytes_per_s * 1000  # bytes x 1000, so that no fraction is lost; at most this value
         self._as_of_ms = now_ms
 
     def wait_ms(self, now_ms: int) -> int:
-        """0: something may pass now; else how long until then."""
+        """The time until bytes may pass; 0: now."""
         self._fill(now_ms)
         return 0 if self._milli_bytes > 0 else -self._milli_bytes // self.rate_bytes_per_s + 1
 
@@ -40,7 +41,7 @@ class TokenBucket:
         self._milli_bytes -= size_bytes * 1000
 
     def change_rate(self, rate_bytes_per_s: int, now_ms: int) -> None:
-        """What is owed stays owed, and is paid at the new rate."""
+        """A negative balance is kept, and is refilled at the new rate."""
         assert rate_bytes_per_s > 0
         self._fill(now_ms)
         self.rate_bytes_per_s = rate_bytes_per_s
@@ -53,7 +54,7 @@ class TokenBucket:
 
 
 class ReplicationThrottle:
-    """The two buckets of a broker, and to whom they apply. Without a rate nothing is counted or looked up."""
+    """The two buckets of a broker, and the replicas to which they apply. Without a rate, no bytes are counted."""
 
     def __init__(self, *, node_id: int, config: BrokerConfig, clock: Clock) -> None:
         self._node_id = node_id
@@ -91,7 +92,7 @@ class ReplicationThrottle:
     # --- the leader's side --------------------------------------------------------------------------------------------
 
     def send_delay_ms(self, topic_partition: TopicPartition, replica_id: int) -> int:
-        """How long to send no records of this partition to this follower; 0: not at all."""
+        """The time for which to send no records of this partition to this follower; 0: no delay."""
         if self._sending is None or not self._is_added(topic_partition, replica_id):
             return 0
         return min(self._sending.wait_ms(self._clock.now_ms()), MAX_WAIT_MS)

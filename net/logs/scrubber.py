@@ -1,7 +1,7 @@
-"""Reads what lies on the disks again, slowly, to find damage while there is still a healthy copy (bit rot).
+"""Re-reads segments from the disks, slowly, to detect damage (bit rot) while other replicas are intact.
 
-Only segments that grow no more: the end of a log is read by its followers, who check it. A round goes over all logs; how
-much it reads per second is limited, and so is how much time it takes from the loop, since the reading is done in a thread.
+It reads only segments that do not grow any more: followers read and check the end of a log. A round covers all logs. The bytes
+per second are limited, and so is the load of the loop, since a thread reads.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 logger = logging.getLogger("barnabas.log")
 
-MIN_PAUSE_S: Final = 0.01  # between two steps, however small they are
+MIN_PAUSE_S: Final = 0.01  # between two steps of any size
 
 
 class Scrubber:
@@ -37,7 +37,7 @@ class Scrubber:
         self.rounds = 0
 
     async def run(self) -> None:
-        """Until cancelled; a limit of 0 bytes per second switches it off."""
+        """Scrub until cancelled; a limit of 0 bytes per second disables it."""
         while self._bytes_per_second > 0:
             for topic_partition in list(self._logs.logs):
                 await self._scrub(topic_partition)

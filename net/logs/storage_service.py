@@ -1,12 +1,12 @@
-"""The disks of a broker and what the cluster is told of them: folders that fail, fill up, and come back.
+"""Handles failed, full and hanging data folders of a broker, and reports them to the controller.
 
-A folder that fails takes its replicas with it and nothing else: they give up their roles here, and one report to the
-controller moves their leaderships and takes them out of their ISRs (KIP-112, KIP-858). The process ends only when no folder
-is left, or when the one with the quorum's journal is gone. `bring_back` is the way back, and somebody has to ask for it:
-a disk that failed once is not to be trusted because it answers again.
+A failed folder affects only its own replicas: they give up their roles here, and one report to the controller moves their
+leaderships and removes them from their ISRs (KIP-112, KIP-858). The process ends only if no folder is left, or if the folder with
+the quorum's journal fails. An operator must request `bring_back`: a disk that failed once is not trusted again only because it
+answers.
 
-A full folder is another matter: it refuses cleanly, so it stays, and only hands over what it leads. So does a folder whose disk
-does not come back from a flush: nothing is lost, but whoever waits for it would wait for ever.
+A full folder stays online, because it refuses writes without damage, and only hands over its leaderships. So does a folder whose
+disk hangs in a flush: no data is lost, but requests would wait for it forever.
 """
 
 import asyncio
@@ -51,15 +51,15 @@ from .replication_service import ReplicationService
 logger = logging.getLogger("barnabas.storage")
 
 CHECK_INTERVAL_MS = 1_000  # how often full folders are looked at, and replicas that could not be made are tried again
-HANG_LOOK_INTERVAL_MS = 250  # how often hanging folders are looked for: who waits for one shall wait for 10 s at most
-HAND_OVER_AFTER_MS = 3_000  # a full folder keeps its leaderships for so long: somebody may be about to make room
-ROOM_BYTES = 4 << 20  # so much free space ends "full"; less would be used up by the next fetch
-ROOM_SETTLES_MS = 2_000  # without a refusal for so long: quotas refuse although the disk has room
+HANG_LOOK_INTERVAL_MS = 250  # how often hanging folders are checked: a request must wait for them for 10 s at most
+HAND_OVER_AFTER_MS = 3_000  # a full folder keeps its leaderships for this time: an operator may be freeing space
+ROOM_BYTES = 4 << 20  # a folder with this much free space is not full; the next fetch would use up less
+ROOM_SETTLES_MS = 2_000  # time without a refusal before "full" ends: quotas refuse although the disk has space
 REPORT_TIMEOUT_MS = 10_000
 REPORT_RETRY_MS = 200
-BRING_BACK_TIMEOUT_MS = 60_000  # for the controller to take the reports; recovery itself takes what it takes
+BRING_BACK_TIMEOUT_MS = 60_000  # for the controller to accept the reports; the recovery itself has no limit
 
-Place = tuple[str, int]  # topic id, partition: a topic made again under its name is another one
+Place = tuple[str, int]  # topic id, partition: a topic that is created again under the same name is another one
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class _Full:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedFolder:
-    """A data folder as operators are told of it, and the sizes of the logs in it in bytes."""
+    """A data folder as operators see it, with the sizes of its logs in bytes."""
 
     folder: StorageFolder
     sizes: Mapping[TopicPartition, int]
@@ -98,8 +98,8 @@ class StorageService:
         journal_folder: str | None,
         hanging: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`journal_folder`: where the quorum's journal of this node lies; None on a node that is no voter. `hanging`: the
-        folders whose disk does not answer."""
+        """`journal_folder`: the folder of this node's quorum journal; None on a node that is not a voter. `hanging`: the folders
+        whose disk does not answer."""
         self._node_id = node_id
         self._logs = logs
         self._log_service = log_service
@@ -115,19 +115,19 @@ class StorageService:
         self._full: dict[str, _Full] = {}
         self._hanging: dict[str, _Full] = {}
         self._hanging_now = hanging
-        self._lost: set[Place] = set()  # to be told with the next report
+        self._lost: set[Place] = set()  # for the next report
         self._hand_over: set[Place] = set()
-        self._epoch = -1  # of the registration that the reports are numbered in
+        self._epoch = -1  # of the registration for which the reports are numbered
         self._report_number = 0
         self._work = asyncio.Event()
         self._told = asyncio.Condition()
         self._bringing_back = asyncio.Lock()
-        self.holds_back = False  # the cluster must hear of our disks before we are unfenced
+        self.holds_back = False  # the controller must get the report on the disks before it unfences this broker
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
     def trouble(self, partition: PartitionReads, error: StorageError) -> None:
-        """A disk refused something for a partition, which is in the midst of it: what follows is done after that."""
+        """A disk refused an operation of a partition, which is still in progress: the consequences are handled after it."""
         folder = self._logs.folder_of(partition.topic_partition)
         if folder is None or self._logs.get(partition.topic_partition) is not partition.log:
             return
@@ -138,7 +138,7 @@ class StorageService:
             self._note_full(folder, error)
 
     def storage_failed(self, effect: StorageFailed) -> None:
-        """A log that failed, or could not be opened."""
+        """A log has failed, or could not be opened."""
         logger.error("partition=%s went offline: %s", effect.topic_partition, effect.message)
         folder = self._logs.folder_of(effect.topic_partition)
         if effect.was_in_use and folder is not None and folder.path not in self._failures:
@@ -150,13 +150,13 @@ class StorageService:
         self._work.set()
 
     def log_failed(self, topic_partition: TopicPartition, error: StorageError) -> None:
-        """A flush in the background failed."""
+        """A background flush failed."""
         folder = self._logs.folder_of(topic_partition)
         if folder is not None:
             self.folder_failed(folder.path, error.message)
 
     def folder_refused(self, path: str, error: StorageError) -> None:
-        """Upkeep could not write to a folder. What it holds may be well; a disk that says EIO is not."""
+        """Maintenance could not write to a folder. Its logs may be intact, but a disk that returns EIO has failed."""
         if isinstance(error, DiskFailedError):
             self.folder_failed(path, error.message)
 
@@ -179,7 +179,7 @@ class StorageService:
         self._work.set()
 
     def _why_to_end(self, path: str) -> str:
-        """What of this broker was in the folder that has failed, without which it cannot go on; "" when there is nothing."""
+        """The reason to end the process after the failure of this folder; "" if the broker can continue without it."""
         if not self._logs.folders:
             return "the data folder" if self._has_one_place else "the last data folder that was left"
         is_journals = self._journal_folder is not None and f"{self._journal_folder}/".startswith(f"{path}/")
@@ -229,7 +229,7 @@ class StorageService:
     def _look_at_hanging_folders(self) -> None:
         now_ms, hanging = self._clock.now_ms(), set(self._hanging_now())
         for path in sorted(hanging - self._hanging.keys()):
-            cause = "its disk does not come back from a flush: look at the kernel log, and replace it"
+            cause = "its disk does not complete a flush: check the kernel log, and replace the disk"
             self._hanging[path] = _Full(self._clock.wall_ms(), now_ms, now_ms, cause, now_ms - CHECK_INTERVAL_MS)
             logger.error("folder=%s hangs: %s", path, cause)
             self._work.set()
@@ -241,31 +241,32 @@ class StorageService:
         due = [path for path, known in self._hanging.items() if now_ms - known.asked_ms >= CHECK_INTERVAL_MS]
         if ended or due:
             self._tell_replicas(hanging)
-        for path in due:  # again and again: what led before may wait as a follower now
+        for path in due:  # repeatedly: a former leader may wait as a follower now
             self._hanging[path].asked_ms = now_ms
             self._offer_leaderships(path, with_followers=True)
 
     def _tell_replicas(self, hanging: set[str]) -> None:
-        """Every second: replicas may have come since the last time."""
+        """Called every second, because replicas may have been added since the last call."""
         for partition in self._replication.manager.partitions():
             folder = self._logs.folder_of(partition.topic_partition)
             self._replication.perform(partition.disk_hung(folder is not None and folder.path in hanging))
 
     def _offer_leaderships(self, path: str, *, with_followers: bool = False) -> None:
-        """`with_followers`: those in sync that wait for the disk are to leave the ISR; their leaders wait for them."""
+        """`with_followers`: in-sync followers that wait for the disk must leave the ISR, too, because their leaders wait for
+        them."""
         for partition in self._replication.manager.partitions():
             folder = self._logs.folder_of(partition.topic_partition)
             is_waited_for = len(partition.in_sync_when_leading) > 1 or (with_followers and partition.waits_for_disk)
             if folder is not None and folder.path == path and is_waited_for:
                 self._hand_over.add((partition.topic_id, partition.topic_partition.partition))
         if self._hand_over:
-            logger.warning("folder=%s takes nothing: %d replicas are offered to others", path, len(self._hand_over))
+            logger.warning("folder=%s accepts no writes, handing over %d replicas", path, len(self._hand_over))
             self._work.set()
 
-    # --- what the cluster is told -------------------------------------------------------------------------------------
+    # --- reports to the controller ------------------------------------------------------------------------------------
 
     def took_up(self, image: MetadataImage) -> None:
-        """The first metadata behind a registration. What it says about our disks may be wrong by now."""
+        """Called with the first metadata after a registration. Its state of this broker's disks may be outdated."""
         self._log_service.set_strays_aside(image)
         marked: set[Place] = set()
         for topic_partition, place, partition in _replicas_of(image, self._node_id):
@@ -273,7 +274,7 @@ class StorageService:
                 marked.add(place)
                 folder = self._logs.folder_of(topic_partition)
                 if folder is not None and not folder.was_stopped_cleanly:
-                    self._lost.add(place)  # its disk failed under a former incarnation, which cannot say what is left
+                    self._lost.add(place)  # its disk failed in a former incarnation, so its content is unknown
             if topic_partition in self._log_service.made_anew and _counts_on(partition, self._node_id):
                 self._lost.add(place)
         self._log_service.made_anew.clear()
@@ -282,7 +283,7 @@ class StorageService:
             self._work.set()
 
     async def run(self) -> None:
-        """Report what has changed, and look at what is not well; until cancelled."""
+        """Report changes, and check folders with problems, until cancelled."""
         looked_ms = self._clock.now_ms()
         while True:
             try:
@@ -296,19 +297,20 @@ class StorageService:
             if self._work.is_set() and self._replication.is_current:
                 await self._report()
             elif self._work.is_set():
-                await asyncio.sleep(REPORT_RETRY_MS / 1000)  # no registration yet
+                await asyncio.sleep(REPORT_RETRY_MS / 1000)  # not registered yet
 
     def _make_missing_logs(self) -> None:
-        """Replicas that no disk had room for when they were assigned. They begin empty, so nobody may count on them."""
+        """Create the replicas for which no disk had space when they were assigned. They start empty, so the cluster must not
+        count on them."""
         image = self._metadata.image
-        for topic_partition in sorted(self._replication.manager.unopened):  # a set has no order to rely on
+        for topic_partition in sorted(self._replication.manager.unopened):  # a set has no defined order
             topic = image.topics.get(topic_partition.topic)
             if topic is None or topic_partition in self._logs.offline or self._logs.get(topic_partition) is not None:
                 continue
             try:
                 self._log_service.create_log(topic_partition, topic.topic_id)
             except StorageError:
-                continue  # met again
+                continue  # tried again later
             self._lost.add((topic.topic_id, topic_partition.partition))
             self._work.set()
 
@@ -333,9 +335,9 @@ class StorageService:
             assert isinstance(answer, Done)
             await self._metadata.wait_for_offset(answer.offset, timeout_ms=REPORT_TIMEOUT_MS)
         except StaleBrokerEpochError:
-            return  # whatever is wrong is told behind the next registration
+            return  # the report follows the next registration
         except BarnabasError as error:
-            logger.warning("the report on the disks waits: %s", error)
+            logger.warning("cannot report the state of the disks, trying again: %s", error)
             self._work.set()
             await asyncio.sleep(REPORT_RETRY_MS / 1000)
             return
@@ -348,7 +350,7 @@ class StorageService:
             self._told.notify_all()
 
     def _offline_places(self) -> set[Place]:
-        """Replicas of ours that nobody can serve."""
+        """The replicas of this broker that it cannot serve."""
         unopened, offline = self._replication.manager.unopened, self._logs.offline
         return {
             place
@@ -384,23 +386,25 @@ class StorageService:
     # --- the way back -------------------------------------------------------------------------------------------------
 
     async def bring_back(self, path: str) -> StorageFolder:
-        """Recover an offline folder (or the offline logs of one that is online), and return its replicas as followers.
+        """Recover an offline folder (or the offline logs of an online folder); its replicas become followers again.
 
-        First the cluster must know that they were offline: nobody may lead again in a leader epoch of before, whose
-        records may be gone from the disk. Raises InvalidRequestError, StorageError, RequestTimedOutError, and
+        First, the cluster must know that they were offline: a replica must not lead again in a former leader epoch, because
+        records of that epoch may be missing on the disk. Raises InvalidRequestError, StorageError, RequestTimedOutError, and
         BrokerNotAvailableError while the broker is starting.
         """
         async with self._bringing_back:
-            if not self._replication.is_current:  # all that is in the folder would pass for a stray, and be deleted
+            if not self._replication.is_current:  # all logs in the folder would count as strays
                 raise BrokerNotAvailableError(
-                    f"broker {self._node_id} is starting, and has not heard yet which replicas are its own; ask again"
+                    f"broker {self._node_id} is starting, and does not know its replicas yet; try again"
                 )
             known = {folder.path for folder in self._logs.folders} | set(self._logs.offline_folders)
             if path not in known:
-                raise InvalidRequestError(f"{path} is none of this broker's data folders: {', '.join(sorted(known))}")
+                raise InvalidRequestError(
+                    f"{path} is not one of this broker's data folders: {', '.join(sorted(known))}"
+                )
             affected = self._logs.offline_in(path)
             await self._until_told(lambda: self._places_of(affected) <= self._marked_places(), "that they were offline")
-            await self._log_service.give_up(path)  # behind whatever its former thread still does there
+            await self._log_service.give_up(path)  # after the remaining work of its former thread
             loaded = await asyncio.get_running_loop().run_in_executor(None, self._reopen, path)
             is_sound = loaded.folder.was_stopped_cleanly and not loaded.folder.may_have_lost_writes
             self._logs.attach(loaded, now_ms=self._clock.wall_ms())
@@ -423,14 +427,14 @@ class StorageService:
         return self._logs.reload_offline(path, now_ms=now_ms, config_for=config_for)
 
     def _make_again(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Where the disk was replaced by an empty one, the replicas begin anew."""
+        """If the disk was replaced by an empty one, the replicas are created empty."""
         for topic_partition in topic_partitions:
             topic = self._metadata.image.topics.get(topic_partition.topic)
             if topic is not None and self._logs.get(topic_partition) is None:
                 try:
                     self._log_service.create_log(topic_partition, topic.topic_id)
                 except StorageError:
-                    continue  # `_make_missing_logs` meets it again
+                    continue  # `_make_missing_logs` tries again
                 self._lost.add((topic.topic_id, topic_partition.partition))
 
     async def _until_told(self, is_so: Callable[[], bool], what: str) -> None:
@@ -439,7 +443,7 @@ class StorageService:
                 while not is_so() or self._work.is_set():
                     await self._told.wait()
         except TimeoutError:
-            raise RequestTimedOutError(f"the controller has not been told {what}; ask again when it answers") from None
+            raise RequestTimedOutError(f"the controller has not confirmed {what}; try again when it answers") from None
 
     def _places_of(self, topic_partitions: Iterable[TopicPartition]) -> set[Place]:
         wanted = set(topic_partitions)
@@ -494,7 +498,7 @@ def _replicas_of(image: MetadataImage, node_id: int) -> Iterable[tuple[TopicPart
 
 
 def _counts_on(partition: PartitionImage, node_id: int) -> bool:
-    """Would the cluster elect this replica for what it is believed to have?"""
+    """Return whether the cluster could elect this replica because of records that it is expected to have."""
     return node_id in (*partition.isr, *partition.eligible_leader_replicas)
 
 

@@ -1,1 +1,1 @@
-"""The shell of kraft: voters and observers, the newest image, how a broker registers and asks the controller."""
+"""The shell of kraft: voters and observers, the newest image, registration, and requests to the controller."""

@@ -1,7 +1,7 @@
-"""A broker's life in the cluster: register, heartbeat, be unfenced, ask to leave, leave.
+"""A broker's lifecycle in the cluster: registration, heartbeats, unfencing, controlled shutdown.
 
-A registration is bound to one incarnation (one start of the process); the broker epoch that it earns is carried by
-heartbeats, proposals and fetches, so that nothing an earlier incarnation said can act for this one (KIP-631, KIP-903).
+A registration belongs to one incarnation (one start of the process). Heartbeats, proposals and fetches carry the broker epoch of
+the registration, so that no request of an earlier incarnation takes effect for this one (KIP-631, KIP-903).
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from .metadata_service import MetadataService
 logger = logging.getLogger("barnabas.lifecycle")
 
 REGISTRATION_TIMEOUT_MS = 5_000
-UNFENCING_HEARTBEAT_INTERVAL_MS = 20  # while fenced, so that a start is not slowed down by the ordinary interval
+UNFENCING_HEARTBEAT_INTERVAL_MS = 20  # while fenced, so that the usual interval does not delay a start
 FATAL_REGISTRATION_ERRORS = (InconsistentClusterIdError, UnsupportedVersionError)
 
 
 class BrokerLifecycle:
-    """Keeps this broker registered and tells whether it is fenced."""
+    """Keeps this broker registered, and knows whether it is fenced."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class BrokerLifecycle:
         holds_back: Callable[[], bool] = lambda: False,
         known_metadata: Callable[[], MetadataPosition] = MetadataPosition,
     ) -> None:
-        """`holds_back`: as long as it is true, this broker does not want to be unfenced. `known_metadata`: up to where it has
-        ever known the metadata, as its folders say."""
+        """`holds_back`: while it is true, this broker asks to stay fenced. `known_metadata`: the newest position of the metadata
+        that this broker has ever known, according to its folders."""
         self._registration = registration
         self._controller = controller
         self._metadata = metadata
@@ -62,14 +62,14 @@ class BrokerLifecycle:
         self._known_metadata = known_metadata
         self._wake = asyncio.Event()
         self._want_shut_down = False
-        self._trouble = ""  # the last one that was logged and is not over
+        self._trouble = ""  # the last problem that was logged and has not ended
         self.broker_epoch = -1
         self.fenced = True
         self.may_shut_down = asyncio.Event()
         self.unfenced = asyncio.Event()
 
     async def run(self) -> None:
-        """Register and heartbeat for ever; ends when it is cancelled or the cluster refuses this broker for good."""
+        """Register and send heartbeats; ends when it is cancelled, or when the cluster refuses this broker permanently."""
         while True:
             try:
                 await self._register()
@@ -86,19 +86,19 @@ class BrokerLifecycle:
             except FATAL_REGISTRATION_ERRORS:
                 raise
             except BarnabasError as error:
-                self._note_trouble("registration waits", error)
+                self._note_trouble("registration failed", error)
                 await self._pause(UNFENCING_HEARTBEAT_INTERVAL_MS if error.retriable else self._heartbeat_interval_ms)
         assert isinstance(answer, Registered)
         self._trouble = ""
         self._tell_loss(answer)
         self.broker_epoch = answer.broker_epoch
-        # Told once: what this process writes after the registration is not lost by it.
+        # Reported once: later writes of this process are not affected by the loss.
         self._registration = replace(self._registration, lost_unflushed_data=False)
         self._registered(answer.broker_epoch)
         logger.info("registered node=%d broker_epoch=%d", self._registration.node_id, self.broker_epoch)
 
     def _named(self) -> RegisterBroker:
-        """With the cluster that this broker has joined since its start: a controller of another one must refuse it."""
+        """The registration with the id of the joined cluster: the controller of another cluster must refuse it."""
         known = self._registration.cluster_id or self._metadata.image.cluster_id
         return replace(
             self._registration,
@@ -111,7 +111,7 @@ class BrokerLifecycle:
         known = self._known_metadata()
         if known.offset and known.recovery_epoch < answer.recovery_epoch:
             logger.error(
-                "event=metadata_lost node=%d this broker knew the metadata up to %s, and the quorum was recovered since, "
+                "event=metadata_lost node=%d this broker had the metadata up to %s, but since then the quorum was recovered "
                 "from a copy that ended before offset %d: topics, configurations, groups and offsets that this copy "
                 "did not have are gone. Replicas that the metadata does not name are set aside: `barnabas broker storage %d`",
                 self._registration.node_id,
@@ -127,11 +127,13 @@ class BrokerLifecycle:
             except FATAL_REGISTRATION_ERRORS:
                 raise
             except StaleBrokerEpochError:
-                logger.warning("registration lost node=%d, registering again", self._registration.node_id)
+                logger.warning("registration lost, registering again node=%d", self._registration.node_id)
                 self._set_fenced(True)
                 return
             except RequestTimedOutError:
-                await self._pause(UNFENCING_HEARTBEAT_INTERVAL_MS)  # a controller that fell answers so at once
+                await self._pause(
+                    UNFENCING_HEARTBEAT_INTERVAL_MS
+                )  # a controller that has lost its leadership answers so at once
                 continue
             except BarnabasError as error:
                 self._note_trouble("heartbeat failed", error)
@@ -147,7 +149,7 @@ class BrokerLifecycle:
             await self._pause(UNFENCING_HEARTBEAT_INTERVAL_MS if quick else self._heartbeat_interval_ms)
 
     def _note_trouble(self, what: str, error: BarnabasError) -> None:
-        """Told once; what comes again and again is no news."""
+        """Log a problem once, not each time that it repeats."""
         trouble = f"{what} node={self._registration.node_id}: {error.message}"
         if trouble != self._trouble:
             self._trouble = trouble

@@ -1,9 +1,9 @@
-"""Asking the active controller, wherever it runs: in this process, or by RPC on another broker.
+"""Requests to the active controller, wherever it runs: in this process, or by RPC on another broker.
 
-Decisions are the controller's alone; what lives here is finding it. Whoever is asked and is not the controller says who
-leads, and a request is repeated until its time is over. Requests of kraft are made so that a repetition does no harm
-(registrations carry an incarnation, proposals an epoch, creations a topic id). Where the first copy of a request may have
-been carried out, a refusal of the next one that says "it is so already" is a success: see `done_already`.
+This module only finds the controller; all decisions are the controller's. A broker that is not the controller answers with the
+current leader, and a request is retried until its timeout. The requests of kraft are safe to retry (registrations carry an
+incarnation, proposals an epoch, creations a topic id). If the first copy of a request may have been executed, a refusal of the
+next copy that means "already done" is a success: see `done_already`.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from ..protocol.responses import ControllerCallResponse, Response
 from ..wire.rpc import RpcPool
 from .metadata_service import MetadataService
 
-# An election takes tens of milliseconds. Brokers of a cluster lose their controller at once: they must not ask in step.
+# An election takes tens of milliseconds. All brokers lose their controller at the same moment: their retries must be spread.
 BACKOFF = Backoff(first_ms=20, max_ms=500, jitter=0.5)
-ATTEMPT_TIMEOUT_MS = 2_000  # a controller that says nothing for so long may be frozen, and another one elected
+ATTEMPT_TIMEOUT_MS = 2_000  # a controller that is silent for this time may be frozen or replaced
 
 
 class ControllerChannel:
-    """Hands requests to the active controller and follows it when it moves."""
+    """Sends requests to the active controller, and follows it when it moves."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class ControllerChannel:
         self._attempt_timeout_ms = attempt_timeout_ms
         self._asked: dict[
             asyncio.Timeout, int | None
-        ] = {}  # attempts that may be given up, and the leader that each asks
+        ] = {}  # attempts that may be aborted, and the leader that each has asked
         metadata.subscribe(self._published)
 
     def _published(self, publication: MetadataPublication) -> None:
-        """Another leader: who waits for the answer of the old one asks again at once, since the old one may be frozen or
-        cut off, and a new controller must hear of every broker soon."""
+        """If the leader has changed, abort attempts that wait for the old leader, and retry them at once: the old leader may be
+        frozen or cut off, and a new controller must hear from every broker soon."""
         leader_id = publication.leader.leader_id
         if leader_id is None:
             return
@@ -78,12 +78,12 @@ class ControllerChannel:
         repeat_when_unknown: bool = True,
         done_already: tuple[type[BarnabasError], ...] = (),
     ) -> object:
-        """Return the controller's answer or raise the error that it gave.
+        """Return the controller's answer, or raise its error.
 
-        Raises RequestTimedOutError when no controller answered in time: the change may or may not have happened. With
-        `repeat_when_unknown` False a request that may have been taken is not sent again; what had cut it off is raised.
-        A request that is refused because topics change too fast waits for its turn; when its time is over, that is raised.
-        A refusal of `done_already` is answered as `Done` when an earlier copy of this request may have been carried out.
+        Raises RequestTimedOutError if no controller answers in time: the change may or may not have happened. If
+        `repeat_when_unknown` is False, a request whose outcome is unknown is not sent again, and the error that interrupted it
+        is raised. A request that the topic mutation quota refuses is retried later; at the timeout, this refusal is raised.
+        If a refusal is in `done_already` and an earlier copy may have been executed, `Done` is returned.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
         copies, failures = Copies(), 0
@@ -103,9 +103,9 @@ class ControllerChannel:
                 copies.failed(error)
                 throttled = None
             except ThrottlingQuotaExceededError as error:
-                throttled = error  # definite: nothing was done
+                throttled = error  # definite: the request was not executed
             except (NotControllerError, BrokerNotAvailableError):
-                pass  # definite: nothing was done
+                pass  # definite: the request was not executed
             except done_already as error:
                 if copies.is_done(error, done_already):
                     return Done(offset=self._metadata.image.offset)
@@ -142,13 +142,13 @@ class ControllerChannel:
         return decode_answer(request, response.body)
 
     async def ask_broker(self, node_id: int, request: Request, *, timeout_ms: int) -> Response:
-        """One attempt with one broker, whoever that is. Raises what it answers, NetworkError, RequestTimedOutError."""
+        """Make one attempt with the given broker. Raises the error of its answer, NetworkError, RequestTimedOutError."""
         connection = await self._pool.get(*self.address_of(node_id))
         response: Response = await connection.call(request, timeout_ms=timeout_ms)
         return response
 
     def address_of(self, node_id: int) -> tuple[str, int]:
-        """Where a broker takes requests of other brokers. Raises BrokerNotAvailableError when nobody has told yet."""
+        """The address for requests of other brokers. Raises BrokerNotAvailableError if it is not known yet."""
         broker = self._metadata.image.brokers.get(node_id)
         if broker is not None:
             endpoint = broker.endpoint(self._listener)

@@ -1,8 +1,8 @@
-"""Room that is kept for the quorum's journal: a file of a fixed size, given up when the disk is full.
+"""Disk space that is reserved for the quorum's journal: a file of a fixed size, which is deleted when the disk is full.
 
-A journal that cannot be written stops its broker, and everything that the broker serves with it. Records of users fill disks,
-the quorum needs little; so when the disk is full, the ballast goes, the write is repeated, and somebody has time to read
-the warning. The ballast is made again when there is plenty of room.
+If the journal cannot be written, its broker stops. Records of users fill disks, while the quorum needs little space. When the
+disk is full, the ballast file is deleted and the write is retried, so that an operator has time to read the warning and to free
+space. The ballast is created again when there is plenty of space.
 """
 
 import logging
@@ -15,9 +15,9 @@ from barnabas.log.vocabulary.errors import DiskFullError, StorageError
 
 logger = logging.getLogger("barnabas.quorum")
 
-BALLAST_BYTES = 8 << 20  # some 50,000 offset commits: hours of a small cluster, minutes of a busy one
-PLENTY = 4  # the ballast is made only where so many of it would fit
-APPENDS_BETWEEN_LOOKS = 1_000  # after it was given up: how often room for a new one is looked for
+BALLAST_BYTES = 8 << 20  # about 50,000 offset commits: hours of a small cluster, minutes of a busy one
+PLENTY = 4  # the ballast is created only if the free space is this many times its size
+APPENDS_BETWEEN_LOOKS = 1_000  # after it was deleted: how often the free space for a new one is checked
 BALLAST_FILE = "ballast"
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class BallastedStorage:
         self.is_given_up = False
 
     def make(self) -> None:
-        """Make the ballast where there is plenty of room; without it a full disk stops the broker at once."""
+        """Create the ballast if there is plenty of space; without it, a full disk stops the broker at once."""
         try:
             if not self._size_bytes or self._files.exists(self._path):
                 return
@@ -43,10 +43,10 @@ class BallastedStorage:
             self._files.reserve(self._path, self._size_bytes)
             self.is_given_up = False
         except StorageError as error:
-            logger.warning("no room is kept for the quorum's journal: %s", error)
+            logger.warning("cannot reserve disk space for the quorum's journal: %s", error)
 
     def with_room(self, work: Callable[[], T]) -> T:
-        """Do it, and once more without the ballast when the disk is full. Raises StorageError."""
+        """Do the work; if the disk is full, delete the ballast and do it once more. Raises StorageError."""
         try:
             return work()
         except DiskFullError as error:
@@ -55,7 +55,7 @@ class BallastedStorage:
             self._files.remove(self._path)
             self._files.sync_dir(self._directory)
             self.is_given_up, self._appends = True, 0
-            logger.critical("the disk of the quorum's journal is full: the last %d bytes that were kept for it are in use; "
+            logger.critical("the disk of the quorum's journal is full: its last %d reserved bytes are in use; "
                             "free space now, or this broker will stop: %s", self._size_bytes, error)  # fmt: skip
             return work()
 
@@ -95,7 +95,7 @@ class BallastedStorage:
 
 
 class _BallastedFile:
-    """A refused append leaves the file as it was, so it may be repeated."""
+    """A refused append does not change the file, so it may be retried."""
 
     def __init__(self, storage: BallastedStorage, file: JournalFile) -> None:
         self._storage = storage

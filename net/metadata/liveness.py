@@ -1,9 +1,9 @@
-"""Finds out at once that a broker's process is gone, instead of waiting for its session to end.
+"""Detects at once that a broker's process has ended, instead of waiting for the end of its session.
 
-A process that is killed leaves closed connections behind. A closed connection is only a hint, so the active controller
-then knocks at the broker's port: refused means that nobody listens there any more, and the broker is fenced. Anything else
-(accepted, no answer, no route) proves nothing, and the session time-out decides as ever. A broker that was fenced wrongly
-comes back with its next heartbeat: fencing is always safe, only slow or quick.
+When a process is killed, its connections close. A closed connection is only a hint, so the active controller then connects to the
+broker's port. If the connection is refused, no process listens there any more, and the broker is fenced. Any other result
+(accepted, no answer, no route) proves nothing, and the session timeout decides as usual. A broker that was fenced by mistake is
+unfenced by its next heartbeat: fencing is always safe.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ logger = logging.getLogger("barnabas.lifecycle")
 
 BROKER_CLIENT_PREFIX = "broker-"
 KNOCK_TIMEOUT_S = 0.5
-# A dying process closes its sockets one by one: the loss of one may be heard of before its port refuses connections, so one
-# answered knock proves nothing either.
+# A process that ends closes its sockets one by one. The loss of a connection may arrive before its port refuses connections, so
+# an accepted connection does not prove that the broker lives.
 REFUSALS = 2  # in a row
 KNOCK_INTERVALS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-MAX_KNOCKING = 64  # brokers that are looked at at a time
+MAX_KNOCKING = 64  # brokers that are probed at a time
 
 
 def client_id_of(node_id: int) -> str:
-    """What a broker calls itself on its connections to the controller."""
+    """The client id of a broker on its connections to the controller."""
     return f"{BROKER_CLIENT_PREFIX}{node_id}"
 
 
@@ -40,7 +40,7 @@ class _Knock(asyncio.Protocol):
 
 
 class LivenessWatch:
-    """Does its work only while this broker's controller is the active one."""
+    """Works only while this broker's controller is the active one."""
 
     def __init__(self, *, node_id: int, metadata: MetadataService, network: Network, listener: str) -> None:
         self._node_id = node_id
@@ -53,17 +53,17 @@ class LivenessWatch:
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Brokers that are being knocked at."""
+        """The probes that are running."""
         return list(self._tasks.values())
 
     def connection_lost(self, client_id: str) -> None:
-        """A client's connection to this broker ended; only those of brokers are of interest."""
+        """A client's connection to this broker was closed; only connections of brokers matter."""
         suffix = client_id.removeprefix(BROKER_CLIENT_PREFIX)
         if client_id != suffix and suffix.isdigit():
             self._look_at(int(suffix))
 
     def _published(self, publication: MetadataPublication) -> None:
-        """A new controller has no connections that could break: it knocks at everybody once."""
+        """A new controller has no connections that could close: it probes every broker once."""
         became_active = publication.is_active_controller and not self._was_active
         self._was_active = publication.is_active_controller
         if became_active:
@@ -83,12 +83,12 @@ class LivenessWatch:
     async def _fence_if_gone(self, broker: BrokerImage) -> None:
         if not await self._stays_refused(broker):
             return
-        logger.warning("broker=%d is gone, its port refuses connections: fencing it", broker.node_id)
+        logger.warning("broker=%d has ended, its port refuses connections: fencing it", broker.node_id)
         request = FenceBroker(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
         try:
             await self._metadata.source.submit(request)
         except BarnabasError as error:
-            logger.info("fencing broker=%d was not possible: %s", broker.node_id, error)
+            logger.info("cannot fence broker=%d: %s", broker.node_id, error)
 
     async def _stays_refused(self, broker: BrokerImage) -> bool:
         refusals = 0

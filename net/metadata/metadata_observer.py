@@ -1,7 +1,7 @@
 """Metadata for brokers that are not voters: committed commands, fetched from a voter by a long poll.
 
-The same `MetadataNode` replays them as on a voter, so that an observer at an offset holds the image that everybody else at
-that offset holds. An observer never decides: requests to "its" controller are answered NOT_CONTROLLER.
+The same `MetadataNode` replays them as on a voter, so that all nodes at an offset have the same image. An observer never decides:
+it answers requests for a controller with NOT_CONTROLLER.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ RETRY_MS = 100
 
 
 class MetadataObserver:
-    """A `MetadataSource` that follows one voter, and another one when that does not answer."""
+    """A `MetadataSource` that follows one voter, and switches to another one if that does not answer."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class MetadataObserver:
         self._task = asyncio.get_running_loop().create_task(self._guarded())
 
     async def _guarded(self) -> None:
-        """A broker whose metadata stands still for ever looks alive: by a bug here it stops instead."""
+        """Stop the broker after an internal error: if its metadata never changed again, it would only look alive."""
         try:
             await self._follow()
         except Exception as error:
@@ -90,7 +90,7 @@ class MetadataObserver:
             logger.info("metadata feed from=%s:%d", *address)
 
     def _note_broken(self, address: tuple[str, int], error: BarnabasError) -> None:
-        """Told once: what is tried in vain afterwards is no news."""
+        """Logged once, not for each failed attempt that follows."""
         if self._followed == address:
             self._followed = None
             logger.warning("metadata feed from=%s:%d broke: %s", *address, error)
@@ -110,7 +110,7 @@ class MetadataObserver:
         if answer.contradiction:
             raise InconsistentClusterIdError(answer.contradiction)
         if answer.leader_id < 0 and not answer.entries:
-            raise BrokerNotAvailableError("this voter knows no leader of the quorum; another one may")
+            raise BrokerNotAvailableError("this voter does not know the leader of the quorum; ask another voter")
 
     def _apply(self, answer: MetadataFeedResponse) -> None:
         self._node.apply_feed(

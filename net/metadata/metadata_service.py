@@ -1,7 +1,7 @@
-"""The broker's view of the cluster metadata: the newest image, who leads, and whoever wants to hear of changes.
+"""The broker's view of the cluster metadata: the newest image, the leader of the quorum, and the subscribers to changes.
 
-Lives in the broker's loop. Where the metadata comes from (a quorum in a thread of its own, the same loop in simulation, or a
-feed from a voter) is the business of a `MetadataSource`.
+Belongs to the broker's loop. A `MetadataSource` supplies the metadata: from a quorum in its own thread, from a quorum in the same
+loop (simulation), or from the feed of a voter.
 """
 
 import asyncio
@@ -26,26 +26,26 @@ NO_LEADERSHIP = Leadership(leader_id=None, term=0, is_self=False)
 
 
 class MetadataSource(Protocol):
-    """Where publications come from, and where requests to a controller in this process go."""
+    """The source of publications, and the recipient of requests to a controller in this process."""
 
     async def start(self, publish: Subscriber) -> None: ...
 
     async def submit(self, request: ControllerRequest) -> object:
-        """Ask the controller of this node. Raises NotControllerError where it is not active."""
+        """Ask the controller of this node. Raises NotControllerError if it is not active."""
 
     async def slot_snapshot(self, slot: int) -> tuple[int, Iterable[Record]]:
-        """The records that rebuild a slot, and the metadata offset that they stand for."""
+        """The metadata offset of a snapshot of a slot, and the records that rebuild the slot."""
 
     async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
-        """What `__consumer_offsets` has of the slot from that offset on."""
+        """The records of the slot in `__consumer_offsets` from this offset on."""
 
     async def feed(
         self, after_offset: int, max_bytes: int, *, node_id: int = -1, applied: MetadataPosition | None = None
     ) -> MetadataFeed:
-        """What an observer is missing. Raises NotControllerError on a node that holds no quorum log."""
+        """The commands that an observer lacks. Raises NotControllerError on a node without a quorum log."""
 
     def broker_address(self, node_id: int) -> tuple[str, int] | None:
-        """Where a voter's broker is reached, as the quorum's own connections learned it: needed before registration."""
+        """The address of a voter's broker, as learned from the quorum's own connections: needed before registration."""
 
     async def close(self) -> None: ...
 
@@ -54,14 +54,14 @@ class RoleSource(MetadataSource, Protocol):
     """A source that can change between voter and observer: see `quorum_role`."""
 
     async def join(self) -> tuple[str, int]:
-        """Open this broker's quorum port and learn to become a voter; its address."""
+        """Open this broker's quorum port, start as a learner, and return the address of the port."""
 
     async def look(self) -> None:
-        """Look whether this broker's role in the quorum has changed."""
+        """Check whether this broker's role in the quorum has changed."""
 
 
 class MetadataService:
-    """Keeps the newest image, and tells subscribers of every publication in order."""
+    """Keeps the newest image, and passes every publication to the subscribers, in order."""
 
     def __init__(self, source: MetadataSource, *, taken_up: Callable[[], int] | None = None) -> None:
         self.source = source
@@ -70,15 +70,17 @@ class MetadataService:
         self.is_active_controller = False
         self.quarantined: tuple[str, ...] = ()  # committed records that this broker could not apply
         self._subscribers: list[Subscriber] = []
-        self._waiters: dict[asyncio.Future[None], int] = {}  # the offset that each waits for
-        self._unknown: dict[asyncio.Future[None], None] = {}  # who waits until this broker knows its cluster
+        self._waiters: dict[asyncio.Future[None], int] = {}  # each with the offset that it waits for
+        self._unknown: dict[
+            asyncio.Future[None], None
+        ] = {}  # they wait until this broker knows the state of its cluster
         self._registered_at: int | None = None  # the offset of this process's first registration
-        self._known_at_s = 0.0  # when a leader of the quorum was last known to stand behind the image; time of the loop
-        self._taken_up = taken_up  # how far the replicas of this broker have followed; None if it has none
+        self._known_at_s = 0.0  # loop time at which a leader of the quorum last confirmed the image
+        self._taken_up = taken_up  # the offset that the replicas of this broker have applied; None if it has none
 
     @property
     def role(self) -> RoleSource:
-        """Raises InvalidRequestError where the source has but one role (tests)."""
+        """Raises InvalidRequestError if the source has only one role (tests)."""
         if not hasattr(self.source, "join"):
             raise InvalidRequestError("this broker cannot change its role in the quorum")
         return cast(RoleSource, self.source)
@@ -92,11 +94,11 @@ class MetadataService:
         await self.source.start(self._published)
 
     def confirmed(self) -> None:
-        """An active controller has answered: it would have told of anything newer by now."""
+        """An active controller has answered, so the image was the newest one recently."""
         self._known_at_s = asyncio.get_running_loop().time()
 
     def unconfirmed_ms(self) -> int:
-        """How old the image is if no leader of the quorum can be asked whether it is still the newest."""
+        """The time since a leader of the quorum last confirmed that the image is the newest one."""
         return int((asyncio.get_running_loop().time() - self._known_at_s) * 1000)
 
     async def close(self) -> None:
@@ -119,20 +121,20 @@ class MetadataService:
         self._tell_if_known()
 
     def registered(self, broker_epoch: int) -> None:
-        """The controller has registered this process: from that offset on, the image is no older than this process."""
+        """The controller has registered this process: an image at this offset or later is not older than this process."""
         if self._registered_at is None:
             self._registered_at = broker_epoch
         self._tell_if_known()
 
     @property
     def is_current(self) -> bool:
-        """Does the image show the registration of this process, hence everything that was committed before it?"""
+        """Return whether the image contains the registration of this process, and therefore everything committed before it."""
         return self._registered_at is not None and self.image.offset >= self._registered_at
 
     @property
     def is_known(self) -> bool:
-        """Is the image one that clients may be told of? Until the registration of this process is in it, it is what the
-        process found on its disk, or nothing: a topic that is not in it may have been there for long."""
+        """Return whether the image may be shown to clients. Until it contains the registration of this process, it is empty or
+        the state from the disk: a topic that is not in it may have existed for a long time."""
         return self.is_current and self.image.has_active_brokers
 
     def _tell_if_known(self) -> None:
@@ -142,7 +144,7 @@ class MetadataService:
                     waiter.set_result(None)
 
     async def wait_until_known(self, *, timeout_ms: int) -> None:
-        """Return once `is_known`. Raises LeaderNotAvailableError: what every client takes for "ask again"."""
+        """Return once `is_known`. Raises LeaderNotAvailableError at the timeout: every client retries after this error."""
         if self.is_known:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -151,15 +153,15 @@ class MetadataService:
             await asyncio.wait_for(waiter, timeout_ms / 1000)
         except TimeoutError:
             raise LeaderNotAvailableError(
-                f"this broker has not learned the state of its cluster for {timeout_ms} ms: it has just started, or the quorum "
-                "has no leader; ask again, or ask another broker"
+                f"this broker has not received the cluster metadata within {timeout_ms} ms: it has just started, or the quorum "
+                "has no leader; try again, or ask another broker"
             ) from None
         finally:
             del self._unknown[waiter]
 
     @property
     def applied_offset(self) -> int:
-        """Up to here the image and the replicas of this broker are as the metadata says."""
+        """The offset up to which the image and the replicas of this broker have applied the metadata."""
         return self.image.offset if self._taken_up is None else min(self.image.offset, self._taken_up())
 
     def progressed(self) -> None:
@@ -170,7 +172,7 @@ class MetadataService:
                 waiter.set_result(None)
 
     async def wait_for_offset(self, offset: int, *, timeout_ms: int) -> None:
-        """Return once this broker has applied the metadata up to `offset`, so that a caller sees what it was told. Raises
+        """Return once this broker has applied the metadata up to `offset`, so that the caller sees its own change. Raises
         RequestTimedOutError."""
         if self.applied_offset >= offset:
             return

@@ -1,7 +1,7 @@
-"""Ids for idempotent producers, from blocks that the quorum gives to this broker (KIP-98, and KIP-730's blocks).
+"""Ids for idempotent producers, from blocks that the quorum allocates to this broker (KIP-98; blocks: KIP-730).
 
-One request for a block is under way at most. The next block is fetched while the present one lasts, so that a producer
-hardly ever waits for the quorum. What is left of a block when the broker stops is lost: ids are many.
+At most one request for a block is in flight. The next block is fetched before the current one is used up, so that a producer
+rarely waits for the quorum. The unused ids of a block are lost when the broker stops; there are enough ids.
 """
 
 import asyncio
@@ -14,26 +14,26 @@ from barnabas.log.vocabulary.errors import BarnabasError, CoordinatorLoadInProgr
 
 logger = logging.getLogger("barnabas.producer_ids")
 
-PREFETCH_SHARE = 0.1  # of a block is left when the next one is asked for, as in Kafka
-MAX_WAITERS = 10_000  # producers that wait for a block; more are told to come again
+PREFETCH_SHARE = 0.1  # the unused fraction of a block at which the next one is requested, as in Kafka
+MAX_WAITERS = 10_000  # producers that wait for a block; others must try again
 
 FetchBlock = Callable[[], Awaitable[ProducerIdBlock]]
 
 
 class ProducerIds:
-    """`fetch` asks the controller for a block; it raises BarnabasError when there is none to be had in time."""
+    """`fetch` asks the controller for a block; it raises BarnabasError if it gets none in time."""
 
     def __init__(self, fetch: FetchBlock) -> None:
         self._fetch = fetch
         self._next = 0
         self._end = 0  # exclusive
-        self._low = 0  # from here on the next block is asked for
+        self._low = 0  # at this id, the next block is requested
         self._following: ProducerIdBlock | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._waiters: deque[asyncio.Future[int]] = deque()
 
     async def next_id(self) -> int:
-        """An id that nobody has or had. Raises COORDINATOR_LOAD_IN_PROGRESS, or what keeps the controller from giving ids."""
+        """Return an id that was never used. Raises COORDINATOR_LOAD_IN_PROGRESS, or the controller's refusal."""
         found = self._take()
         if found is not None:
             return found
@@ -82,7 +82,7 @@ class ProducerIds:
 
     def _serve_waiters(self) -> None:
         while self._waiters:
-            if self._waiters[0].done():  # its client has gone
+            if self._waiters[0].done():  # its client has disconnected
                 self._waiters.popleft()
                 continue
             found = self._take()
@@ -92,9 +92,9 @@ class ProducerIds:
             self._waiters.popleft().set_result(found)
 
     def _refuse_waiters(self, error: BarnabasError) -> None:
-        """They come again, and the next of them asks again; nobody asks for ids that nobody wants."""
+        """Refuse all waiting producers. The next retry of a producer requests a block again; without retries, none is needed."""
         if not self._waiters:
-            logger.info("no producer ids yet reason=%s", error.message)
+            logger.info("cannot get producer ids reason=%s", error.message)
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():

@@ -1,7 +1,8 @@
-"""Where the voters and their brokers are, for whoever is no voter or hears no leader: asked of the voters' quorum ports.
+"""The addresses of the voters and their brokers, for nodes that are not voters or do not hear from a leader. They come from the
+voters' quorum ports.
 
-The first ones are those of server.properties. What is learned later is kept in a file beside the quorum's journal, so that a
-broker finds the quorum also when all voters that its server.properties name were replaced.
+The first addresses are those in server.properties. Newer ones are stored in a file next to the quorum's journal, so that a broker
+finds the quorum even if all voters in its server.properties were replaced.
 """
 
 import asyncio
@@ -22,11 +23,11 @@ from .quorum_source import decode_address
 logger = logging.getLogger("barnabas.metadata")
 
 FILE_NAME = "quorum.contacts"
-MAX_CONTACTS = 32  # former voters are forgotten beyond it, the newest first
+MAX_CONTACTS = 32  # beyond it, former voters are dropped, the newest first
 
 
 class ContactFiles(Protocol):
-    """What is needed of the disk; `log.files.Files` fits it."""
+    """The required file operations; `log.files.Files` implements them."""
 
     def exists(self, path: str) -> bool: ...
     def read_bytes(self, path: str) -> bytes: ...
@@ -35,7 +36,7 @@ class ContactFiles(Protocol):
 
 
 class QuorumDirectory:
-    """Remembers what the last answers said. A contact is an address: nodes may move, or be several under one id."""
+    """Keeps the results of the last answers. A contact is an address: nodes may move, and several may use one id."""
 
     def __init__(
         self,
@@ -55,9 +56,9 @@ class QuorumDirectory:
         self._known: dict[int, tuple[str, int]] = {}
 
     async def addresses(self) -> list[tuple[str, int]]:
-        """Ask every voter at once; the addresses of brokers that are known then, perhaps none.
+        """Ask all voters in parallel, and return the addresses of brokers that are known then, possibly none.
 
-        Where only another cluster answers, it is believed: its controller refuses this broker, and says why.
+        If only another cluster answers, its addresses are used: its controller refuses this broker, and says why.
         """
         answers = await self._ask()
         for answer in [answer for answer in answers if self._is_ours(answer)] or answers:
@@ -69,8 +70,8 @@ class QuorumDirectory:
         return list(self._known.values())
 
     async def other_cluster(self, node_id: int) -> str | None:
-        """What is wrong where the configured voters other than this node are of another cluster; "" if one is of ours, and
-        None where none has said."""
+        """An error message if the other configured voters belong to another cluster; "" if one belongs to this cluster; None if
+        none has answered."""
         if not self._cluster_id:
             return ""
         answers = [answer for answer in await self._ask(self._given) if answer.node_id != node_id and answer.cluster_id]
@@ -81,12 +82,12 @@ class QuorumDirectory:
         told = ", ".join(sorted(f"voter {answer.node_id} is in cluster {answer.cluster_id}" for answer in answers))
         return (
             f"the data folder of broker {node_id} belongs to cluster {self._cluster_id}, but of the voters that "
-            f"controller.quorum.voters names, {told}. Mount the folder that belongs here, or start with an empty one, or "
-            "correct controller.quorum.voters; if a voter's own folder was emptied by mistake, bring that one back"
+            f"controller.quorum.voters names, {told}. Mount the right folder, or start with an empty one, or correct "
+            "controller.quorum.voters; if a voter's own folder was emptied by mistake, restore that folder"
         )
 
     async def voters(self) -> list[VoterSet]:
-        """What each of them holds for the committed configuration."""
+        """The committed configuration of the quorum, as each voter knows it."""
         return [answer.voters for answer in await self._ask() if self._is_ours(answer)]
 
     def _is_ours(self, answer: Directory) -> bool:
@@ -111,7 +112,7 @@ class QuorumDirectory:
         return self._known.get(node_id)
 
     def learn(self, voters: tuple[NodeAddress, ...]) -> None:
-        """These vote now."""
+        """These are the voters now."""
         newest = tuple((voter.host, voter.port) for voter in voters)
         if set(newest) <= {*self._learned, *self._given}:
             return
@@ -126,12 +127,12 @@ class QuorumDirectory:
         try:
             voters = decode_voters(self._files.read_bytes(path), 0).voters
         except (StorageError, ValueError, msgpack.UnpackException) as error:
-            logger.warning("path=%s is not used, it cannot be read: %s", path, error)
+            logger.warning("path=%s cannot be read, ignoring it: %s", path, error)
             return ()
         return tuple((voter.host, voter.port) for voter in voters)
 
     def _store(self, files: ContactFiles) -> None:
-        """Without the file this broker has server.properties still: no reason to stop."""
+        """A failure does not stop the broker: it still has the addresses of server.properties."""
         listed = (
             NodeAddress(node_id=number, host=host, port=port) for number, (host, port) in enumerate(self._learned)
         )
@@ -139,4 +140,4 @@ class QuorumDirectory:
             files.make_dirs(self._folder)
             files.write_atomically(f"{self._folder}/{FILE_NAME}", encode_voters(listed))
         except StorageError as error:
-            logger.warning("the voters' addresses could not be kept: %s", error)
+            logger.warning("cannot store the voters' addresses: %s", error)

@@ -1,8 +1,8 @@
-"""The metadata of a broker, whichever its role: a voter of the quorum, or an observer of the feed; it changes while it runs.
+"""The metadata of a broker as a voter of the quorum or as an observer of the feed. The role can change at run time.
 
-The role follows from the quorum's own configuration, never from server.properties alone. To change it, the other source is
-started beside the one that serves. As soon as it is as far, it takes over: who listens sees one step from image to image, and
-the former source is closed. So a broker is never without metadata, and a learner that comes to nothing disturbs nobody.
+The role follows from the quorum's own configuration, never from server.properties alone. To change the role, the other source is
+started while the first one still serves. When the new source has caught up, it takes over: subscribers see one step from image to
+image, and the former source is closed. Therefore, a broker is never without metadata, and a learner that fails has no effect.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from .quorum_source import VoterMetadata
 logger = logging.getLogger("barnabas.metadata")
 
 LOOK_INTERVAL_S = 0.5
-CLUSTER_CHECK_INTERVAL_S = 5.0  # a connection to each configured voter, as long as none has said which cluster it is in
-LEADERLESS_LOOKS = 3  # longer than an election takes: then others are asked whether the voters have changed
-LEARNER_LAPSES_AFTER_S = 60.0  # a quorum port that nobody made a voter's is closed again
+CLUSTER_CHECK_INTERVAL_S = 5.0  # a connection to each configured voter, until one has named its cluster
+LEADERLESS_LOOKS = 3  # longer than an election; then other voters are asked whether the voters have changed
+LEARNER_LAPSES_AFTER_S = 60.0  # the quorum port of a learner that has not become a voter is closed after this
 
 
 class _Side:
-    """One source and the newest that it has published."""
+    """One source and its newest publication."""
 
     def __init__(self, source: MetadataSource) -> None:
         self.source = source
@@ -54,7 +54,7 @@ class QuorumRole:
         directory: QuorumDirectory,
         fatal: Callable[[str], None],
     ) -> None:
-        """`build_voter` is given the voters to learn from; (): those of server.properties."""
+        """`build_voter` receives the voters to learn from; (): those of server.properties."""
         self._node_id = node_id
         self._build_voter = build_voter
         self._build_observer = build_observer
@@ -68,7 +68,7 @@ class QuorumRole:
         self._image = MetadataImage()
         self._is_closed = False
         self._changing = asyncio.Lock()
-        self._tasks: dict[asyncio.Task[None], None] = {}  # no set: its order depends on addresses in memory
+        self._tasks: dict[asyncio.Task[None], None] = {}  # not a set, whose order depends on memory addresses
 
     # --- as a source --------------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class QuorumRole:
         return isinstance(self._active.source, VoterMetadata)
 
     async def join(self) -> tuple[str, int]:
-        """Open the quorum port and learn; the address of that port. Asked again, it says the same."""
+        """Open the quorum port, start as a learner, and return the address of the port. Idempotent."""
         async with self._changing:
             for side in (self._active, self._standby):
                 if side is not None and isinstance(side.source, VoterMetadata):
@@ -123,7 +123,7 @@ class QuorumRole:
             return self._standby.source.listens_at
 
     async def look(self) -> None:
-        """Does the role still fit? Asked now and then, and by whoever has removed this voter."""
+        """Check whether the role is still right. Called periodically, and by a broker that has removed this voter."""
         async with self._changing:
             if self._is_closed:
                 return
@@ -131,9 +131,9 @@ class QuorumRole:
                 await self._look_as_voter(self._active.source)
             elif self._standby is None:
                 if self._node_id in {voter.node_id for voter in self._image.voters}:
-                    await self._start_learner()  # the quorum counts on us, but our disk was emptied
+                    await self._start_learner()  # this node is a voter, but its disk was emptied
             elif self._loop_time() - self._standby_since > LEARNER_LAPSES_AFTER_S:
-                logger.warning("node=%d nobody made it a voter: its quorum port is closed again", self._node_id)
+                logger.warning("node=%d has not become a voter in time, closing its quorum port", self._node_id)
                 await self._drop_standby()
 
     async def _look_as_voter(self, voter: VoterMetadata) -> None:
@@ -144,15 +144,15 @@ class QuorumRole:
         if newest.index <= stored.index:
             newest = stored
         if self._node_id not in newest.ids and newest.index > 0 and not (newest is stored and voter.is_voter):
-            logger.warning("node=%d is no voter any more: it follows %s", self._node_id, sorted(newest.ids))
+            logger.warning("node=%d is not a voter any more: it follows %s", self._node_id, sorted(newest.ids))
             self._directory.learn(newest.voters)
             await self._start_beside(self._build_observer())
         elif newest is not stored:
             voter.meet(newest)
 
     async def _check_cluster(self) -> None:
-        """Until a configured voter has named its cluster: with the folder of another cluster this broker would serve as a cluster
-        of its own (the voters in its journal win over server.properties), or wait for ever."""
+        """Repeat the check until a configured voter has named its cluster. With the folder of another cluster, this broker would
+        form a separate cluster (the voters in its journal override server.properties), or wait forever."""
         while True:
             fault = await self._directory.other_cluster(self._node_id)
             if fault is not None:
@@ -211,12 +211,12 @@ class QuorumRole:
         self._publish(publication)
 
     def _change_if_ready(self) -> None:
-        """The other source takes over when nobody sees the metadata go back by it."""
+        """The other source takes over as soon as subscribers would not see the metadata go back."""
         side = self._standby
         if side is None or side.latest is None or side.latest.image.offset < self._image.offset:
             return
         if isinstance(side.source, VoterMetadata) and not side.source.is_voter:
-            return  # it learns, nobody counts on it yet
+            return  # it is a learner, and not a voter yet
         former, self._active, self._standby = self._active, side, None
         logger.info("node=%d is %s now", self._node_id, "a voter" if self.is_voter else "an observer")
         image = side.latest.image

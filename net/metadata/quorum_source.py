@@ -1,7 +1,7 @@
-"""Metadata of a voter: its quorum and the state machine above it, wherever they run.
+"""The metadata of a voter: its quorum and the state machine above it.
 
-In a broker they live in a thread with a loop of its own, so that a busy broker delays no heartbeat and no vote; in simulation
-they share the broker's loop. Everything crosses by `QuorumHost.post` and `post_back`, one hop for each batch.
+In a broker, they run in a thread with its own loop, so that a busy broker delays no heartbeat and no vote; in simulation, they
+share the broker's loop. All calls cross by `QuorumHost.post` and `post_back`, one hop for each batch.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ BuildQuorum = Callable[[asyncio.AbstractEventLoop], RaftQuorum]
 Work = Callable[[], object]
 Result = TypeVar("Result")
 
-MIN_TICK_INTERVAL_MS = 5  # maintenance that is due at once still leaves the quorum's loop to others in between
-MAX_TICK_INTERVAL_MS = 250  # a controller that has just been activated is looked after at the latest then
+MIN_TICK_INTERVAL_MS = 5  # even if maintenance is always due, the quorum's loop has time for other work
+MAX_TICK_INTERVAL_MS = 250  # maximum delay of the maintenance after a controller becomes active
 
 
 class QuorumHost(Protocol):
-    """Where the quorum runs."""
+    """The place where the quorum runs."""
 
     async def start(self, build: BuildQuorum) -> None: ...
     def post(self, work: Work) -> None:
@@ -49,7 +49,7 @@ class QuorumHost(Protocol):
 
 
 class ThreadHost:
-    """The quorum in a thread of its own."""
+    """The quorum in its own thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -67,7 +67,7 @@ class ThreadHost:
         try:
             self._loop.call_soon_threadsafe(work)
         except RuntimeError:
-            logger.debug("the broker's loop is closed; a late publication is dropped")
+            logger.debug("the broker's loop is closed; dropping a late publication")
 
     async def stop(self) -> None:
         if self._thread is not None:
@@ -99,7 +99,7 @@ class SameLoopHost:
 class VoterMetadata:
     """A `MetadataSource` over the quorum of this process.
 
-    `build_node` and `build_quorum` run in the quorum's loop; `broker_address_of` reads what a voter told of itself.
+    `build_node` and `build_quorum` run in the quorum's loop; `broker_address_of` reads the address that a voter has sent.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class VoterMetadata:
         fatal: Callable[[str], None],
         loop_limit_ms: int,
     ) -> None:
-        """`loop_limit_ms`: for how long the broker's loop may stand still before this voter must not lead the quorum."""
+        """`loop_limit_ms`: for how long the broker's loop may be blocked before this voter must not lead the quorum."""
         self._node_id = node_id
         self._watch = LoopWatch(loop_limit_ms)
         self._host = host
@@ -124,7 +124,7 @@ class VoterMetadata:
         self._quorum: RaftQuorum | None = None
         self._quorum_loop: asyncio.AbstractEventLoop | None = None
         self._publish: Subscriber | None = None
-        self._unpublished: deque[MetadataPublication] = deque()  # as long as the quorum runs ahead of this loop
+        self._unpublished: deque[MetadataPublication] = deque()  # grows only while the quorum is ahead of this loop
         self._is_closed = False
 
     async def start(self, publish: Subscriber) -> None:
@@ -145,7 +145,7 @@ class VoterMetadata:
     def _publish_back(self, publication: MetadataPublication) -> None:
         if (
             self._quorum is not None and publication.image.cluster_id
-        ):  # committed: other clusters are refused from now on
+        ):  # committed: from now on, other clusters are refused
             self._quorum.set_cluster_id(publication.image.cluster_id)
         self._host.post_back(lambda: self._published(publication))
 
@@ -167,7 +167,7 @@ class VoterMetadata:
         self._quorum_loop.call_later(max(delay_ms, MIN_TICK_INTERVAL_MS) / 1000, self._tick)
 
     def _watch_loop(self) -> None:
-        """Ask the broker's loop for a sign of life; without one this voter hands the leadership over and does not campaign."""
+        """Check that the broker's loop answers; if not, this voter hands over its leadership and does not campaign."""
         assert self._quorum is not None and self._quorum_loop is not None
         if self._is_closed:
             return
@@ -187,7 +187,7 @@ class VoterMetadata:
             self._quorum.set_may_lead(True)
 
     def _controller_ms(self) -> int:
-        """The controller's time. It passes only while brokers can be heard."""
+        """The controller's clock. It runs only while the broker's loop can receive heartbeats."""
         assert self._quorum_loop is not None
         return self._watch.heard_ms(_now_ms(self._quorum_loop))
 
@@ -200,8 +200,8 @@ class VoterMetadata:
     # --- in the broker's loop -----------------------------------------------------------------------------------------
 
     def _published(self, publication: MetadataPublication) -> None:
-        """Publications may come in a burst, and one that creates partitions costs tens of milliseconds of disk: between two
-        of them the loop turns, so that heartbeats and clients are served in between."""
+        """Publications may come in a burst, and one that creates partitions takes tens of milliseconds of disk time. The loop
+        runs between two publications, to serve heartbeats and clients."""
         self._unpublished.append(publication)
         if len(self._unpublished) == 1:
             self._loop.call_soon(self._publish_next)
@@ -228,7 +228,7 @@ class VoterMetadata:
         return await self._cross(lambda node, now_ms, answer: node.submit(request, now_ms, answer))
 
     def _of_the_quorum(self, node: MetadataNode, request: AlterVoters | DescribeVoters) -> object:
-        """In the quorum's loop. Voters are no decision of the controller: the quorum changes itself."""
+        """Runs in the quorum's loop. The controller does not decide about voters: the quorum changes itself."""
         assert self._quorum is not None
         if isinstance(request, DescribeVoters):
             return describe_voters(self._quorum, node.controller.refused_brokers)
@@ -238,12 +238,12 @@ class VoterMetadata:
 
     @property
     def is_voter(self) -> bool:
-        """By the newest configuration in its journal."""
+        """Return whether the newest configuration in the journal has this node as a voter."""
         return self._quorum is not None and self._quorum.is_voter
 
     @property
     def voters(self) -> VoterSet:
-        """As far as they are committed here."""
+        """The committed voters, as this node knows them."""
         assert self._quorum is not None
         return self._quorum.voters
 
@@ -254,7 +254,7 @@ class VoterMetadata:
         return self._quorum.listens_at
 
     def meet(self, voters: VoterSet) -> None:
-        """These vote, as others say; this one hears no leader."""
+        """Other nodes report these voters, while this node hears from no leader."""
         quorum = self._quorum
         assert quorum is not None
         self._host.post(lambda: quorum.meet(voters))
@@ -277,7 +277,7 @@ class VoterMetadata:
         return cast(Result, await self._cross(lambda node, _, answer: answer(question(node))))
 
     async def _cross(self, work: Callable[[MetadataNode, int, Answer], None]) -> object:
-        """Run `work` in the quorum's loop; what it answers there, or raises by a bug, comes back to this one."""
+        """Run `work` in the quorum's loop, and return its answer, or raise its internal error, in this loop."""
         answer: asyncio.Future[object] = self._loop.create_future()
 
         def settle(told: object) -> None:
@@ -322,6 +322,6 @@ def encode_address(host: str, port: int) -> bytes:
 
 
 def decode_address(told: bytes) -> tuple[str, int] | None:
-    """None for anything that is no address: it came from a peer."""
+    """Return None if the bytes are not an address: they come from a peer."""
     host, _, port = told.decode("utf-8", "replace").rpartition(":")
     return (host, int(port)) if host and port.isascii() and port.isdigit() else None

@@ -1,6 +1,6 @@
-"""Requests about the voters, put to the quorum's leader: what the metadata say against them, then what the quorum says.
+"""Handles requests about the voters on the quorum's leader: first the checks of the metadata, then the quorum's own.
 
-Called in the quorum's loop, on the leader; everywhere else the answer is NotControllerError, and whoever asks follows it.
+Called in the quorum's loop. On other nodes, the answer is NotControllerError, and the caller asks the leader.
 """
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from barnabas.log.vocabulary.node_address import NodeAddress
 
 
 def alter_voters(quorum: RaftQuorum, image: MetadataImage, request: AlterVoters) -> VotersAnswer | BarnabasError:
-    """Begin a change or go on with it."""
+    """Begin a change of the voters, or continue it."""
     try:
         if not quorum.leadership.is_self:
             raise NotControllerError("this broker does not lead the quorum")
@@ -34,7 +34,9 @@ def _check(status: QuorumStatus, image: MetadataImage, request: AlterVoters) -> 
     voters = sorted(peer.node_id for peer in status.peers if peer.is_voter)
     node_id = request.node_id
     if request.add == (node_id in voters):
-        raise InvalidRequestError(f"node {node_id} is {'a' if request.add else 'no'} voter already; they are {voters}")
+        raise InvalidRequestError(
+            f"node {node_id} is {'a' if request.add else 'no'} voter already; the voters are {voters}"
+        )
     broker = image.brokers.get(node_id)
     if request.add and (broker is None or not broker.is_active):
         state = "not registered" if broker is None else "fenced or shutting down"

@@ -1,7 +1,6 @@
-"""What has changed between two metadata images, one line for each change, as a broker's log tells it. Pure.
+"""The changes between two metadata images, one log line for each change. Pure.
 
-Decisions (elections, ISRs, brokers, topics, configurations) are told by the broker that made them, the active controller;
-its own leaderships are told by each broker.
+The active controller logs its decisions (elections, ISRs, brokers, topics, configurations); each broker logs its own leaderships.
 """
 
 import logging
@@ -28,26 +27,26 @@ class Change:
 
 
 def decisions(old: MetadataImage, new: MetadataImage, changes: MetadataChanges) -> Iterator[Change]:
-    """What the active controller tells."""
+    """The changes that the active controller logs."""
     for node_id in sorted(changes.brokers):
         yield from _of_broker(node_id, old.brokers.get(node_id), new.brokers.get(node_id))
     for name in sorted(changes.topics):
         yield from _of_topic(name, old.topics.get(name), new.topics.get(name))
     for name in sorted(changes.topic_configs):
-        if name in new.topics:  # those of a deleted topic went with it
+        if name in new.topics:  # the configurations of a deleted topic were deleted with it
             before, now = old.topic_configs.get(name, {}), new.topic_configs.get(name, {})
             yield from _of_configs(TOPICS, f"topic={name}", before, now)
     for node in sorted(changes.broker_configs):
         before, now = old.broker_configs.get(node, {}), new.broker_configs.get(node, {})
         yield from _of_configs(CONTROLLER, f"broker={node or 'all'}", before, now)
-    if old.group_configs is not new.group_configs:  # images share what did not change
+    if old.group_configs is not new.group_configs:  # images share unchanged parts
         for group in sorted({*old.group_configs, *new.group_configs}):
             before, now = old.group_configs.get(group, {}), new.group_configs.get(group, {})
             yield from _of_configs(CONTROLLER, f"group={group}", before, now)
 
 
 def own_roles(node_id: int, old: MetadataImage, new: MetadataImage, changes: MetadataChanges) -> Iterator[Change]:
-    """What each broker tells: which partitions it begins or ceases to lead."""
+    """The changes that each broker logs: the partitions that it begins or ceases to lead."""
     for name in sorted(changes.topics):
         before, now = old.topics.get(name), new.topics.get(name)
         for number, was, partition in _partitions(before, now):
@@ -69,7 +68,7 @@ def _same_term(one: PartitionImage, other: PartitionImage) -> bool:
 def _partitions(
     old: TopicImage | None, new: TopicImage | None
 ) -> Iterator[tuple[int, PartitionImage | None, PartitionImage | None]]:
-    """Those that have changed. Images share what did not change, so most of a large topic is passed over by identity."""
+    """The changed partitions. Images share unchanged parts, so most of a large topic is skipped by an identity check."""
     if old is not None and new is not None and old.topic_id != new.topic_id:
         yield from _partitions(old, None)
         old = None

@@ -1,8 +1,8 @@
 """Changes of state in the broker's log: one line for each, few lines for many.
 
-A broker that dies with 1,000 leaderships is a thousand elections in one publication; a cluster that flaps makes as many one by
-one. Of each kind a publication gets some lines and a sum, and all lines together are bounded in time: who needs the rest
-finds it in `barnabas topic describe`.
+The end of a broker with 1,000 leaderships causes a thousand elections in one publication; an unstable cluster causes as many one
+by one. Each publication logs a few lines and a sum for each kind of change, and the rate of all lines is limited.
+`barnabas topic describe` has the rest.
 """
 
 import itertools
@@ -16,8 +16,8 @@ from barnabas.kraft.node.metadata_node import MetadataPublication
 from ..base.clock import Clock
 from .state_changes import CONTROLLER, Change, decisions, own_roles
 
-SHOWN_PER_EVENT: Final = 10  # of one kind in one publication: enough to see what it is about
-BURST_LINES: Final = 500  # a topic or a rolling restart of a small cluster is told in full
+SHOWN_PER_EVENT: Final = 10  # of one kind in one publication: enough to see what happened
+BURST_LINES: Final = 500  # a topic, or a rolling restart of a small cluster, is logged completely
 LINES_PER_S: Final = 10  # after a burst: 36,000 lines an hour, a few megabytes
 
 
@@ -41,7 +41,7 @@ class StateLog:
         if publication.restored:
             text = f"offset={new.offset} topics={len(new.topics)} brokers={len(new.brokers)}"
             self._write(Change(domain="barnabas.metadata", event="restored", text=text))
-            return  # everything is new, and nothing has happened just now
+            return  # the first image: everything is new, but there was no change
         if publication.is_active_controller:
             self._write_some(decisions(old, new, publication.changes))
         self._write_some(own_roles(self._node_id, old, new, publication.changes))

@@ -1,7 +1,7 @@
 """Frames from a stream of bytes: a u32 size (big endian), then that many bytes. Pure; both protocols are framed so.
 
 `FrameReader` owns the one receive buffer of a client's connection (of a server's: `net.receive_buffer`). A frame that it returns
-is a writable view INTO that buffer: it is valid only until the next `get_buffer`, so whoever gets it handles it before returning
+is a writable view INTO that buffer: it is valid only until the next `get_buffer`, so the caller processes it before returning
 to the loop, or copies it.
 That makes produce free of copies: the batch that the leader patches and appends is the memory the kernel wrote to.
 """
@@ -61,7 +61,7 @@ class FrameReader:
         else:
             self._make_room()
         self._filled = False
-        if self._end == self._capacity:  # Whole frames that nobody took yet fill it.
+        if self._end == self._capacity:  # It is full of whole frames that the caller has not taken yet.
             self._replace(self._capacity * 2)
         return self._view[self._end :]
 
@@ -76,7 +76,7 @@ class FrameReader:
             return None
         (size,) = _unpack_size(self._buffer, start)
         if size > self.max_frame_bytes:
-            raise FrameTooLargeError(f"a frame of {size} bytes was announced; at most {self.max_frame_bytes} are taken")
+            raise FrameTooLargeError(f"a frame of {size} bytes was announced; the limit is {self.max_frame_bytes}")
         begin = start + SIZE_BYTES
         end = begin + size
         if end > self._end:

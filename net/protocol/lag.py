@@ -1,7 +1,7 @@
 """The lag of a reader in one partition, in records and in time, from what the partition's leader answers. Pure.
 
 In time, lag is the age of the oldest record that was not read: how long ago it was appended, whatever timestamp its
-producer gave it. It grows while a reader stands still, also when nobody writes, and is 0 when nothing is left to read.
+producer gave it. It grows while a reader stands still, even on an idle topic, and is 0 when nothing is left to read.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ NOTHING_COMMITTED = -1
 class Lag:
     """`committed` is the next offset to read; -1: nothing is committed, and all that the log has is unread.
 
-    `lag_ms` is -1 where there are unread records and nobody knows when they came. `is_estimate`: it stands on what the
+    `lag_ms` is -1 where there are unread records and the time of their arrival is not known. `is_estimate`: it stands on what the
     producers' clocks say, because the leader was not there, or not yet up to date, when the record was appended.
     """
 

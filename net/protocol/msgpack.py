@@ -122,7 +122,7 @@ class MsgpackCodec:
         if response.api == ERROR_API:
             return decode(ErrorResponse, response.body)
         if response.api != int(key_of(request_type)):
-            raise InvalidRequestError(f"{request_type.__name__} was answered as {api_name(response.api)}")
+            raise InvalidRequestError(f"{request_type.__name__} received a response of type {api_name(response.api)}")
         value: Response = decode(RESPONSE_OF[request_type], response.body)
         if type(value) is FetchResponse:
             _put_records(value.partitions, response.raw, copied=True)
@@ -149,7 +149,7 @@ def _split(cls: type[H], frame: memoryview) -> tuple[H, memoryview]:
     if end > len(frame):
         raise InvalidRequestError(f"an envelope claims {end} bytes of a frame of {len(frame)}")
     if size_bytes > MAX_ENVELOPE_BYTES:
-        raise InvalidRequestError(f"an envelope has {size_bytes} bytes; at most {MAX_ENVELOPE_BYTES} are taken")
+        raise InvalidRequestError(f"an envelope has {size_bytes} bytes; the limit is {MAX_ENVELOPE_BYTES}")
     return decode(cls, frame[_ENVELOPE_SIZE.size : end]), frame[end:]
 
 
@@ -160,7 +160,7 @@ def _decode_request_body(envelope: RequestEnvelope, raw: memoryview) -> Request:
         raise UnsupportedVersionError(f"this broker has no API {api}")
     if envelope.version != VERSION:
         raise UnsupportedVersionError(
-            f"{api_name(api)} version {envelope.version} is not spoken here; use version {VERSION}"
+            f"{api_name(api)} version {envelope.version} is not supported; use version {VERSION}"
         )
     request: Request = decode(cls, envelope.body)
     if type(request) is ProduceRequest:

@@ -278,7 +278,7 @@ class UnreadPartition(Message, frozen=True, kw_only=True):
 
 
 class UnreadRequest(Message, frozen=True, kw_only=True):
-    """What a reader who stands at these offsets has still to read, in records and in time: asked of the leaders."""
+    """What a reader at these offsets has yet to read, in records and in time: asked of the leaders."""
 
     partitions: Items[UnreadPartition]
 
@@ -303,7 +303,7 @@ class DescribeStorageRequest(Message, frozen=True, kw_only=True):
 
 
 class BringBackFolderRequest(Message, frozen=True, kw_only=True):
-    """Recover an offline data folder of this broker, whose disk has been mended or replaced."""
+    """Recover an offline data folder of this broker, after a disk repair or replacement."""
 
     node_id: int
     path: str

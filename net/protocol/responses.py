@@ -182,7 +182,7 @@ class DescribeConfigsResponse(Message, frozen=True, kw_only=True):
 
 
 class TroubledFolder(Message, frozen=True, kw_only=True):
-    """A data folder that is not well: what clients are told of the registered trouble, which also names the directory's id."""
+    """A data folder with a problem: the client's view of the registered trouble, which also names the directory's id."""
 
     path: str
     state: str  # "offline" | "full" | "hanging"
@@ -237,7 +237,7 @@ class StorageFolder(Message, frozen=True, kw_only=True):
     size_bytes: int
     free_bytes: int
     total_bytes: int
-    strays: Items[str] = ()  # folders of replicas that the cluster assigns to nobody here
+    strays: Items[str] = ()  # folders of replicas that the cluster does not assign to this broker
 
 
 class DescribeStorageResponse(Message, frozen=True, kw_only=True):

@@ -1,1 +1,1 @@
-"""Incoming connections: admission, frames, memory, dispatch, requests that wait."""
+"""Incoming connections: admission, frames, memory, dispatch, parked requests."""

@@ -1,8 +1,8 @@
-"""One client of a server: sniffs the protocol, reads requests, sends replies, and holds the client to its limits.
+"""One client of a server: detects the protocol, reads requests, sends replies, and enforces the client's limits.
 
 The complete frames of one wake-up, up to this connection's share (`fair_reads`), are decoded and dispatched in order of
-arrival; the replies that are ready by then leave in one write. A client that has too much in flight, or does not read its
-answers, is not read until that changes.
+arrival; the replies that are ready by then leave in one write. If a client has too many requests in flight, or does not read its
+responses, the server stops reading from it until that changes.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.network")
 
 _KAFKA_HEAD = struct.Struct(">ihhi")  # size, api key, api version, correlation id
-_KAFKA_MAX_API_KEY = 127  # Kafka has about ninety keys and versions below twenty: enough to tell it from noise.
+_KAFKA_MAX_API_KEY = 127  # Kafka has about ninety keys and versions below twenty: enough to distinguish it from noise.
 _KAFKA_MAX_VERSION = 31
 _KAFKA_API_VERSIONS = 18
 _KAFKA_VERSION_REFUSED = struct.Struct(">iihi")  # size, correlation id, error, and no versions: ApiVersions v0
@@ -63,7 +63,7 @@ class _Call:
         self._decoded = decoded
         self._is_done = False
         self._disconnected: Callable[[], object] | None = None
-        self.chunks: list[Chunk] | None = None  # Only with ordered replies: ready, but not yet its turn.
+        self.chunks: list[Chunk] | None = None  # Only with ordered replies: ready, but an older reply is not.
         self.held_bytes = 0  # Of these chunks.
 
     @property
@@ -133,21 +133,21 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._phase = _Phase.SNIFFING
         self._in_flight = 0
         self._ordered: deque[_Call] | None = None  # With ordered replies: all calls in flight, oldest first.
-        self._held_bytes = 0  # Of all calls whose reply waits for an older one's.
+        self._held_bytes = 0  # Of all calls whose reply waits for an older reply.
         self._watching: dict[_Call, None] = {}  # in order, unlike a set
-        self._is_corked = False  # Replies gather for the one write at the end of the wake-up.
+        self._is_corked = False  # Replies are collected for one write at the end of the wake-up.
         self._flush_is_due = False
         self._read_is_due = False
         self._taken = 0  # Frames in this turn.
         self._is_paused = False
         self.waits_for_memory = False
-        self._answer_bytes = 0  # Of the budget: answers that the client has not read.
+        self._answer_bytes = 0  # Part of the budget: responses that the client has not read.
         self._progress_bytes = 0  # Received or sent since the last sweep.
-        self.stalled_ms = 0  # For so long it holds memory, and is the reason why.
-        self._frame_age_ms = 0  # Of the request that has not come whole.
+        self.stalled_ms = 0  # Time for which the client has held memory without progress.
+        self._frame_age_ms = 0  # Of the request that is incomplete.
         self._was_active = True
-        self.is_on_probation = False  # Has a reserved place, and has not said its name yet.
-        self.quiet_ms = 0  # Without a request in flight, or without reading its answers.
+        self.is_on_probation = False  # Has a reserved place, and has not sent its client id yet.
+        self.quiet_ms = 0  # Time without a request in flight, or without reading its responses.
         self._age_ms = 0
 
     @property
@@ -181,7 +181,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._read(self._server.turn.reads.frames(in_line=False))
 
     def eof_received(self) -> bool:
-        return False  # Nobody is left to read our replies, so the transport may close at once.
+        return False  # The client no longer reads replies, so the transport may close at once.
 
     def pause_writing(self) -> None:
         self._outbox.pause_writing()
@@ -205,7 +205,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- called by the server ----------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take no more requests and close as soon as those in flight have been answered."""
+        """Take no more requests, and close the connection when those in flight have been answered."""
         if self._phase is not _Phase.CLOSED:
             self._phase = _Phase.CLOSING
             self._set_reading(False)
@@ -217,7 +217,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def has_expired(self, elapsed_ms: int) -> bool:
-        """Called at each sweep. A request in flight is no idleness, unless the client does not read its answers."""
+        """Called at each sweep. A client with a request in flight is not idle, unless it does not read its responses."""
         self._age_ms += elapsed_ms
         sent_bytes, self._outbox.sent_bytes = self._outbox.sent_bytes, 0
         self._look_for_stall(elapsed_ms, sent_bytes)
@@ -240,11 +240,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         else:
             self.stalled_ms += elapsed_ms
         if self.has_unfinished_request and not (waits_for_us or self._is_over_limit()):
-            self._frame_age_ms += elapsed_ms  # Else it is we who do not read.
+            self._frame_age_ms += elapsed_ms  # Otherwise, the server has paused reading.
 
     @property
     def held_bytes(self) -> int:
-        """Of the budget, because of this client: what of its requests has not come whole, and what it does not read."""
+        """The part of the budget that this client holds: an incomplete request, and responses that it does not read."""
         unfinished = self._reader.own_bytes if self._reader.pending_bytes and not self._is_over_limit() else 0
         return unfinished + self._answer_bytes
 
@@ -254,12 +254,12 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def is_slow(self) -> bool:
-        """Its request has been on its way for longer than others should wait for the memory."""
+        """The client takes longer to send its request than others should wait for the memory."""
         due_bytes = (self._frame_age_ms - SHORT_STALL_MS) * MIN_PACE_BYTES // 1000
         return self._frame_age_ms >= SHORT_FRAME_MS or self._reader.pending_bytes < due_bytes
 
     def _is_late(self) -> bool:
-        """A handshake must end in time even if a byte of it arrives now and then."""
+        """A handshake must end in time, even if single bytes of it keep arriving."""
         if self.is_on_probation and self._age_ms > PROBATION_MS:
             return True
         in_handshake = self._phase in (_Phase.SNIFFING, _Phase.HELLO)
@@ -279,9 +279,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         try:
             return self._codec.encode_response(decoded, response)
         except Exception:
-            # A bug of ours, and none of whoever called `reply`, which may serve other clients just now.
+            # An internal error, but not of the caller of `reply`, which may be serving other clients.
             logger.exception("response cannot be encoded api=%d", decoded.api)
-            failed = ErrorResponse(error=int(ErrorCode.UNKNOWN_SERVER_ERROR), message="the answer could not be encoded")
+            failed = ErrorResponse(error=int(ErrorCode.UNKNOWN_SERVER_ERROR), message="the response cannot be encoded")
             return self._codec.encode_response(decoded, failed)
 
     def finished(self, call: _Call, chunks: list[Chunk]) -> None:
@@ -308,7 +308,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _read(self, most_frames: int) -> None:
-        """Handle what has been received, send the replies that are ready, then do what these requests have set off."""
+        """Handle the received frames, send the replies that are ready, then run the work that these requests have deferred."""
         turn, began_s = self._server.turn, self._loop.time()
         self._taken = 0
         turn.begin()
@@ -325,8 +325,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             may_read_on = self._take_frames(most_frames, began_s)
         except BarnabasError as error:
             self._refuse(error.message)
-        except Exception:  # A bug of ours ends this connection, not the broker.
-            logger.exception("connection failed by a bug peer=%s", self.client_host)
+        except Exception:  # An internal error closes this connection, and does not stop the broker.
+            logger.exception("connection failed with an internal error peer=%s", self.client_host)
             self.abort()
         finally:
             self._is_corked = False
@@ -351,8 +351,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.turn.reads.wait(self._read_later)
 
     def _take_frames(self, most_frames: int, began_s: float) -> bool:
-        """Return whether to read on: not while frames may wait in the buffer, because their client is over its limits or has
-        had its share."""
+        """Return whether to continue reading: not if frames may wait in the buffer, because the client is over its limits or has
+        used its share."""
         if self._phase is _Phase.SNIFFING:
             self._sniff()
         for _ in range(most_frames if self._phase is _Phase.SERVING else max(1, most_frames)):
@@ -366,7 +366,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             if frame is None:
                 return True
             if self._frame_age_ms and 2 * len(frame) >= self._reader.own_bytes:
-                self._frame_age_ms = 0  # What the memory is held for has come; the next request is a new one.
+                self._frame_age_ms = 0  # The request that holds the memory is complete; the next one is new.
             if self._phase is _Phase.SERVING:
                 self._serve(frame)
             else:
@@ -374,7 +374,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._taken += 1
             if len(frame) >= LARGE_FRAME_BYTES and (self._loop.time() - began_s) * 1_000_000 >= PASS_US:
                 break
-        return not self._reader.pending_bytes  # Else in a later turn (`_drained`), behind what others have sent.
+        return not self._reader.pending_bytes  # Otherwise, in a later turn (`_drained`), behind the requests of others.
 
     def _serve(self, frame: memoryview) -> None:
         decoded = self._codec.decode_request(frame)
@@ -432,11 +432,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         try:
             self._outbox.flush()
         except OSError as error:
-            logger.warning("sending failed peer=%s error=%s", self.client_host, error)
+            logger.warning("cannot send to a client peer=%s error=%s", self.client_host, error)
             self.abort()
 
     def _account_answers(self) -> None:
-        """What the client has not read yet counts, once it does not read as fast as it asks."""
+        """Count responses that the client has not read, if it does not read as fast as it sends requests."""
         is_gone = self._phase is _Phase.CLOSED
         grown_bytes = (0 if is_gone else self._outbox.memory_bytes + self._held_bytes) - self._answer_bytes
         self._answer_bytes += grown_bytes
@@ -446,12 +446,12 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._memory.give_back(-grown_bytes)
 
     def _drained(self) -> None:
-        """Something has left: there may be room for requests again, or it was the last."""
+        """Some data was sent: there may be room for requests again, or the connection may close."""
         if self._answer_bytes:
             self._account_answers()
         may_read = self._phase is _Phase.SERVING and not (self.waits_for_memory or self._read_is_due)
         if self._is_paused and may_read and not self._is_over_limit():
-            # First the frames that wait in the buffer; in a turn of its own, or many of them would nest too deep.
+            # First the frames that wait in the buffer; in another turn, because many of them would nest too deep.
             self._wait_for_turn()
         self._close_if_done()
 
@@ -470,25 +470,25 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._phase = _Phase.HELLO
 
     def _sniff_kafka(self, received: memoryview) -> None:
-        """Kafka has no preamble: a size within limits and a plausible api key and version are its marks."""
+        """Kafka has no preamble: it is recognized by a size within the limits, and by a plausible api key and version."""
         if len(received) < _KAFKA_HEAD.size:
             if len(received) < 4 or 8 <= int.from_bytes(received[:4], "big") <= self._limits.max_frame_bytes:
-                return  # Not enough to tell; the handshake timeout ends those who never say more.
-            raise InvalidRequestError("neither of our protocols")
+                return  # Too few bytes to decide; the handshake timeout closes connections that send no more.
+            raise InvalidRequestError("neither Barnabas's protocol nor Kafka's")
         size, api, version, correlation_id = _KAFKA_HEAD.unpack_from(received)
-        # Any version of ApiVersions: a client of the future asks so which others there are (KIP-511).
+        # Any version of ApiVersions is accepted: a newer client uses it to ask for the supported versions (KIP-511).
         plausible = api == _KAFKA_API_VERSIONS or (
             0 <= api <= _KAFKA_MAX_API_KEY and 0 <= version <= _KAFKA_MAX_VERSION
         )
         if not (8 <= size <= self._limits.max_frame_bytes and plausible):
-            raise InvalidRequestError("neither of our protocols")
+            raise InvalidRequestError("neither Barnabas's protocol nor Kafka's")
         codec = self._server.kafka_codec
         if codec is not None:
             self._start_serving(codec)
             return
         self._server.metrics.strangers += 1
         self._server.log_once(
-            f"kafka {self.client_host}", "Kafka's protocol is not served here peer=%s", self.client_host
+            f"kafka {self.client_host}", "Kafka's protocol is not served on this port peer=%s", self.client_host
         )
         if api == _KAFKA_API_VERSIONS:
             refused = _KAFKA_VERSION_REFUSED.pack(10, correlation_id, ErrorCode.UNSUPPORTED_VERSION, 0)
@@ -505,7 +505,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         if any(hello.min_version <= version <= hello.max_version for version in theirs.versions):
             self._start_serving(self._server.codec)
         else:
-            self._server.log_once(self.client_host, "no common version peer=%s ours=%d", self.client_host, VERSION)
+            self._server.log_once(
+                self.client_host, "no common protocol version peer=%s broker=%d", self.client_host, VERSION
+            )
             self._phase = _Phase.CLOSING
 
     def _is_identified(self) -> bool:
@@ -522,7 +524,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._phase = _Phase.SERVING
 
     def _refuse(self, reason: str) -> None:
-        """The stream makes no sense (any more): no reply, because nobody there would understand it."""
+        """The stream is not valid (any more): close without a reply, because the client would not understand it."""
         if self._phase is _Phase.SNIFFING:
             self._server.metrics.strangers += 1
         self._server.log_once(self.client_host, "connection refused peer=%s reason=%s", self.client_host, reason)

@@ -1,8 +1,8 @@
-"""From a request to its handler, and the one place where exceptions become answers.
+"""Calls the handler of a request; the only place where exceptions become responses.
 
 A handler is a synchronous function `handler(request, context, reply)`: it calls `reply` exactly once, now or later, or
-`context.no_reply()`. Record batches of the request are views into the receive buffer: they must not be kept.
-`answering` makes a handler of a coroutine function.
+`context.no_reply()`. Record batches of the request are views into the receive buffer: handlers must not keep them.
+`answering` turns a coroutine function into a handler.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ logger = logging.getLogger("barnabas.network")
 
 
 class RequestContext(Protocol):
-    """Who asks, and whether they are still there."""
+    """The client of a request, and whether it is still connected."""
 
     def __hash__(self) -> int: ...
     @property
@@ -37,13 +37,13 @@ class RequestContext(Protocol):
         """The same for all requests of one connection."""
 
     def on_disconnect(self, callback: Callable[[], object]) -> None:
-        """Call `callback` if the client goes before the reply; it is forgotten with the reply."""
+        """Call `callback` if the client disconnects before the reply; the reply removes the callback."""
 
     def no_reply(self) -> None:
-        """In place of `reply`: this request (acks=0) gets no answer."""
+        """Called instead of `reply`: this request (acks=0) has no response."""
 
     def hang_up(self) -> None:
-        """In place of `reply`: this request gets no answer, and the connection ends once the others have theirs."""
+        """Called instead of `reply`: this request gets no response, and the connection closes after the other responses."""
 
 
 Reply = Callable[[Response | KafkaResponse[object]], None]
@@ -51,7 +51,7 @@ Handler = Callable[[Any, RequestContext, Reply], None]
 
 
 class Dispatcher:
-    """Hands requests to handlers. What a handler raises is answered; nothing that it does ends the connection."""
+    """Passes requests to handlers. An exception of a handler becomes a response; it never closes the connection."""
 
     def __init__(self, handlers: Mapping[int, Handler]) -> None:
         self._handlers: dict[int, Handler] = {int(api): handler for api, handler in handlers.items()}
@@ -68,12 +68,12 @@ class Dispatcher:
 
     @property
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """The coroutines that still work on an answer."""
+        """The coroutines that still work on a response."""
         handlers: list[object] = list(self._handlers.values())
         return [task for handler in handlers if isinstance(handler, HasTasks) for task in handler.tasks]
 
     async def close(self) -> None:
-        """Cancel the coroutines that still work on an answer, and wait until they have ended."""
+        """Cancel the coroutines that still work on a response, and wait until they have ended."""
         tasks = self.tasks
         for task in tasks:
             task.cancel()
@@ -81,14 +81,14 @@ class Dispatcher:
 
 
 def error_response(error: Exception, request: object = None) -> ErrorResponse:
-    """Return what the client is told. A bug of ours is logged here with its traceback, and not explained outside."""
+    """Return the response to an error. Internal errors are logged with a traceback; the client receives a generic message."""
     if isinstance(error, BarnabasError):
         return ErrorResponse(error=int(error.code), message=error.message)
     name = type(request).__name__ if request is not None else "-"
-    logger.error("request failed by a bug request=%s error=%r", name, error, exc_info=error)
+    logger.error("request failed with an internal error request=%s error=%r", name, error, exc_info=error)
     return ErrorResponse(
         error=int(ErrorCode.UNKNOWN_SERVER_ERROR),
-        message="the broker failed to answer because of an error of its own; its log has the details",
+        message="the request failed with an internal error of the broker; see the broker's log",
     )
 
 
@@ -97,9 +97,9 @@ def answering(
     *,
     survives_disconnect: bool = False,
 ) -> Handler:
-    """Make a handler of `async def function(request, context) -> Response`.
+    """Turn `async def function(request, context) -> Response` into a handler.
 
-    It runs as a task that is cancelled when the client goes, unless `survives_disconnect`.
+    The function runs as a task that is cancelled when the client disconnects, unless `survives_disconnect`.
     """
     return _Answering(function, survives_disconnect)
 
@@ -108,7 +108,7 @@ def answering(
 class HasTasks(Protocol):
     @property
     def tasks(self) -> Iterable[asyncio.Task[Any]]:
-        """What still works on an answer."""
+        """The tasks that still work on a response."""
 
 
 class _Answering:
@@ -119,11 +119,11 @@ class _Answering:
     ) -> None:
         self._function = function
         self._survives_disconnect = survives_disconnect
-        self._tasks: dict[asyncio.Task[None], None] = {}  # The loop keeps weak references only. In order, unlike a set.
+        self._tasks: dict[asyncio.Task[None], None] = {}  # The loop keeps only weak references. Ordered, unlike a set.
 
     @property
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """The answers that are made, and what the function does beside them."""
+        """The tasks that make responses, and the function's own tasks."""
         own: list[asyncio.Task[Any]] = list(self._tasks)
         return [*own, *self._function.tasks] if isinstance(self._function, HasTasks) else own
 

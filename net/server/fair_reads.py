@@ -1,8 +1,9 @@
-"""Whose requests are taken up in a pass of the loop, so that no crowd of connections makes a pass long.
+"""Shares each pass of the loop between connections, so that many busy connections do not make a pass long.
 
-A pass has a budget of work. Connections whose bytes have just arrived are served at once from it; one that has sent more than
-its share waits in line and goes on in a later pass, a few requests at a time. So who asks one thing now and then is served in
-the next pass, whatever others have sent: it is the deficit round robin with new flows first of FQ-CoDel (RFC 8290, section 4).
+A pass has a budget of work. Connections whose bytes have just arrived are served at once from the budget. A connection that has
+sent more than its share waits in line and continues in a later pass, a few requests at a time. Therefore, a client with
+occasional requests is served in the next pass, however much other clients send. The algorithm is the deficit round robin of
+FQ-CoDel, with new flows first (RFC 8290, section 4).
 """
 
 import asyncio
@@ -12,17 +13,17 @@ from typing import Final
 
 from ..base.limits import MAX_FRAMES_PER_TURN
 
-# What a request costs the loop at least, with its task, its decision and its answer in later passes. It counts where time stands
-# still (simulation), and for requests whose cost comes later.
+# Minimum cost of a request for the loop, including its task, its decision and its response in later passes. It applies if time
+# does not advance (simulation), and to requests whose cost arises later.
 FRAME_US: Final = 40
-PASS_US: Final = 10_000  # of work that a pass takes up: as long as a slice (`slices`)
-LEAST_WAITING_US: Final = 5_000  # of it, for those who wait in line, whatever the others ask
-# A connection with bytes that have just arrived is served one request until so much is used: to keep its bytes for a later pass
-# costs a sixth of a request. A thousand connections with one request each are no crowd yet.
+PASS_US: Final = 10_000  # work per pass: as long as a slice (`slices`)
+LEAST_WAITING_US: Final = 5_000  # the part of a pass that is reserved for connections in line
+# Until this much of a pass is used, a connection whose bytes have just arrived is served one request: to keep the bytes for a
+# later pass would cost a sixth of a request. A thousand connections with one request each do not exceed this yet.
 ARRIVED_US: Final = 25_000
-LEAST_FRAMES: Final = 16  # at a time of one connection in line: less would cost too much for each request
-LARGE_FRAME_BYTES: Final = 4096  # from here on a single request may take long: the time is looked at after it
-UNNOTICED_US: Final = 2_000  # a pass that has used less need not be told from the next one, which saves a callback
+LEAST_FRAMES: Final = 16  # of one connection in line at a time: fewer would cost too much per request
+LARGE_FRAME_BYTES: Final = 4096  # a request of at least this size may take long: the clock is read after it
+UNNOTICED_US: Final = 2_000  # a pass that has used less is not separated from the next one, which saves a callback
 
 
 class FairReads:
@@ -39,9 +40,9 @@ class FairReads:
         return len(self._line)
 
     def frames(self, *, in_line: bool) -> int:
-        """How many requests this connection may bring now; 0: it must wait in line."""
+        """The number of requests that this connection may have served now; 0: it must wait in line."""
         if self._used_us < UNNOTICED_US and not in_line:
-            return MAX_FRAMES_PER_TURN  # nearly always
+            return MAX_FRAMES_PER_TURN  # the usual case
         left = int(PASS_US - self._used_us) // FRAME_US
         if in_line:
             return max(1, min(self._line_frames, left))
@@ -56,7 +57,7 @@ class FairReads:
             self._schedule()
 
     def wait(self, read: Callable[[], None]) -> None:
-        """Call `read` in a later pass, behind those who wait already. It handles its own errors."""
+        """Call `read` in a later pass, behind the connections that wait already. `read` handles its own errors."""
         self._line.append(read)
         self._schedule()
 
@@ -66,7 +67,7 @@ class FairReads:
             asyncio.get_running_loop().call_soon(self._next_pass)
 
     def _next_pass(self) -> None:
-        """The line has what the connections that were served at once have left; then a new budget begins."""
+        """The line gets the rest of the budget that new arrivals have not used; then a new budget begins."""
         self._is_scheduled = False
         line = self._line
         self._used_us = min(self._used_us, PASS_US - LEAST_WAITING_US)

@@ -1,4 +1,4 @@
-"""Requests of a slot's groups that wait for other members: joins, syncs and heartbeats. Bounded, and shared out by group."""
+"""Requests of a slot's groups that wait for other members: joins, syncs and heartbeats. Bounded, with a share for each group."""
 
 import asyncio
 from collections import Counter
@@ -9,14 +9,14 @@ from barnabas.consumer_groups.model.classic_messages import Answer, Ticket
 from barnabas.log.settings.broker_keys import MAX_GROUP_SIZE
 from barnabas.log.vocabulary.errors import BarnabasError
 
-# Of one slot, in groups of the largest size (group.max.size). A group may use as many as it leaves free: there is room for three
-# such groups that rebalance at the same time, and a group that floods the slot gets half of it and never keeps the others out. A
-# parked request takes some 6 kB, so a flood of one group 24 MB.
+# The limit of one slot, in groups of the largest size (group.max.size). A group may use at most as many places as it leaves free:
+# three such groups can rebalance at the same time, and a group that floods the slot gets half of it and never locks the others
+# out. A parked request takes about 6 kB, so a flood of one group takes 24 MB.
 FULL_GROUPS_PER_SLOT: Final = 4
 
 
 class ParkedRequests:
-    """`_counts` has, for each group, how many of `_waiting` are its."""
+    """`_counts` has the number of entries of `_waiting` for each group."""
 
     def __init__(self, limit: int = FULL_GROUPS_PER_SLOT * MAX_GROUP_SIZE) -> None:
         self._limit = limit
@@ -27,7 +27,7 @@ class ParkedRequests:
         return len(self._waiting)
 
     def has_room(self, group_id: str) -> bool:
-        """Dynamic threshold: a group's share is what is free, so there is room for the first request of another one."""
+        """Dynamic threshold: a group may use as many places as are free, so that another group always finds a free one."""
         return self._counts[group_id] < self._limit - len(self._waiting)
 
     def add(self, group_id: str, ticket: Ticket) -> "asyncio.Future[object]":
@@ -43,11 +43,11 @@ class ParkedRequests:
             del self._counts[group_id]
 
     def deliver(self, answers: Iterable[Answer]) -> None:
-        """What these answers stand upon is committed."""
+        """Called when the decisions behind these answers are committed."""
         for item in answers:
             _, waiting = self._waiting.get(item.ticket, ("", None))
             if waiting is None or waiting.done():
-                continue  # who asked is gone
+                continue  # the client has disconnected
             if isinstance(item.value, BarnabasError):
                 waiting.set_exception(item.value)
             else:

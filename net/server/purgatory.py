@@ -1,14 +1,13 @@
-"""Requests that wait for a partition: produces, and fetches that found too little. Pure: no clock, no sockets.
+"""Requests that wait for a partition: produces, and fetches that found too little data. Pure: no clock, no sockets.
 
 acks=all waits for the high watermark; acks=1 waits only on a topic with flush.messages=1, for the leader's disk.
 
-Kafka's name for it. An operation is parked under every partition that it waits for; `check` is called for a partition
-when something about it changed (HighWatermarkAdvanced, LogEndAdvanced, LogFlushed, LeadershipLost) and returns the operations
-that are complete now; `expire` returns those whose time is over. The owner answers them; a completed fetch is simply
-read again.
+The name is Kafka's. An operation is parked under every partition that it waits for. `check` is called for a partition after a
+change (HighWatermarkAdvanced, LogEndAdvanced, LogFlushed, LeadershipLost) and returns the operations that are complete now;
+`expire` returns those that have timed out. The owner answers them; for a completed fetch, it reads again.
 
-On the acks=all path there is one DelayedProduce a request, so the costs are kept small: produces wait in a deque per
-partition in the order of their offsets, and `check` touches those that complete and one more.
+On the acks=all path there is one DelayedProduce per request, so the costs must be small: produces wait in a deque per
+partition in the order of their offsets, and `check` visits only those that complete and one more.
 """
 
 from collections import OrderedDict, deque
@@ -19,14 +18,14 @@ from typing import Final, Protocol
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-# Parked operations cost about 1 KiB each with their request; Kafka has no limit here, we answer at once beyond it.
+# A parked operation with its request takes about 1 KiB. Kafka has no such limit; at the limit, operations are answered at once.
 MAX_PARKED_OPERATIONS: Final = 100_000
 # A deque is swept of operations that ended elsewhere when they are more than half of it, but not for a handful.
 _SWEEP_FROM: Final = 32
 
 
 class PartitionProgress(Protocol):
-    """What the purgatory asks of a partition (log.replication.partition.Partition)."""
+    """The part of log.replication.partition.Partition that the purgatory uses."""
 
     @property
     def leadership(self) -> int: ...
@@ -47,11 +46,11 @@ class PartitionProgress(Protocol):
 
 PartitionLookup = Callable[
     [TopicPartition], PartitionProgress
-]  # raises a BarnabasError for one that is not served here
+]  # raises a BarnabasError for a partition that this broker does not serve
 
 
 class ReadUpTo(Enum):
-    """How far a fetch may read, hence what wakes it."""
+    """How far a fetch may read, and therefore what completes it."""
 
     HIGH_WATERMARK = "high watermark"
     LAST_STABLE_OFFSET = "last stable offset"
@@ -62,7 +61,7 @@ class _Operation:
     __slots__ = ("client", "deadline_ms", "is_done", "timeout_ms", "token")
 
     def __init__(self, *, token: object, client: Hashable, timeout_ms: int) -> None:
-        self.token = token  # the owner's: where the answer goes
+        self.token = token  # belongs to the owner: the recipient of the answer
         self.client = client  # its connection
         self.timeout_ms = max(0, timeout_ms)
         self.deadline_ms = -1  # set when it is parked
@@ -70,8 +69,8 @@ class _Operation:
 
 
 class DelayedProduce(_Operation):
-    """Waits until the high watermark of each partition (or, with `is_for_leader_only`, what its leader has on the disk) has
-    reached its required offset. `errors` has the outcome by partition; what is not there yet is pending."""
+    """Waits until the high watermark of each partition (with `is_for_leader_only`, the end of the leader's flushed log) has
+    reached its required offset. `errors` has the outcome by partition; partitions without an outcome are pending."""
 
     __slots__ = ("errors", "is_for_leader_only", "pending")
 
@@ -82,7 +81,7 @@ class DelayedProduce(_Operation):
         self.errors: dict[TopicPartition, ErrorCode] = {}
 
     def wait_for(self, topic_partition: TopicPartition, *, required_offset: int, leadership: int) -> None:
-        """`leadership` is that of the partition when it appended: another one may have truncated the batch since."""
+        """`leadership` is the partition's when it appended: under a later leadership, the batch may have been truncated."""
         assert topic_partition not in self.pending
         self.pending[topic_partition] = (required_offset, leadership)
 
@@ -92,7 +91,7 @@ class DelayedProduce(_Operation):
 
 
 class DelayedFetch(_Operation):
-    """Waits until `min_bytes` can be read, or until one of its partitions is no longer what the request assumed."""
+    """Waits until `min_bytes` can be read, or until one of its partitions no longer matches the request."""
 
     __slots__ = ("available", "min_bytes", "offsets", "read_up_to")
 
@@ -110,7 +109,7 @@ class DelayedFetch(_Operation):
         self.min_bytes = min_bytes
         self.read_up_to = read_up_to
         self.offsets = offsets  # fetch offset, and the leader epoch of the partition when it was read
-        self.available: dict[TopicPartition, int] = {}  # bytes found so far; only of partitions that were checked
+        self.available: dict[TopicPartition, int] = {}  # bytes found so far, only for partitions that were checked
 
     def is_satisfied_by(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
         offset, leader_epoch = self.offsets[topic_partition]
@@ -118,7 +117,7 @@ class DelayedFetch(_Operation):
             return True
         end_offset = self._end_offset(partition)
         if end_offset <= offset:
-            return partition.log_end_offset < offset  # truncated under us: let the reader find out
+            return partition.log_end_offset < offset  # truncated meanwhile: the reader will find out
         if self.min_bytes <= 1:
             return True
         self.available[topic_partition] = partition.readable_bytes(
@@ -138,8 +137,8 @@ Operation = DelayedProduce | DelayedFetch
 
 
 def _reached(partition: PartitionProgress) -> ErrorCode:
-    """The high watermark has passed the batch. Kafka asks once more for min.insync.replicas, so that a producer is told
-    that its batch is less safe by now than it had asked for."""
+    """The high watermark has passed the batch. As in Kafka, min.insync.replicas is checked again, so that a producer learns
+    if its batch is less safe by now than it had asked for."""
     return ErrorCode.NONE if partition.has_enough_replicas else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
@@ -161,10 +160,10 @@ class _ProduceQueue:
 
     def __init__(self) -> None:
         self.entries: deque[tuple[int, int, DelayedProduce]] = deque()  # required offset (rising), leadership
-        self._done = 0  # entries that ended elsewhere (time, disconnection)
+        self._done = 0  # entries that ended otherwise (timeout, disconnection)
 
     def add(self, required_offset: int, leadership: int, operation: DelayedProduce) -> None:
-        """Nearly always at the end; a repeated batch asks for an offset of its first time."""
+        """The position is usually the end; a retried batch waits for the offset of its first attempt."""
         produces = self.entries
         position = len(produces)
         while position and produces[position - 1][0] > required_offset:
@@ -175,7 +174,7 @@ class _ProduceQueue:
             produces.insert(position, (required_offset, leadership, operation))
 
     def one_ended_elsewhere(self) -> None:
-        """It goes at once when it is the first, as the oldest is the first to expire; otherwise with the next sweep."""
+        """The entry is removed at once if it is the first, since the oldest expires first; otherwise by the next sweep."""
         self._done += 1
         produces = self.entries
         while produces and produces[0][2].is_done:
@@ -186,20 +185,20 @@ class _ProduceQueue:
             self._done = 0
 
     def pop(self) -> None:
-        """Take the first out."""
+        """Remove the first entry."""
         if self.entries.popleft()[2].is_done:
             self._done -= 1
 
 
 class _Watch:
-    """What waits for one partition."""
+    """The operations that wait for one partition."""
 
     __slots__ = ("commits", "fetches", "flushes")
 
     def __init__(self) -> None:
         self.commits = _ProduceQueue()  # acks=all
         self.flushes = _ProduceQueue()  # acks=1, where the leader flushes first
-        self.fetches: dict[DelayedFetch, None] = {}  # a dict for its order and its cheap removal
+        self.fetches: dict[DelayedFetch, None] = {}  # a dict, because it is ordered and removal is cheap
 
     def queue_of(self, operation: DelayedProduce) -> _ProduceQueue:
         return self.flushes if operation.is_for_leader_only else self.commits
@@ -210,14 +209,13 @@ class _Watch:
 
 
 class Purgatory:
-    """All parked operations of a broker. Times are of one clock that does not go back."""
+    """All parked operations of a broker. All times come from one monotonic clock."""
 
     def __init__(self, partition: PartitionLookup, *, max_operations: int = MAX_PARKED_OPERATIONS) -> None:
         self._partition = partition
         self._max_operations = max_operations
         self._watches: dict[TopicPartition, _Watch] = {}
-        # Operations with the same time-out expire in the order in which they came: no heap is needed, and removal is
-        # O(1).
+        # Operations with the same timeout expire in the order of their arrival: no heap is needed, and removal is O(1).
         self._by_timeout: dict[int, OrderedDict[Operation, None]] = {}
         self._by_client: dict[Hashable, dict[Operation, None]] = {}
         self._size = 0
@@ -226,8 +224,8 @@ class Purgatory:
         return self._size
 
     def park(self, operation: Operation, now_ms: int) -> bool:
-        """Keep the operation until it completes. False: it is not kept, answer it now. Then it is complete already (the
-        owner need not look before), or the purgatory is full, or it has no time to wait."""
+        """Keep the operation until it completes. False: it is not kept, and the caller must answer it now: it is complete
+        already (the caller need not check that before), or the purgatory is full, or its timeout is 0."""
         assert operation.deadline_ms < 0 and not operation.is_done
         if self._is_complete(operation):
             operation.is_done = True
@@ -266,7 +264,7 @@ class Purgatory:
         try:
             return operation.is_satisfied_by(topic_partition, self._partition(topic_partition))
         except BarnabasError:
-            return True  # the reader will meet the error and answer it
+            return True  # the reader will get the same error and return it
 
     def _outcome(
         self, topic_partition: TopicPartition, required_offset: int, leadership: int, operation: DelayedProduce
@@ -282,7 +280,7 @@ class Purgatory:
     # --- waking ------------------------------------------------------------------------------------------------------
 
     def check(self, topic_partition: TopicPartition) -> list[Operation]:
-        """Something about the partition changed: return the operations that are complete now."""
+        """Called after a change of the partition: return the operations that are complete now."""
         watch = self._watches.get(topic_partition)
         if watch is None:
             return []
@@ -307,8 +305,8 @@ class Purgatory:
             leadership = partition.leadership
         except BarnabasError as failure:
             error = failure.code
-        # A change of leadership ends them all; they are of one leadership, because every change is checked at once, but
-        # nothing here relies on it.
+        # A change of leadership ends all of them. They belong to one leadership, because every change is checked at once, but
+        # this code does not rely on it.
         while queue.entries:
             required_offset, since, operation = queue.entries[0]
             if operation.is_done:
@@ -329,8 +327,7 @@ class Purgatory:
     # --- ending ------------------------------------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> list[Operation]:
-        """Return the operations whose time is over: produces with REQUEST_TIMED_OUT, fetches to be answered as they
-        are."""
+        """Return the operations that have timed out: produces with REQUEST_TIMED_OUT, fetches with the data that is there."""
         expired: list[Operation] = []
         for operations in list(self._by_timeout.values()):
             while operations:
@@ -352,7 +349,7 @@ class Purgatory:
         return min((next(iter(operations)).deadline_ms for operations in self._by_timeout.values()), default=None)
 
     def forget_client(self, client: Hashable) -> int:
-        """The connection is gone: nobody waits for the answers. Returns how many operations were dropped."""
+        """Drop the operations of a closed connection, and return their number."""
         operations = self._by_client.get(client)
         if operations is None:
             return 0
@@ -362,7 +359,7 @@ class Purgatory:
         return len(dropped)
 
     def _finish(self, operation: Operation, *, except_for: TopicPartition | None) -> None:
-        """Forget the operation everywhere; `except_for`: the caller is just walking that partition's produces."""
+        """Remove the operation everywhere but in `except_for`: the caller is iterating over the produces of that partition."""
         assert not operation.is_done
         operation.is_done = True
         self._size -= 1

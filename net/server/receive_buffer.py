@@ -1,8 +1,8 @@
-"""The receiving side of a server's connection: frames out of one buffer that all connections share, as long as they fit.
+"""The receiving side of a server's connection: reads frames from one buffer that all connections share, as long as they fit.
 
-What arrives is read into the shared buffer and handled before the loop goes on, so a connection that is idle or sends whole
-small frames has no memory of its own. A frame that has not come whole moves to a buffer of its own, which grows with what
-arrives and is taken from the broker's memory budget.
+Data is read into the shared buffer and handled before the next pass of the loop, so a connection that is idle, or sends only
+complete small frames, has no memory of its own. An incomplete frame moves to a buffer of its own, which grows with the data that
+arrives and counts in the broker's memory budget.
 """
 
 import mmap
@@ -12,17 +12,17 @@ from ..protocol.framing import SIZE_BYTES, FrameReader
 from .memory_budget import MemoryBudget
 
 SHARED_BYTES: Final = 256 * 1024  # one read of a busy connection; it stays in the processor's cache
-TIGHT_READ_BYTES: Final = 4 * 1024  # What is read at once while memory is short, since it may have to be kept.
-# A frame up to this size gets its whole buffer at once, since most requests are smaller; not while memory is short, when only
-# what has come may take some.
+TIGHT_READ_BYTES: Final = 4 * 1024  # The size of a read while memory is short, since its data may have to be kept.
+# A frame up to this size gets its whole buffer at once, since most requests are smaller. While memory is short, only data that
+# has arrived takes memory.
 AT_ONCE_BYTES: Final = 1024 * 1024
-# A buffer of this size is kept while its connection is busy: one for each frame would cost a mapping and its page faults.
+# A buffer up to this size is kept while its connection is busy: a new one for each frame would cost a mapping and page faults.
 KEPT_BYTES: Final = 8 * 1024 * 1024
 _MAPPED_FROM_BYTES: Final = 1024 * 1024
 
 
 class SharedMemory:
-    """What the connections of a server have in common."""
+    """The buffer and the budget that the connections of a server share."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self.budget = budget
@@ -31,16 +31,16 @@ class SharedMemory:
 
 
 class ReceiveBuffer(FrameReader):
-    """A FrameReader whose frames are valid until the loop goes on: call `settle` before it does."""
+    """A FrameReader whose frames are valid until the next pass of the loop: call `settle` before it."""
 
     __slots__ = ("_granted_bytes", "_shared", "own_bytes", "wanted_bytes")
 
     def __init__(self, max_frame_bytes: int, shared: SharedMemory) -> None:
         self.max_frame_bytes = max_frame_bytes
-        # What may be used of the buffer of its own, and is taken from the budget; 0: it uses the shared one.
+        # The usable part of the connection's own buffer, which is taken from the budget; 0: it uses the shared buffer.
         self.own_bytes = 0  # own_bytes <= _capacity
-        self.wanted_bytes = 0  # What `settle` could not take.
-        self._granted_bytes = 0  # Taken for it while it waited.
+        self.wanted_bytes = 0  # The memory that `settle` could not take.
+        self._granted_bytes = 0  # Taken from the budget for this connection while it waited.
         self._shared = shared
         self._needed = 0
         self._filled = False
@@ -59,7 +59,7 @@ class ReceiveBuffer(FrameReader):
         return self._view[self._end : self.own_bytes]
 
     def settle(self) -> bool:
-        """Leave the shared buffer to the others. False if the connection must wait for `wanted_bytes` of memory."""
+        """Release the shared buffer for the others. False if the connection must wait for `wanted_bytes` of memory."""
         kept = self._end - self._start
         if not kept:
             if not self.own_bytes:
@@ -87,20 +87,20 @@ class ReceiveBuffer(FrameReader):
         return True
 
     def granted(self, size_bytes: int) -> None:
-        """So much of the budget is its own now."""
+        """This part of the budget belongs to the connection now."""
         self._granted_bytes += size_bytes
         self.wanted_bytes = 0
 
     def shrink(self) -> None:
-        """Give the memory back, if nothing waits in it."""
+        """Give the memory back if it holds no data."""
         if self._start == self._end:
             self.release()
 
     def release(self) -> None:
-        """Give all memory back, with what waits in it."""
+        """Give all memory back, and drop the data in it."""
         owned, self.own_bytes = self.own_bytes + self._granted_bytes, 0
         if isinstance(self._buffer, mmap.mmap):
-            self._buffer.madvise(mmap.MADV_DONTNEED)  # A request that is not answered yet keeps views of it.
+            self._buffer.madvise(mmap.MADV_DONTNEED)  # An unanswered request may still have views of it.
         self._granted_bytes = self.wanted_bytes = self._needed = 0
         self._use_shared()
         if owned:
@@ -113,7 +113,7 @@ class ReceiveBuffer(FrameReader):
         self._start = self._end = 0
 
     def _move(self, usable_bytes: int, needed_bytes: int) -> None:
-        """Continue in a buffer of its own; what is usable of it has been taken from the budget."""
+        """Continue in a buffer of the connection's own, whose usable part has been taken from the budget."""
         buffer = _buffer_of(usable_bytes, needed_bytes)
         view = memoryview(buffer)
         kept = self._end - self._start
@@ -124,11 +124,11 @@ class ReceiveBuffer(FrameReader):
 
 
 def _buffer_of(usable_bytes: int, needed_bytes: int) -> bytearray | mmap.mmap:
-    """A large buffer has its whole size at once, so that it is never copied as it grows: its pages cost nothing until something
-    arrives in them."""
+    """A large buffer has its whole size at once, so that it is never copied when it grows: its pages use no memory until data is
+    written to them."""
     if needed_bytes >= _MAPPED_FROM_BYTES:
         try:
             return mmap.mmap(-1, needed_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError:  # The system promises no memory beyond what it has (vm.overcommit_memory=2).
+        except OSError:  # The system does not overcommit memory (vm.overcommit_memory=2).
             pass
     return bytearray(usable_bytes)

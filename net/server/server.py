@@ -1,6 +1,6 @@
-"""A port of the broker: takes connections, finds out which protocol they speak, and lets a dispatcher answer.
+"""A port of the broker: accepts connections, detects their protocol, and passes requests to a dispatcher.
 
-`Server` counts, limits and drains; `connection.ServerConnection` is one client; codecs know the protocols.
+`Server` counts, limits and drains connections; `connection.ServerConnection` is one client; codecs implement the protocols.
 """
 
 import asyncio
@@ -33,18 +33,18 @@ logger = logging.getLogger("barnabas.network")
 class ServerMetrics:
     """Plain counters, read by /metrics."""
 
-    requests: dict[int, int] = field(default_factory=dict)  # By API; only of APIs that exist, so it is bounded.
+    requests: dict[int, int] = field(default_factory=dict)  # By API; bounded, because only existing APIs are counted.
     errors: int = 0  # Requests answered by an ErrorResponse.
     bytes_in: int = 0
     bytes_out: int = 0
     connections_accepted: int = 0
     connections_refused: int = 0  # Beyond max_connections.
     connections_expired: int = 0  # Idle, silent or not reading.
-    strangers: int = 0  # Neither of our protocols.
+    strangers: int = 0  # Neither Barnabas's protocol nor Kafka's.
 
 
 class Server:
-    """One listener. `hello` is asked per connection: the cluster id is not known before the cluster is formed."""
+    """One listener. `hello` is called for each connection: the cluster id is not known before the cluster is formed."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Server:
         self.is_draining = False
         self._network = network
         self._connections: dict[ServerConnection, None] = {}  # in order of arrival
-        self._reserved: dict[ServerConnection, None] = {}  # those of them on reserved places
+        self._reserved: dict[ServerConnection, None] = {}  # those on reserved places
         self._admission = Admission(
             max_connections=self.limits.max_connections, max_descriptor=self.limits.max_descriptor
         )
@@ -99,7 +99,7 @@ class Server:
         return self.address
 
     async def close(self, drain_timeout_ms: int = 5_000) -> None:
-        """Take no more connections and requests, let those in flight finish within the bound, then close."""
+        """Accept no more connections and requests, let those in flight finish within the timeout, then close."""
         self.is_draining = True
         if self._listener is not None:
             await self._listener.close()
@@ -149,8 +149,9 @@ class Server:
         return sum(other.client_host == client_host for other in self._reserved)
 
     def _end_probation(self, client_host: str) -> bool:
-        """Whether somebody made room for a connection from there: the oldest that has not said its name yet, of that address
-        if it has its share already. A broker says its name at once, so a crowd that says nothing cannot keep it out."""
+        """Make room for a connection from this address, and return whether that succeeded: close the oldest connection that has
+        not sent its client id yet; one of the same address, if the address has its share already. A broker sends its client id
+        at once, so clients that send nothing cannot lock it out."""
         has_share = self._reserved_of(client_host) >= RESERVED_PLACES_OF_HOST
         silent = (other for other in self._reserved if other.is_on_probation)
         victim = next((other for other in silent if other.client_host == client_host or not has_share), None)
@@ -162,7 +163,7 @@ class Server:
         return True
 
     def identified(self, connection: ServerConnection) -> bool:
-        """Whether a connection on a reserved place may stay, now that its name is known."""
+        """Return whether a connection on a reserved place may stay, now that its client id is known."""
         if not is_reserved_for(connection.client_id):
             self._refused()
             return False
@@ -170,7 +171,7 @@ class Server:
         if idle not in self._reserved and idle.quiet_ms >= IDLE_TO_CLOSE_MS:
             self.metrics.connections_expired += 1
             idle.abort()
-            del self._reserved[connection]  # It has the place of the idle one now.
+            del self._reserved[connection]  # It has the place of the idle connection now.
         return True
 
     def _refused(self) -> None:
@@ -189,7 +190,7 @@ class Server:
             self._idle.set()
 
     def log_once(self, subject: str, message: str, *arguments: object) -> None:
-        """Log, but about the same subject once a minute: strangers must not be able to fill the disk."""
+        """Log a warning, at most once a minute for each subject: unknown clients must not be able to fill the disk."""
         now = asyncio.get_running_loop().time()
         last = self._logged_at.get(subject)
         if last is not None and now - last < LOG_AGAIN_AFTER_MS / 1000:
@@ -205,7 +206,7 @@ class Server:
         self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_MS / 1000, self._sweep)
 
     def _sweep(self) -> None:
-        """One timer for all connections: one per connection, set at each wake-up, would cost more than the wake-up."""
+        """One timer for all connections: a timer per connection, set at each wake-up, would cost more than the wake-up."""
         for connection in list(self._connections):
             is_stuck = connection.stalled_ms >= LONG_STALL_MS and connection.has_unfinished_request
             if connection.has_expired(SWEEP_INTERVAL_MS) or is_stuck:
@@ -215,7 +216,7 @@ class Server:
         self._schedule_sweep()
 
     def _make_room(self) -> None:
-        """Others wait for memory: close those who hold much of it and do not go on, the largest first."""
+        """Others wait for memory: close connections that hold memory and make no progress, the largest first."""
         wanted_bytes = self.memory.least_wanted_bytes
         holders = sorted(self._connections, key=lambda connection: connection.held_bytes, reverse=True)
         stalled = [one for one in holders if one.held_bytes and (one.stalled_ms >= SHORT_STALL_MS or one.is_slow)]
@@ -228,8 +229,8 @@ class Server:
             self._end_standstill()
 
     def _end_standstill(self) -> None:
-        """All who hold memory may wait for more. Then the one with the most gives way: not whoever came last, who may want a
-        little behind a few that hold all."""
+        """All connections that hold memory may wait for more. Then the one that holds the most is closed: not the last one that
+        arrived, which may need only little while a few others hold everything."""
         holders = [one for one in self._connections if one.held_bytes]
         if holders and all(one.waits_for_memory for one in holders):
             self._expire(max(holders, key=lambda one: one.held_bytes))

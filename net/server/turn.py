@@ -1,7 +1,7 @@
-"""The end of a turn: work that is put off until all requests of one wake-up have been handled, and is then done at once.
+"""Runs deferred work at the end of a turn: after all requests of one wake-up have been handled.
 
-asyncio's `call_soon` would put it off just as well, but each link of a chain (an append, the fetch that waited for it, the
-reply to that) would cost a pass of the loop with a look at the sockets. Here the whole chain runs in one.
+asyncio's `call_soon` could defer the work, too, but each step of a chain (an append, the fetch that waited for it, the reply to
+the fetch) would cost a pass of the loop and a poll of the sockets. Here, the whole chain runs in one pass.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from .fair_reads import FairReads
 
 
 class Turn:
-    """One per broker, shared by whoever handles requests and whoever puts work off. Belongs to the loop's thread."""
+    """One per broker, shared by all parts that handle requests or defer work. Belongs to the loop's thread."""
 
     def __init__(self) -> None:
         self.reads = FairReads()
@@ -21,7 +21,7 @@ class Turn:
         self._is_scheduled = False
 
     def at_end(self, callback: Callable[[], None]) -> None:
-        """Call it at the end of the open turn, what was put off first goes first; without one, soon."""
+        """Call it at the end of the open turn, in order of deferral; if no turn is open, soon."""
         self._put_off.append(callback)
         if not (self._is_open or self._is_scheduled):
             self._is_scheduled = True
@@ -31,7 +31,7 @@ class Turn:
         self._is_open = True
 
     def end(self) -> None:
-        """Do what was put off, and what that puts off in its turn."""
+        """Run the deferred work, and the work that it defers."""
         put_off = self._put_off
         self._is_open = True
         try:
@@ -39,7 +39,7 @@ class Turn:
                 put_off.popleft()()
         finally:
             self._is_open = False
-            if put_off and not self._is_scheduled:  # One of them failed; the others are none the worse for it.
+            if put_off and not self._is_scheduled:  # One callback failed; the others must still run.
                 self._is_scheduled = True
                 asyncio.get_running_loop().call_soon(self._scheduled)
 

@@ -1,1 +1,1 @@
-"""The settings of a broker: keys, values, listeners, what changes at run time."""
+"""The settings of a broker: values, listeners, dynamic configurations."""

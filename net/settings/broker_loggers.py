@@ -1,6 +1,6 @@
-"""The levels of this broker's loggers, as Kafka's tools read and set them (KIP-412). They hold until the broker stops.
+"""The levels of this broker's loggers, which Kafka's tools read and set (KIP-412). Changes last until the broker stops.
 
-`root` is the logger of all. A logger without a level of its own has that of the next one above it.
+`root` is the root logger. A logger without a level of its own inherits the level of its parent.
 """
 
 import logging
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from barnabas.log.vocabulary.errors import InvalidConfigError, InvalidRequestError
 
 ROOT = "root"
-_TRACE = 5  # below DEBUG: nothing of ours is logged there, so it shows as much
+_TRACE = 5  # below DEBUG; Barnabas logs nothing at this level, so it shows the same lines as DEBUG
 _LEVELS = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,
@@ -18,7 +18,7 @@ _LEVELS = {
     "INFO": logging.INFO,
     "DEBUG": logging.DEBUG,
     "TRACE": _TRACE,
-}  # Kafka's words, the highest first
+}  # Kafka's names, the highest level first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,21 +28,21 @@ class LoggerLevel:
 
 
 def levels() -> list[LoggerLevel]:
-    """Of every logger that there is. A level between two of Kafka's shows as the higher one: what it lets pass."""
+    """The levels of all loggers. A level between two of Kafka's levels is reported as the higher one."""
     return [LoggerLevel(name=name, level=_level_of(logger)) for name, logger in sorted(_loggers().items())]
 
 
 def change_levels(changes: Mapping[str, str | None], *, validate_only: bool) -> None:
-    """None takes a logger's own level away. All of them or none.
+    """Set the levels; None removes a logger's own level. Either all changes are made, or none.
 
     Raises InvalidConfigError for an unknown logger or level, InvalidRequestError for the root without a level.
     """
     loggers = _loggers()
     for name, level in changes.items():
         if name not in loggers:
-            raise InvalidConfigError(f"there is no logger {name!r}; describe the broker's loggers for their names")
+            raise InvalidConfigError(f"there is no logger {name!r}; describe the broker's loggers to list their names")
         if level is None and name == ROOT:
-            raise InvalidRequestError("the level of the root logger cannot be removed; set it")
+            raise InvalidRequestError("the level of the root logger cannot be removed; set another level")
         if level is not None and level not in _LEVELS:
             raise InvalidConfigError(f"{name}={level}: the level must be one of {', '.join(_LEVELS)}")
     if validate_only:

@@ -1,7 +1,7 @@
-"""Settings with one value for the cluster (kraft/metadata/cluster_settings), as a broker meets them: its file, and what counts.
+"""Settings with one value for the whole cluster (kraft/metadata/cluster_settings): a broker's file against the cluster's value.
 
-A broker takes these settings from the metadata only. Where its own file says something else, it says so at its start and
-whenever the cluster's value changes, and registers with its values, so that every broker can show them.
+A broker takes these settings from the metadata only. If its own configuration has another value, the broker logs a warning when
+it starts and when the cluster's value changes. It registers with the values of its file, so that every broker can show them.
 """
 
 import logging
@@ -19,19 +19,19 @@ logger = logging.getLogger("barnabas.config")
 
 
 def file_settings(config: BrokerConfig) -> dict[str, str]:
-    """What the broker's file, environment and flags say about settings of the cluster; defaults are not listed."""
+    """The cluster settings in the broker's file, environment and flags; defaults are not listed."""
     given = {key: config.text(key) for key in CLUSTER_SETTINGS if key in config.sources}
     return {key: text for key, text in given.items() if text is not None}
 
 
 def cluster_values(image: MetadataImage) -> dict[str, str]:
-    """The values that count; empty before a controller has written the first ones."""
+    """The values in effect; empty until a controller has written the first ones."""
     found = image.broker_configs.get(CLUSTER_DEFAULT, {})
     return {key: found[key] for key in CLUSTER_SETTINGS if key in found}
 
 
 def differing(of_file: Mapping[str, str], of_cluster: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Settings for which the file says something else than the cluster: (value in the file, value of the cluster)."""
+    """Settings whose value in the file differs from the cluster's: (value in the file, value of the cluster)."""
     return {
         key: (of_file[key], value)
         for key, value in of_cluster.items()
@@ -40,7 +40,7 @@ def differing(of_file: Mapping[str, str], of_cluster: Mapping[str, str]) -> dict
 
 
 def _read(key: str, text: str) -> object:
-    """The value itself, so that `TRUE` and `true` are the same. A newer version may have other values."""
+    """Parse the value, so that `TRUE` and `true` are equal. A value that only a newer version accepts stays as it is."""
     try:
         return BROKER_KEYS[key].parse(text)
     except InvalidConfigError:
@@ -48,7 +48,7 @@ def _read(key: str, text: str) -> object:
 
 
 class ClusterSettingsReport:
-    """Logs where this broker's file differs; once per value."""
+    """Logs each setting whose value in this broker's file differs from the cluster's; once per value."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._node_id = config.node_id
@@ -63,7 +63,7 @@ class ClusterSettingsReport:
             if self._told.get(key) != (of_file, of_cluster):
                 logger.warning(
                     "node=%d: %s=%s in this broker's configuration has no effect: the cluster's value is %s. Remove it "
-                    "there, or change the cluster's value: barnabas cluster alter -c %s=%s",
+                    "from the file, or change the cluster's value: barnabas cluster alter -c %s=%s",
                     self._node_id,
                     key,
                     of_file,

@@ -1,7 +1,7 @@
 """The configuration of a broker, read from flags, the environment and a file, and checked as a whole.
 
-A value comes from a flag, else from the environment (`BARNABAS_NUM_PARTITIONS` sets `num.partitions`), else from the file, else
-it is the default. The keys, their kinds and defaults are in log/settings (`table`).
+A flag overrides the environment (`BARNABAS_NUM_PARTITIONS` sets `num.partitions`), the environment overrides the file, and the
+file overrides the default. The keys, their kinds and defaults are in log/settings (`table`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,33 +22,33 @@ from .listeners import check_listeners, check_without_effect
 from .properties import parse_properties
 
 DEFAULT_BASE_PORT: Final = 9092
-PORTS_PER_NODE: Final = 10  # room for more kinds of port than the three of today
+PORTS_PER_NODE: Final = 10  # leaves room for more than the three kinds of port in use
 LOOPBACK: Final = "127.0.0.1"
 ENVIRONMENT_PREFIX: Final = "BARNABAS_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(BrokerKeys):
-    """All settings of one broker, read and checked. Each of `BrokerKeys` is a field; the defaults of topics are `topics`."""
+    """All settings of one broker, read and checked. Each key of `BrokerKeys` is a field; `topics` has the defaults of topics."""
 
-    topic_values: Mapping[str, Any] = field(default_factory=dict)  # by the keys of brokers: given defaults of topics
+    topic_values: Mapping[str, Any] = field(default_factory=dict)  # broker key -> configured default of topics
     sources: Mapping[str, str] = field(default_factory=dict)  # key -> "flag" | "environment" | "file"; absent: default
-    ignored: tuple[str, ...] = ()  # keys of Kafka that were given and have no effect
+    ignored: tuple[str, ...] = ()  # Kafka's keys that are configured but have no effect
 
     def client_listeners(self) -> tuple[Listener, ...]:
-        """Where to listen; by default on loopback, on the port that the rule of ports gives this node."""
+        """The addresses to listen on; by default loopback and the port that `client_port` computes for this node."""
         if self.listeners:
             return self.listeners
         return (Listener(name="PLAINTEXT", host=LOOPBACK, port=client_port(self.node_id)),)
 
     def voters(self) -> tuple[NodeAddress, ...]:
-        """The voters; by default this node is a cluster of its own."""
+        """The voters; by default, this node is the only one."""
         if self.controller_quorum_voters:
             return self.controller_quorum_voters
         return (NodeAddress(node_id=self.node_id, host=LOOPBACK, port=quorum_port(self.node_id)),)
 
     def admin_address(self) -> Listener | None:
-        """Where the admin API listens; None where it was switched off."""
+        """The address of the admin API; None if the API is disabled."""
         if self.admin_listener is None and "admin.listener" not in self.sources:
             return Listener(name="ADMIN", host=LOOPBACK, port=admin_port(self.node_id))
         return self.admin_listener
@@ -67,7 +67,7 @@ class BrokerConfig(BrokerKeys):
         return self.inter_broker_listener_name or self.client_listeners()[0].name
 
     def topic_defaults(self) -> dict[str, str]:
-        """What this configuration says about topics, by the topics' names of keys. What it leaves alone is absent."""
+        """The configured defaults of topics, by topic key. Keys that are not configured are absent."""
         found = {}
         for row in TOPIC_KEYS.values():
             value = self._given_default(row)
@@ -77,16 +77,16 @@ class BrokerConfig(BrokerKeys):
 
     @property
     def topics(self) -> LogConfig:
-        """What holds for a topic that sets nothing, as far as this broker's own configuration says."""
+        """The configuration of a topic without overrides, according to this broker's own configuration only."""
         return LogConfig.from_map(self.topic_defaults())
 
     def text(self, key: str) -> str | None:
-        """The value of a key as it would be written in a file; None: not set."""
+        """The value of a key in the notation of the configuration file; None: not set."""
         row = broker_row(key)
         return row.show(self._value(row))
 
     def _given_default(self, row: ConfigKey) -> Any:
-        """The value for topics that the finest unit gives: milliseconds before minutes before hours. None: none is given."""
+        """The default for topics from the key with the finest unit: milliseconds before minutes before hours. None: not set."""
         for of_brokers in DEFAULTS_OF_TOPICS[row.name]:
             value = self._value(of_brokers) if of_brokers.name in self.sources else None
             if value is not None:
@@ -101,7 +101,7 @@ class BrokerConfig(BrokerKeys):
 
 
 def client_port(node_id: int, base_port: int = DEFAULT_BASE_PORT) -> int:
-    """The port for clients of a node, by the rule for several nodes on one machine. A base port of 0 stays 0."""
+    """The port for clients of a node; each node of a machine has its own range of ports. A base port of 0 stays 0."""
     return base_port and base_port + PORTS_PER_NODE * node_id
 
 
@@ -116,7 +116,7 @@ def admin_port(node_id: int, base_port: int = DEFAULT_BASE_PORT) -> int:
 
 
 def load(path: str | None, overrides: Mapping[str, str], environment: Mapping[str, str]) -> BrokerConfig:
-    """Read the configuration. Raises InvalidConfigError, which names the key, the value and what is allowed."""
+    """Read the configuration. Raises InvalidConfigError, which names the key, the value and the allowed values."""
     given: dict[str, tuple[str, str]] = {}
     for source, values in (
         ("file", _read_file(path) if path else {}),
@@ -142,7 +142,7 @@ def load(path: str | None, overrides: Mapping[str, str], environment: Mapping[st
 
 
 def _checked(config: BrokerConfig) -> BrokerConfig:
-    """Refuse what is wrong only in combination."""
+    """Refuse combinations of values that are invalid together."""
     check_listeners(config)
     _check_below(config, "broker.heartbeat.interval.ms", "broker.session.timeout.ms")
     _check_below(config, "replica.fetch.wait.max.ms", "replica.socket.timeout.ms")
@@ -154,7 +154,7 @@ def _checked(config: BrokerConfig) -> BrokerConfig:
     lags = tuple(TOPIC_KEYS[key].broker_key for key in ("min.compaction.lag.ms", "max.compaction.lag.ms"))
     lowest, highest = (config.topic_values.get(key, BROKER_KEYS[key].default) for key in lags)
     if lowest > highest:
-        raise InvalidConfigError(f"{lags[0]}={lowest} must not be above {lags[1]}={highest}")
+        raise InvalidConfigError(f"{lags[0]}={lowest} must not be greater than {lags[1]}={highest}")
     return config
 
 

@@ -1,8 +1,7 @@
-"""Configurations as tools show them: every key with its value, where that came from, and what else would have given one. Pure.
+"""Configurations as tools show them: every key with its value, the source of the value, and its synonyms. Pure.
 
-A topic's value stands before what was set for the broker and for all brokers while they run, that before the broker's file,
-and that before the default (KIP-226: synonyms, in the order in which they count). Nothing here is secret: there are no
-passwords among the keys yet.
+The order of precedence (KIP-226): the topic's override, the dynamic value of the broker, the dynamic value of all brokers, the
+broker's file, the default. The synonyms of a key are listed in this order. No value is secret, because no key is a password yet.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,10 +22,10 @@ class ConfigSource(IntEnum):
     """Kafka's numbers (DescribeConfigs)."""
 
     TOPIC = 1
-    BROKER = 2  # changed while the cluster runs, for one broker
-    CLUSTER = 3  # the same for all brokers
+    BROKER = 2  # a dynamic value of one broker
+    CLUSTER = 3  # a dynamic value of all brokers
     GROUP = 8
-    FILE = 4  # what a broker was started with: file, environment, flags
+    FILE = 4  # the configuration at the start of the broker: file, environment, flags
     DEFAULT = 5
 
 
@@ -39,11 +38,11 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedConfig:
-    """`value` None: not set. `synonyms` is never empty; the first is where `value` comes from."""
+    """`value` None: not set. `synonyms` is never empty; the first one is the source of `value`."""
 
     key: str
     value: str | None
-    type: str  # Kafka's word: BOOLEAN, INT, LONG, DOUBLE, STRING, LIST
+    type: str  # Kafka's name of the type: BOOLEAN, INT, LONG, DOUBLE, STRING, LIST
     default: str | None
     documentation: str
     read_only: bool
@@ -60,8 +59,8 @@ def describe_topic(
     cluster: Mapping[str, str],
     own: Mapping[str, str] = NOTHING_SET,
 ) -> tuple[DescribedConfig, ...]:
-    """Every configuration of a topic that sets `overrides`, as the broker with `config` sees it; `own` and `cluster` were set
-    for it and for all brokers while the cluster runs."""
+    """Every configuration of a topic with `overrides` on the broker with `config`; `own` and `cluster` are the dynamic values of
+    this broker and of all brokers."""
     of_broker = topic_defaults_in_force(config, own=own, cluster=cluster)
     return tuple(
         _described(
@@ -95,7 +94,7 @@ def _of_topic(
 
 
 def describe_group(overrides: Mapping[str, str], config: BrokerConfig) -> tuple[DescribedConfig, ...]:
-    """Every configuration of a group that sets `overrides`, as the broker with `config` sees it."""
+    """Every configuration of a group with `overrides` on the broker with `config`."""
     return tuple(_described(row, tuple(_of_group(row, overrides, config))) for row in group_keys(config).values())
 
 
@@ -109,7 +108,7 @@ def _of_group(row: ConfigKey, overrides: Mapping[str, str], config: BrokerConfig
 def describe_broker(
     config: BrokerConfig, *, own: Mapping[str, str], cluster: Mapping[str, str]
 ) -> tuple[DescribedConfig, ...]:
-    """Every configuration of the broker with `config`; `own` and `cluster` were set while the cluster runs."""
+    """Every configuration of the broker with `config`; `own` and `cluster` are dynamic values."""
     return tuple(
         _described(row, tuple(_of_broker(row, config, own, cluster)), read_only=row.name not in DYNAMIC_KEYS)
         for row in BROKER_KEYS.values()
@@ -117,7 +116,7 @@ def describe_broker(
 
 
 def describe_all_brokers(cluster: Mapping[str, str]) -> tuple[DescribedConfig, ...]:
-    """What was set for all brokers while the cluster runs: nothing else is known of all of them."""
+    """The dynamic values of all brokers. The brokers have no other configuration in common."""
     alterable = DYNAMIC_KEYS | CLUSTER_SETTINGS.keys()
     return tuple(
         _described(row, (_set_for_all(row, cluster),), read_only=row.name not in alterable)
@@ -129,7 +128,7 @@ def describe_all_brokers(cluster: Mapping[str, str]) -> tuple[DescribedConfig, .
 def _described(
     row: ConfigKey, synonyms: tuple[ConfigSynonym, ...], *, value: str | None = None, read_only: bool = False
 ) -> DescribedConfig:
-    """`value` is given where the first synonym may have another unit."""
+    """The caller passes `value` if the first synonym may have another unit."""
     return DescribedConfig(
         key=row.name,
         value=synonyms[0].value if value is None else value,

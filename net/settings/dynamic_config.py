@@ -1,7 +1,7 @@
-"""Configurations of brokers that change while they run (KIP-226), and what holds for a topic at the moment. Pure.
+"""Dynamic configurations of brokers (KIP-226), and the current defaults of topics. Pure.
 
-What was set for one broker stands before what was set for all, and that before its file. Which keys may change is in the table of
-keys (log/settings).
+The dynamic value of one broker overrides that of all brokers, which overrides the broker's file. The table of keys (log/settings)
+says which keys are dynamic.
 """
 
 import logging
@@ -23,7 +23,7 @@ FOLLOWER_RATE = "follower.replication.throttled.rate"
 def topic_defaults_in_force(
     config: BrokerConfig, *, own: Mapping[str, str], cluster: Mapping[str, str]
 ) -> dict[str, str]:
-    """What holds for a topic that sets nothing, by the topics' names of keys; Kafka's defaults are absent."""
+    """The current defaults of topics, by topic key; keys with Kafka's default are absent."""
     found = config.topic_defaults()
     given = {**cluster, **own}
     for key in DYNAMIC_KEYS & given.keys():
@@ -33,7 +33,7 @@ def topic_defaults_in_force(
         try:
             found[row.topic_key] = row.kind.show(row.parse(given[key]))
         except InvalidConfigError as error:
-            logger.error("a value of a newer version is passed over: %s", error)
+            logger.error("ignoring a configuration value that this version does not accept: %s", error)
     for key in CLUSTER_SETTINGS:
         topic_key = BROKER_KEYS[key].topic_key
         if topic_key is not None and key in cluster:
@@ -42,7 +42,7 @@ def topic_defaults_in_force(
 
 
 def topic_defaults_of_image(config: BrokerConfig, image: MetadataImage) -> dict[str, str]:
-    """The same for the broker that `config` is the file of."""
+    """The same for the broker that was started with `config`."""
     found = image.broker_configs
     own, cluster = found.get(str(config.node_id), {}), found.get(CLUSTER_DEFAULT, {})
     return topic_defaults_in_force(config, own=own, cluster=cluster)

@@ -1,7 +1,7 @@
-"""`endpoints.json` in a data folder: the addresses that a running broker really listens on, for those who start it.
+"""`endpoints.json` in a data folder: the addresses on which a running broker listens, for the process that starts it.
 
-A broker writes it when all its ports are bound, port 0 included, and removes it when it stops. The process id tells a
-reader whether the file is of the broker that runs now.
+A broker writes the file when all its ports are bound, and removes it when it stops. The file has the real port where port 0 was
+configured. The process id tells a reader whether the file belongs to the running broker.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ class Endpoints:
 
 
 def write_endpoints(data_folder: str, endpoints: Endpoints) -> None:
-    """Replace the file at once: a reader sees the old one or the new one, never half of it."""
+    """Replace the file atomically: a reader sees the old file or the new one, never a part of it."""
     target = Path(data_folder, FILE_NAME)
     temporary = target.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_text(json.dumps(asdict(endpoints)) + "\n", encoding="utf-8")
@@ -34,7 +34,7 @@ def write_endpoints(data_folder: str, endpoints: Endpoints) -> None:
 
 
 def read_endpoints(data_folder: str) -> Endpoints | None:
-    """None where there is none, or none that can be read: the broker has not come so far yet."""
+    """Return None if the file does not exist or cannot be read: the broker has not written it yet."""
     try:
         found = Endpoints(**json.loads(Path(data_folder, FILE_NAME).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):
@@ -54,6 +54,6 @@ def _is_sound(found: Endpoints) -> bool:
 
 
 def remove_endpoints(data_folder: str) -> None:
-    """A broker that stops takes its addresses back."""
+    """Remove the file when the broker stops."""
     with contextlib.suppress(OSError):
         Path(data_folder, FILE_NAME).unlink()

@@ -1,8 +1,8 @@
-"""Configurations of single groups (KIP-848, KIP-1140): which there are, and what holds for a group. Pure.
+"""Configurations of single groups (KIP-848, KIP-1140): the keys, and the values of a group. Pure.
 
-They stand before the broker's `group.consumer.*` and before what a member asks for, and hold from a member's next heartbeat on.
-A session that is removed again stays that of a member of our own protocol until it joins anew. Groups of the classic protocol
-have none: their members bring their own timeouts.
+They override the broker's `group.consumer.*` and the timeouts that a member asks for, from the member's next heartbeat on.
+If the session timeout is removed again, a member of Barnabas's own protocol keeps it until the member joins again. Groups of the
+classic protocol have no such configurations: their members set their own timeouts.
 """
 
 from collections.abc import Mapping
@@ -16,27 +16,27 @@ from .config import BrokerConfig
 
 SESSION_TIMEOUT = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
-# Kafka's ranges are those of the brokers' group.consumer.min and max; ours are wider, for tests that cannot wait.
+# Kafka takes these ranges from the brokers' group.consumer.min and max; these are wider, so that tests can be fast.
 MIN_HEARTBEAT_INTERVAL_MS, MAX_HEARTBEAT_INTERVAL_MS = 100, 60_000
-_NOT_HERE = {"share.": "there are no share groups here", "streams.": "there are no streams groups here"}
+_NOT_HERE = {"share.": "share groups are not supported", "streams.": "streams groups are not supported"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTimes:
-    """Of one group; -1 where it sets nothing."""
+    """The timeouts of one group; -1: not set."""
 
     session_timeout_ms: int = -1
     heartbeat_interval_ms: int = -1
 
 
 def group_keys(config: BrokerConfig) -> dict[str, ConfigKey]:
-    """The rows of the keys of groups; the defaults, and the range of sessions, are those of the broker."""
+    """The configuration keys of groups; the defaults and the range of session timeouts come from the broker."""
     rows = (
         ConfigKey(
             name=HEARTBEAT_INTERVAL,
             kind=int32(MIN_HEARTBEAT_INTERVAL_MS, MAX_HEARTBEAT_INTERVAL_MS, unit=Unit.MILLISECONDS),
             default=config.group_consumer_heartbeat_interval_ms,
-            documentation="Interval of the heartbeats of this group's members; at least three are sent in a session.",
+            documentation="Interval of the heartbeats of this group's members; at least three are sent per session timeout.",
             broker_key="group.consumer.heartbeat.interval.ms",
         ),
         ConfigKey(
@@ -63,7 +63,7 @@ def check_group_value(config: BrokerConfig, key: str, value: str) -> None:
 
 
 def times_of(overrides: Mapping[str, str]) -> GroupTimes:
-    """What a group with `overrides` sets. A value that is no number is one of another version, and counts as none."""
+    """The timeouts that `overrides` sets. A value that is not a number comes from another version and is ignored."""
     session, heartbeat = overrides.get(SESSION_TIMEOUT, ""), overrides.get(HEARTBEAT_INTERVAL, "")
     return GroupTimes(
         session_timeout_ms=int(session) if session.isdecimal() else -1,
@@ -72,9 +72,10 @@ def times_of(overrides: Mapping[str, str]) -> GroupTimes:
 
 
 def default_session_ms(config: BrokerConfig) -> int:
-    """Of members that cannot ask for one, as Kafka's: told with every heartbeat, so that a removed configuration ends.
+    """The session timeout of members that cannot ask for one, such as Kafka's. It comes with every heartbeat, so that a removed
+    configuration ends.
 
-    -1 where the broker's default is none that a member may ask for: it holds from a member's join on.
+    -1 if the broker's default is outside the range that a member may ask for: then the timeout is set when a member joins.
     """
     default = config.group_consumer_session_timeout_ms
     is_allowed = config.group_min_session_timeout_ms <= default <= config.group_max_session_timeout_ms

@@ -1,7 +1,7 @@
-"""What a listener's name promises, and at which host a broker is reached: checks of the listener keys together. Pure.
+"""Checks of the listener keys together: security protocols, and hosts that others can connect to. Pure.
 
-Kafka's names for encrypted or authenticated listeners are refused, because every listener speaks plain text so far: a
-server.properties that was written for Kafka must not be served without its protection.
+Listeners with the names of Kafka's encrypted or authenticated protocols are refused, because every listener speaks plain text
+so far: a server.properties file that was written for Kafka must not run without the protection that it asks for.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ from barnabas.log.vocabulary.errors import InvalidConfigError
 if TYPE_CHECKING:
     from .config import BrokerConfig
 
-# Kafka's security protocols beside PLAINTEXT, and what asks for TLS where HTTP is spoken.
+# Kafka's security protocols other than PLAINTEXT, and the name that asks for TLS on an HTTP listener.
 PROTECTED: Final = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL", "HTTPS"})
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
 NOT_AVAILABLE: Final = "TLS and SASL are not available yet"
 
 
 def binds_all_interfaces(host: str) -> bool:
-    """Is this an address to listen on, but none to connect to?"""
+    """Return whether a server can listen on this address, but no client can connect to it."""
     if host in ("", "*"):
         return True
     try:
@@ -35,15 +35,15 @@ def binds_all_interfaces(host: str) -> bool:
 
 
 def _is_zero_as_resolvers_read_it(host: str) -> bool:
-    """`0`, `0x0` and `00.0.0.0` are 0.0.0.0 too. Numbers only: no name is looked up."""
+    """Resolvers read `0`, `0x0` and `00.0.0.0` as 0.0.0.0, too. Only numbers are parsed: no name is looked up."""
     try:
         return socket.inet_aton(host) == bytes(4)
-    except (OSError, ValueError):  # ValueError: it has a zero byte, or a character that is not ASCII
+    except (OSError, ValueError):  # ValueError: the host contains a zero byte or a character that is not ASCII
         return False
 
 
 def check_listeners(config: "BrokerConfig") -> None:
-    """Raises InvalidConfigError for a listener that promises protection, or that others cannot reach."""
+    """Raises InvalidConfigError for a listener with a protected protocol, and for one that others cannot reach."""
     listeners, protocols = config.client_listeners(), dict(config.listener_security_protocol_map)
     names = [item.name for item in listeners]
     for key, used in (
@@ -71,7 +71,7 @@ def check_listeners(config: "BrokerConfig") -> None:
 
 
 def check_without_effect(given: Mapping[str, str], protocols: Mapping[str, str]) -> None:
-    """Keys that are ignored where they ask for plain text must not be ignored where they ask for more."""
+    """Some keys are ignored because they ask for plain text. If they ask for TLS or SASL, they must not be ignored."""
     between_brokers = given.get("security.inter.broker.protocol", DEFAULT_LISTENER).strip().upper()
     if between_brokers != DEFAULT_LISTENER:
         raise InvalidConfigError(
@@ -85,7 +85,7 @@ def _check_protocol(where: str, name: str, protocols: Mapping[str, str]) -> None
     protocol = protocols.get(name, name)
     if protocol in PROTECTED:
         raise InvalidConfigError(
-            f"{where}: the listener {name} asks for {protocol}, but {NOT_AVAILABLE}, and it would be served in plain "
+            f"{where}: the listener {name} asks for {protocol}, but {NOT_AVAILABLE}, so it would be served in plain "
             f"text; use PLAINTEXT or a name of your own (INTERNAL://host:port), or accept plain text with "
             f"{PROTOCOL_MAP}={name}:PLAINTEXT"
         )
@@ -94,24 +94,24 @@ def _check_protocol(where: str, name: str, protocols: Mapping[str, str]) -> None
 def _check_hosts(config: "BrokerConfig") -> None:
     for item in config.advertised_listeners:
         if binds_all_interfaces(item.host):
-            raise InvalidConfigError(f"advertised.listeners={item}: nobody can connect to it; {_CURE}")
+            raise InvalidConfigError(f"advertised.listeners={item}: clients cannot connect to this address; {_CURE}")
     advertised = {item.name for item in config.advertised_listeners}
     for item in config.client_listeners():
-        # An empty host means "by this machine's name", as in Kafka (`advertise_name`).
+        # An empty host means the name of this machine, as in Kafka (`advertise_name`).
         if item.host and binds_all_interfaces(item.host) and item.name not in advertised:
             raise InvalidConfigError(
-                f"listeners={item}: it listens on every interface, and clients would be sent to {item.host}, to which "
-                f"nobody can connect; add {item.name}://HOST:{item.port} to advertised.listeners with a HOST that "
+                f"listeners={item}: the listener binds every interface, and the broker would advertise {item.host}, to which "
+                f"clients cannot connect; add {item.name}://HOST:{item.port} to advertised.listeners with a HOST that "
                 f"clients and brokers can reach, or write {item.name}://:{item.port} to use this machine's name"
             )
     for voter in config.controller_quorum_voters:
         if binds_all_interfaces(voter.host):
             raise InvalidConfigError(f"controller.quorum.voters={voter}: other voters cannot connect to it; {_CURE}")
     if config.quorum_listener is not None and binds_all_interfaces(config.quorum_listener.host):
-        raise InvalidConfigError(f"quorum.listener={config.quorum_listener}: other voters connect to it; {_CURE}")
+        raise InvalidConfigError(f"quorum.listener={config.quorum_listener}: voters cannot connect to it; {_CURE}")
 
 
-_CURE: Final = "name a host that others can reach"
+_CURE: Final = "use a host that others can reach"
 
 
 def advertise_name(config: "BrokerConfig", machine: str) -> "BrokerConfig":
@@ -126,13 +126,13 @@ def advertise_name(config: "BrokerConfig", machine: str) -> "BrokerConfig":
 
 
 def needs_name(config: "BrokerConfig") -> bool:
-    """Is there anything that others reach by this machine's name?"""
+    """Return whether a listener is to be advertised with this machine's name."""
     advertised = {item.name for item in config.advertised_listeners}
     return any(not item.host and item.name not in advertised for item in config.client_listeners())
 
 
 def reachable_host(config: "BrokerConfig", host: str) -> str:
-    """`host`, or where others reach this broker if that is an address to listen on only."""
+    """`host`, or the host at which others reach this broker if `host` binds all interfaces."""
     if not binds_all_interfaces(host):
         return host
     wanted = config.inter_broker_listener()
@@ -142,7 +142,7 @@ def reachable_host(config: "BrokerConfig", host: str) -> str:
 
 
 def own_names(config: "BrokerConfig", machine: str) -> frozenset[str]:
-    """The host names that the HTTP API answers to: where this broker is reached, and what the configuration adds."""
+    """The host names that the HTTP API accepts: those of this broker, and those of `admin.allowed.hosts`."""
     known = (*config.advertised_listeners, *config.client_listeners(), *_present(config.admin_address()))
     return frozenset({machine, *(item.host for item in known if item.host), *config.admin_allowed_hosts})
 

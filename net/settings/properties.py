@@ -1,4 +1,4 @@
-"""Java-style properties files, as Kafka's server.properties is one. Pure."""
+"""Java-style properties files, such as Kafka's server.properties. Pure."""
 
 from collections.abc import Iterable
 
@@ -8,8 +8,8 @@ from barnabas.log.vocabulary.errors import InvalidConfigError
 def parse_properties(text: str) -> dict[str, str]:
     """Read a Java-style properties file: `key=value`, `key: value`, `#` and `!` comments, `\\` continues a line.
 
-    Raises InvalidConfigError for a line without a key and for a key that stands twice with different values: which one
-    was meant is not ours to guess.
+    Raises InvalidConfigError for a line without a key, and for a key that occurs twice with different values: the parser does
+    not guess which value is meant.
     """
     found: dict[str, str] = {}
     for number, line in _logical_lines(text):
@@ -18,7 +18,7 @@ def parse_properties(text: str) -> dict[str, str]:
         if not key or cut == len(line):
             raise InvalidConfigError(f"line {number} is not key=value: {line!r}")
         if found.get(key, value) != value:
-            raise InvalidConfigError(f"line {number}: {key} is given twice, as {found[key]!r} and {value!r}; keep one")
+            raise InvalidConfigError(f"line {number}: {key} occurs twice, as {found[key]!r} and {value!r}; keep one")
         found[key] = value
     return found
 

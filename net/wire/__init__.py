@@ -1,1 +1,1 @@
-"""Outgoing connections: TCP, requests and answers, what waits to be written."""
+"""Outgoing connections: TCP, requests and responses, send queues."""

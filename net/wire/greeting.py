@@ -1,4 +1,4 @@
-"""Who answers at an address: brokers are looked for where they say that clients reach them."""
+"""Checks which broker answers at an address that a broker advertises to clients."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,20 +8,20 @@ from barnabas.log.vocabulary.errors import BarnabasError
 from .network import Network
 from .rpc import RpcConnection
 
-GREETING_TIMEOUT_MS: Final = 2_000  # a broker that lives says hello at once; a frozen one, or a packet filter, never
+GREETING_TIMEOUT_MS: Final = 2_000  # a live broker sends its hello at once; a frozen one, or a packet filter, never
 CURE: Final = "clients are sent there; is the broker up, and its advertised.listeners right?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Greeting:
-    """How a broker introduces itself."""
+    """The identity of a broker in its hello."""
 
     cluster_id: str  # "": it has not joined its cluster yet
     node_id: int
 
 
 async def greet(network: Network, host: str, port: int, *, client_id: str) -> Greeting:
-    """Raises BarnabasError where nobody answers in time."""
+    """Raises BarnabasError if no broker answers in time."""
     connection = await RpcConnection.open(
         network, host, port, client_id=client_id, connect_timeout_ms=GREETING_TIMEOUT_MS
     )
@@ -30,7 +30,7 @@ async def greet(network: Network, host: str, port: int, *, client_id: str) -> Gr
 
 
 def mismatch(node_id: int, cluster_id: str, address: str, found: Greeting | BarnabasError) -> str:
-    """What is wrong with the address that a broker advertises, in words; "": nothing."""
+    """The problem of the address that a broker advertises, as text; "" if there is none."""
     where = f"broker {node_id} advertises {address}"
     if isinstance(found, BarnabasError):
         return f"{where}, which cannot be reached from here ({found.message}): {CURE}"

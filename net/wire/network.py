@@ -1,6 +1,6 @@
-"""The network as a port: asyncio's transports and protocols, minus the loop. `tcp` is the real one, simulation has its own.
+"""The network as a port: asyncio's transports and protocols, without the loop. `tcp` is the real one, simulation has its own.
 
-Protocols are `asyncio.BufferedProtocol` (data ports: they read into a buffer of their own) or `asyncio.Protocol`. A transport
+Protocols are `asyncio.BufferedProtocol` (data ports: they read into their own buffer) or `asyncio.Protocol`. A transport
 offers at least: write, writelines, close, abort, is_closing, get_extra_info("peername"), pause_reading, resume_reading,
 set_write_buffer_limits, get_write_buffer_size; real ones also get_extra_info("socket"), which simulation answers with None.
 """
@@ -13,19 +13,19 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
 class Listener(Protocol):
-    """A bound port that takes connections until it is closed."""
+    """A bound port that accepts connections until it is closed."""
 
     @property
     def address(self) -> tuple[str, int]:
-        """The real address, also where port 0 had been asked for."""
+        """The real address, also if port 0 was requested."""
 
     async def close(self) -> None:
-        """Stop taking connections; those that stand are left alone."""
+        """Stop accepting connections; open connections are not affected."""
 
 
 class Network(Protocol):
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
-        """Raises OSError (address in use, not ours, not permitted)."""
+        """Raises OSError (address in use, not an address of this machine, not permitted)."""
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BaseProtocol:
-        """Connect and return the protocol. Raises OSError; the caller bounds the time."""
+        """Connect and return the protocol. Raises OSError; the caller sets a timeout."""

@@ -1,9 +1,9 @@
-"""The sending side of a connection, for servers and clients: what the socket does not take now waits here, in order.
+"""The sending side of a connection, for servers and clients: an ordered queue of data that the socket does not accept yet.
 
-Small buffers of one wake-up leave in one write of the transport. Large buffers leave by a gathering write, file regions
-by sendfile: both by hand on a non-blocking duplicate of the transport's socket, and only while the transport's own
-buffer is empty, so that the order stands. Without a socket (simulation, TLS) all goes through the transport. What waits
-as a file region costs no memory until it is its turn.
+Small buffers of one wake-up are sent in one write of the transport. Large buffers are sent by a gathering write, and file regions
+by sendfile: both directly on a non-blocking duplicate of the transport's socket, and only while the transport's own buffer is
+empty, which preserves the order. Without a socket (simulation, TLS), all data goes through the transport. A file region uses no
+memory while it waits in the queue.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ MAX_GATHERED = 64  # Buffers per gathering write; far below the kernel's IOV_MAX
 
 
 class _PartOfFile:
-    """The rest of a file region that sendfile did not take at once. Keeps the region, and so its file, alive."""
+    """The rest of a file region that sendfile did not send at once. It keeps a reference to the region, and so to its file."""
 
     __slots__ = ("left", "position", "region")
 
@@ -35,7 +35,7 @@ class _PartOfFile:
 
 class Outbox:
     def __init__(self, transport: asyncio.Transport, on_drained: Callable[[], None]) -> None:
-        self.queued_bytes = 0  # Of the chunks in the queue; those of file regions count, though they hold no memory.
+        self.queued_bytes = 0  # Of the chunks in the queue, including file regions, although these hold no memory.
         self.sent_bytes = 0
         self._transport = transport
         self._on_drained = on_drained
@@ -45,14 +45,14 @@ class Outbox:
         self._duplicate: socket.socket | None = None
         self._waits_for_socket = False
         self._closed = False
-        # Any byte in the transport's buffer pauses us, an empty one resumes: only while it is empty may we bypass it.
+        # Any byte in the transport's buffer pauses the outbox, an empty buffer resumes it: only an empty buffer may be bypassed.
         transport.set_write_buffer_limits(high=0, low=0)
         encrypted = transport.get_extra_info("sslcontext") is not None
         self._socket = None if encrypted else transport.get_extra_info("socket")
 
     @property
     def is_empty(self) -> bool:
-        """Nothing waits, neither here nor in the transport."""
+        """Return whether no data waits, neither here nor in the transport."""
         return not self._queue and not self._transport_is_full
 
     @property
@@ -61,7 +61,7 @@ class Outbox:
 
     @property
     def memory_bytes(self) -> int:
-        """What waits and holds memory, here and in the transport."""
+        """The memory of waiting data, here and in the transport."""
         waiting = sum(len(chunk) for chunk in self._queue if isinstance(chunk, bytes | bytearray | memoryview))
         return waiting + self._transport.get_write_buffer_size()
 
@@ -76,8 +76,8 @@ class Outbox:
                 self.queued_bytes += chunk.size_bytes
 
     def flush(self) -> None:
-        """Send as much as the socket takes. Raises OSError, also where a file is shorter than its region or cannot be read:
-        then nothing more is ever sent, because the other side was promised what does not come."""
+        """Send as much as the socket accepts. Raises OSError, also if a file is shorter than its region or cannot be read: then
+        no more data is sent, because the other side expects the missing bytes."""
         try:
             self._flush()
         except OSError:
@@ -105,18 +105,18 @@ class Outbox:
         self._continue()
 
     def close(self) -> None:
-        """Forget everything: the connection is gone."""
+        """Drop all data: the connection is closed."""
         self._closed = True
-        self._on_drained = _nothing  # The way back to the connection would keep both until the next full collection.
+        self._on_drained = _nothing  # A reference cycle would keep the connection until the next full collection.
         self._queue.clear()
         self.queued_bytes = 0
         if self._duplicate is not None:
-            self._loop.remove_writer(self._duplicate.fileno())  # no fault where it is not watched
+            self._loop.remove_writer(self._duplicate.fileno())  # no error if it is not watched
             self._duplicate.close()
             self._duplicate = None
 
     def _send_buffers(self) -> None:
-        """Send the buffers at the head of the queue, up to a run; small file regions between them are read and join."""
+        """Send the buffers at the head of the queue, up to a run; small file regions between them are read and sent with them."""
         queue = self._queue
         run: list[Buffer] = []
         run_bytes = 0
@@ -152,7 +152,7 @@ class Outbox:
         left = run_bytes - sent
         self.queued_bytes += left
         self.sent_bytes -= left
-        for chunk in reversed(run):  # Back to the head of the queue, from the last to the first that was cut.
+        for chunk in reversed(run):  # Put the rest back at the head of the queue, the last chunk first.
             size = len(chunk)
             if left <= 0:
                 break
@@ -182,7 +182,7 @@ class Outbox:
         return self._socket is not None and region.size_bytes >= SENDFILE_MIN_BYTES and region.fileno() is not None
 
     def _direct(self) -> socket.socket:
-        """The duplicate: asyncio forbids us to watch the transport's own descriptor."""
+        """The duplicate of the socket: asyncio does not allow watching the transport's own descriptor."""
         if self._duplicate is None:
             assert self._socket is not None
             self._duplicate = socket.socket(fileno=os.dup(self._socket.fileno()))
@@ -221,4 +221,6 @@ def _nothing() -> None:
 
 
 def _shortened(region: FileRegion) -> OSError:
-    return OSError(f"a file ends within the {region.size_bytes} bytes at {region.position} that a client was promised")
+    return OSError(
+        f"a file ends within the {region.size_bytes} bytes at {region.position} that the answer has announced"
+    )

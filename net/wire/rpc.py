@@ -1,11 +1,11 @@
-"""The client's side of our protocol, for brokers among each other and for the SDK.
+"""The client side of Barnabas's protocol, for connections between brokers and for the SDK.
 
-`RpcConnection` is one connection: requests go out in the order of `send`, answers come in any order and are matched by
-correlation id. No task and no timer is made per request. `RpcPool` keeps one connection per address.
+`RpcConnection` is one connection: requests are sent in the order of `send`, responses arrive in any order and are matched by
+correlation id. There is no task and no timer per request. `RpcPool` keeps one connection per address.
 
-A peer that is frozen, or behind a cut wire, resets nothing: its connection stays open and silent, and after the wire is
-mended TCP may wait as long again as it was cut. So a connection on which answers are due and nothing is heard asks the
-peer for a sign of life, which any server gives at once whatever else it waits for; without one it is given up.
+A peer that is frozen, or behind a broken link, does not reset its connections: they stay open and silent, and after the link is
+repaired, TCP may wait for as long again. Therefore, if responses are due and no byte arrives, the connection sends a probe, which
+every server answers at once, whatever its other requests wait for. Without an answer, the connection is closed.
 """
 
 import asyncio
@@ -34,20 +34,20 @@ from .network import Network
 from .outbox import Outbox
 
 SOFTWARE = "barnabas-python"
-SILENCES_OF_THE_DEAD = 2  # After the first question; one lost look of a busy machine is no death.
-_SIGN_OF_LIFE = MetadataRequest(topics=())  # Cheap, harmless, and answered by every broker; an error is an answer too.
-_MIN_HEAP_TO_REBUILD = 1024  # Deadlines of answered requests are thrown away when they outnumber the others.
+SILENCES_OF_THE_DEAD = 2  # After the first probe; one missed check of a busy machine does not mean that it is dead.
+_SIGN_OF_LIFE = MetadataRequest(topics=())  # Cheap, harmless, and answered by every broker; an error is an answer, too.
+_MIN_HEAP_TO_REBUILD = 1024  # Deadlines of answered requests are removed when they outnumber the others.
 
 
 class RpcConnection(asyncio.BufferedProtocol):
-    """Made by `open`. All its methods belong to the loop's thread."""
+    """Created by `open`. All methods belong to the loop's thread."""
 
     def __init__(self, address: tuple[str, int], limits: ClientLimits) -> None:
         self.address = address
         self.closed: asyncio.Future[None] = (
             asyncio.get_running_loop().create_future()
         )  # Done when the connection is lost.
-        self.hello = ServerHello()  # What the server said of itself.
+        self.hello = ServerHello()  # The server's hello.
         self._greeting: asyncio.Future[ServerHello] = asyncio.get_running_loop().create_future()
         self._limits = limits
         self._loop = asyncio.get_running_loop()
@@ -55,13 +55,15 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._codec = MsgpackCodec()
         self._last_correlation_id = 0
         self._pending: dict[int, tuple[asyncio.Future[Response], type[Request], float]] = {}
-        self._deadlines: list[tuple[float, int]] = []  # A heap of (deadline, correlation id); may hold answered ones.
+        self._deadlines: list[
+            tuple[float, int]
+        ] = []  # A heap of (deadline, correlation id); may contain answered requests.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._watch: asyncio.TimerHandle | None = None  # Runs while answers are due.
-        self._has_heard = False  # Anything, since the watch last looked.
-        self._silences = 0  # Looks in a row without a byte.
-        self._room: asyncio.Event | None = None  # Made by the first caller who has to wait for room.
+        self._watch: asyncio.TimerHandle | None = None  # Runs while responses are due.
+        self._has_heard = False  # Any byte, since the last check.
+        self._silences = 0  # Consecutive checks without a byte.
+        self._room: asyncio.Event | None = None  # Created by the first caller that has to wait for room.
         self._is_corked = False
 
     @classmethod
@@ -75,7 +77,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         connect_timeout_ms: int = 10_000,
         limits: ClientLimits | None = None,
     ) -> "RpcConnection":
-        """Connect and shake hands. Raises NetworkError, or UnsupportedVersionError where no version is common."""
+        """Connect and shake hands. Raises NetworkError, or UnsupportedVersionError if there is no common version."""
         connection: RpcConnection | None = None
         is_ours = True  # to close, until the caller has it
         limits = limits or ClientLimits()
@@ -92,7 +94,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         except OSError as error:
             raise NetworkError(f"cannot connect to {host}:{port}: {error.strerror or error}") from error
         finally:
-            # Also when a cancellation came together with the hello: then nobody knows of the connection.
+            # Also if a cancellation came together with the hello: then the caller does not get the connection.
             if connection is not None and is_ours:
                 connection.abort()
 
@@ -109,10 +111,10 @@ class RpcConnection(asyncio.BufferedProtocol):
         return len(self._pending) < self._limits.max_requests_in_flight
 
     def send(self, request: Request, *, timeout_ms: int) -> asyncio.Future[Response]:
-        """Send and return the answer to come, which may be an ErrorResponse; lost or late ones raise.
+        """Send, and return a future of the response, which may be an ErrorResponse; a lost or late response raises.
 
         Raises NetworkError at once if the connection is closed, BufferExhaustedError if too much is in flight. The
-        request's buffers must not change until the answer is there.
+        request's buffers must not change until the response has arrived.
         """
         if not self.has_room:
             raise BufferExhaustedError(
@@ -136,11 +138,11 @@ class RpcConnection(asyncio.BufferedProtocol):
         return future
 
     def send_oneway(self, request: Request) -> None:
-        """Send a request that is not answered (acks=0). Raises as `send` does."""
+        """Send a request without a response (acks=0). Raises the same errors as `send`."""
         self._write(request)
 
     async def call(self, request: Request, *, timeout_ms: int) -> Any:
-        """Send, wait for room if need be, and return the answer. Raises the error that the answer names."""
+        """Send, after waiting for room if necessary, and return the response. Raises the error that the response names."""
         if not self.has_room:
             await self._wait_for_room(timeout_ms)
         response = await self.send(request, timeout_ms=timeout_ms)
@@ -187,7 +189,7 @@ class RpcConnection(asyncio.BufferedProtocol):
                 else:
                     self._take_hello(frame)
         except BarnabasError as error:
-            self._fail(NetworkError(f"{self._where} does not speak our protocol: {error.message}"))
+            self._fail(NetworkError(f"{self._where} does not speak Barnabas's protocol: {error.message}"))
 
     def eof_received(self) -> bool:
         return False
@@ -228,7 +230,9 @@ class RpcConnection(asyncio.BufferedProtocol):
             return
         spoken = f"{hello.min_version} to {hello.max_version}"
         self._fail(
-            UnsupportedVersionError(f"{self._where} speaks versions {spoken} of our protocol, we speak {VERSION}")
+            UnsupportedVersionError(
+                f"{self._where} speaks versions {spoken} of the protocol, this side speaks {VERSION}"
+            )
         )
 
     # --- requests ----------------------------------------------------------------------------------------------------
@@ -242,7 +246,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         return correlation_id
 
     def _put(self, chunks: Iterable[Chunk]) -> None:
-        """The first request of a turn of the loop leaves at once, those that follow it leave together at its end."""
+        """The first request of a pass of the loop is sent at once, the following ones together at the end of the pass."""
         self._outbox.put(chunks)
         if not self._is_corked:
             self._is_corked = True
@@ -257,7 +261,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         try:
             self._outbox.flush()
         except OSError as error:
-            self._fail(NetworkError(f"sending to {self._where} failed: {error}"))
+            self._fail(NetworkError(f"cannot send to {self._where}: {error}"))
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
@@ -267,7 +271,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         if entry is None:
             if not 0 < response.correlation_id <= self._last_correlation_id:
                 raise InvalidRequestError(f"an answer to request {response.correlation_id}, which was never sent")
-            return  # It came too late, or nobody asked for one.
+            return  # The response is too late, or not expected.
         future, request_type, _ = entry
         if self._room is not None:
             self._room.set()
@@ -295,7 +299,9 @@ class RpcConnection(asyncio.BufferedProtocol):
             self._watch = None
         for future, _, _ in pending.values():
             if not future.done():
-                future.set_exception(type(error)(error.message))  # Each its own: they gather tracebacks.
+                future.set_exception(
+                    type(error)(error.message)
+                )  # A separate exception for each: they accumulate tracebacks.
         if self._room is not None:
             self._room.set()
 
@@ -340,10 +346,11 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._watch = self._loop.call_later(self._limits.silence_ms / 1000, self._look)
 
     def _look(self) -> None:
-        """One `silence_ms` without a byte: ask. Two more: the peer is gone, whatever the socket says."""
+        """After one `silence_ms` without a byte, send a probe. After two more, the peer counts as dead, even if the socket is
+        open."""
         self._watch = None
         if not self._pending:
-            return  # The next request begins anew.
+            return  # The next request starts the watch again.
         self._silences = 0 if self._has_heard else self._silences + 1
         if self._silences > SILENCES_OF_THE_DEAD:
             silent_ms = self._silences * self._limits.silence_ms
@@ -354,11 +361,11 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._watch_on()
 
     def _ask_for_life(self) -> None:
-        """Nobody waits for the answer: to be heard is enough."""
+        """Send a probe. No caller waits for its response: any received byte is enough."""
         try:
             self._write(_SIGN_OF_LIFE)
         except NetworkError:
-            pass  # The transport is closing, and will say so.
+            pass  # The transport is closing, and will report it.
 
 
 def _nothing() -> None:
@@ -366,7 +373,7 @@ def _nothing() -> None:
 
 
 class RpcPool:
-    """One connection per address, opened when first asked for and again after it was lost, with back-off and jitter."""
+    """One connection per address, opened at the first use and again after a loss, with backoff and jitter."""
 
     def __init__(
         self,
@@ -384,18 +391,20 @@ class RpcPool:
         self._limits = limits or ClientLimits()
         self._open: dict[tuple[str, int], RpcConnection] = {}
         self._opening: dict[tuple[str, int], asyncio.Task[RpcConnection]] = {}
-        self._failures: dict[tuple[str, int], tuple[int, float]] = {}  # In a row, and when the next attempt may be.
+        self._failures: dict[
+            tuple[str, int], tuple[int, float]
+        ] = {}  # Consecutive failures, and the time of the next attempt.
         self._is_closed = False
 
     def peek(self, host: str, port: int) -> RpcConnection | None:
-        """Return the open connection to this address, if there is one: the way of the hot path."""
+        """Return the open connection to this address, if there is one. For the hot path."""
         connection = self._open.get((host, port))
         return connection if connection is not None and connection.is_open else None
 
     async def get(self, host: str, port: int) -> RpcConnection:
-        """Return the connection to this address; open it if need be, after the back-off that failures earned.
+        """Return the connection to this address; if necessary, open it, after the backoff for earlier failures.
 
-        All callers share one attempt. Raises NetworkError or UnsupportedVersionError when it fails.
+        All callers share one attempt. Raises NetworkError or UnsupportedVersionError if it fails.
         """
         address = (host, port)
         connection = self.peek(host, port)
@@ -408,7 +417,9 @@ class RpcPool:
             task = asyncio.get_running_loop().create_task(self._connect(address))
             self._opening[address] = task
             task.add_done_callback(lambda done: self._opened(address, done))
-        await asyncio.wait([task])  # Not the task itself: a caller who gives up must not cancel the others' attempt.
+        await asyncio.wait(
+            [task]
+        )  # Not the task itself: a caller that is cancelled must not cancel the attempt of the others.
         if task.cancelled():
             raise NetworkError("the connection pool was closed")
         return task.result()
@@ -447,7 +458,7 @@ class RpcPool:
             self._back_off(address)
 
     def _lost(self, address: tuple[str, int], connection: RpcConnection) -> None:
-        """A server that takes connections only to drop them must not be hammered either: back off after a loss."""
+        """Back off after a loss, too: otherwise, a server that accepts connections and drops them would be flooded."""
         if self._open.get(address) is connection:
             del self._open[address]
             self._back_off(address)
@@ -456,6 +467,6 @@ class RpcPool:
         failures = self._failures.get(address, (0, 0.0))[0] + 1
         longest = self._limits.reconnect_backoff_max_ms
         delay_ms: float = min(self._limits.reconnect_backoff_ms * 2 ** min(failures - 1, 16), longest)
-        # Kafka's jitter: the clients of a dead broker must not march in step.
+        # Kafka's jitter: the clients of a dead broker must not reconnect at the same time.
         delay_ms *= self._random.uniform(0.8, 1.2)
         self._failures[address] = (failures, asyncio.get_running_loop().time() + delay_ms / 1000)

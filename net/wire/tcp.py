@@ -1,4 +1,4 @@
-"""The real network: TCP on the running asyncio loop (asyncio's own or uvloop)."""
+"""The real network: TCP on the running event loop (asyncio's own or uvloop)."""
 
 import asyncio
 import logging
@@ -8,19 +8,19 @@ from .network import Listener, ProtocolFactory
 
 logger = logging.getLogger("barnabas.network")
 
-USER_TIMEOUT_MS = 30_000  # Unacknowledged data kills the connection after this, not after the kernel's 15 minutes.
-KEEPALIVE_IDLE_S = 60  # A peer that vanished without a word is noticed while nothing is being sent, too.
+USER_TIMEOUT_MS = 30_000  # Unacknowledged data closes the connection after this, not after the kernel's 15 minutes.
+KEEPALIVE_IDLE_S = 60  # A peer that vanished without closing is detected even if no data is sent.
 KEEPALIVE_INTERVAL_S = 10
-BACKLOG = 1024  # Connections that wait for accept: a whole fleet of clients may come back at once.
+BACKLOG = 1024  # Connections that wait for accept: many clients may reconnect at once.
 ACCEPTS_PER_TURN = (
-    16  # Of one listener; an accepted connection costs 0.1 ms, and asyncio alone would accept the backlog.
+    16  # Per listener; an accepted connection costs 0.1 ms, and asyncio itself would accept the whole backlog.
 )
-ACCEPT_PAUSE_S = 1.0  # After an accept that failed (no descriptor, no memory): the next turn would fail, too.
-LOG_AGAIN_AFTER_S = 60.0  # The same trouble is logged once a minute, not once a second.
+ACCEPT_PAUSE_S = 1.0  # After a failed accept (no descriptor, no memory): the next pass would fail, too.
+LOG_AGAIN_AFTER_S = 60.0  # The same problem is logged once a minute, not once a second.
 
 
 class TcpListener:
-    """Accepts a few connections per turn of the loop. What it cannot accept waits in the kernel's backlog."""
+    """Accepts a few connections per pass of the loop. The others wait in the kernel's backlog."""
 
     def __init__(self, sock: socket.socket, factory: ProtocolFactory) -> None:
         self._sock = sock
@@ -29,7 +29,7 @@ class TcpListener:
         self._address: tuple[str, int] = sock.getsockname()[:2]
         self._pause: asyncio.TimerHandle | None = None
         self._logged_at: float | None = None
-        # Connections that become transports; each ends within two turns of the loop.
+        # Tasks that turn accepted connections into transports; each ends within two passes of the loop.
         self._arriving: dict[asyncio.Task[None], None] = {}
         self._loop.add_reader(sock, self._accept)
 
@@ -60,19 +60,19 @@ class TcpListener:
     async def _arrive(self, connection: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(self._factory, connection)
-        except OSError as error:  # The client has gone meanwhile.
+        except OSError as error:  # The client has disconnected meanwhile.
             logger.debug("connection lost before it was served reason=%s", error)
             connection.close()
 
     def _accept_later(self, error: OSError) -> None:
-        """The listening socket stays readable, so the loop would spin on it."""
+        """Pause accepting: the listening socket stays readable, so the loop would spin on it."""
         self._loop.remove_reader(self._sock)
         self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
         now = self._loop.time()
         if self._logged_at is None or now - self._logged_at >= LOG_AGAIN_AFTER_S:
             self._logged_at = now
             logger.warning(
-                "connections cannot be accepted address=%s:%d reason=%s; see ulimit -n and max.connections",
+                "cannot accept connections address=%s:%d reason=%s; check ulimit -n and max.connections",
                 *self._address, error.strerror or error,
             )  # fmt: skip
 
@@ -90,7 +90,7 @@ class TcpNetwork:
         sock = socket.create_server(address, family=family, backlog=BACKLOG)  # Sets SO_REUSEADDR.
         try:
             sock.setblocking(False)
-            _tune(sock)  # Linux hands these options on to the sockets that accept returns.
+            _tune(sock)  # On Linux, accepted sockets inherit these options.
             return TcpListener(sock, factory)
         except BaseException:
             sock.close()
@@ -106,7 +106,7 @@ class TcpNetwork:
 
 
 async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> tuple[int, tuple[str, int]]:
-    """One address for one listener: with port 0, two families would get two different ports. IPv4 goes first."""
+    """One address for one listener: with port 0, two families would get two different ports. IPv4 is preferred."""
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     found.sort(key=lambda info: info[0] != socket.AF_INET)
     family, _, _, _, address = found[0]
@@ -121,6 +121,6 @@ def _tune(sock: socket.socket) -> None:
         ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
         ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
     ):
-        option = getattr(socket, name, None)  # Not every system has them; without them TCP just takes longer.
+        option = getattr(socket, name, None)  # Not every system has these options; without them, TCP only takes longer.
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)

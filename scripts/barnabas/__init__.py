@@ -3,7 +3,7 @@
     from barnabas import Producer, Consumer, Admin      # asyncio
     from barnabas.sync import Producer, Consumer, Admin  # blocking, for scripts and workers
 
-Names are loaded when they are first used: importing the package alone costs next to nothing.
+Names are loaded on first use: importing the package alone costs next to nothing.
 """
 
 from importlib import import_module
@@ -72,7 +72,7 @@ def __getattr__(name: str) -> object:
     if module is None:
         raise AttributeError(f"module 'barnabas' has no attribute {name!r}")
     value: object = getattr(import_module(f"barnabas.{module}"), name)
-    globals()[name] = value  # The next time it is found without us.
+    globals()[name] = value  # The next lookup finds it without calling this function.
     return value
 
 

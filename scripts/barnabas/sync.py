@@ -6,9 +6,9 @@
     with Consumer("orders", group="billing") as consumer:
         for record in consumer: ...
 
-All clients of a process share one event loop in one daemon thread. After a fork, the child starts a loop of its own;
-clients that the parent made cannot be used there and say so: make them anew in the child. Methods may be called from
-any thread, but a consumer from one at a time.
+All clients of a process share one event loop in one daemon thread. After a fork, the child starts a loop of its own.
+Clients that the parent made raise an error there: create new ones in the child. Methods may be called from any thread, but
+a consumer may be used by only one thread at a time.
 """
 
 import asyncio
@@ -40,17 +40,17 @@ __all__ = ["Admin", "BatchHandles", "Consumer", "Handle", "Producer", "process_o
 T = TypeVar("T")
 C = TypeVar("C", bound=_producer.Producer | _consumer.Consumer | _admin.Admin)
 
-_ITERATION_POLL_MS = 1_000  # `for record in consumer` comes up for air this often, so that Ctrl-C works.
+_ITERATION_POLL_MS = 1_000  # `for record in consumer` wakes up this often, so that Ctrl-C works.
 
 
 class _Blocking(Generic[C]):
-    """A client on the loop's thread."""
+    """A client that runs on the thread of the shared event loop."""
 
     def __init__(self, client: C) -> None:
         self._client = client
         self._loop_thread = loop_thread()
         self._call(client.start())
-        # Dropped without a close, or left open at the end of the process, it would stay a member of its group for minutes.
+        # A client dropped without a close would stay a member of its group for minutes: also close it when the process exits.
         self._closed = self._loop_thread.look_after(self, client.close)
 
     def __enter__(self) -> Self:
@@ -62,7 +62,7 @@ class _Blocking(Generic[C]):
         self.close()
 
     def close(self) -> None:
-        """As the asyncio client's. In a forked child there is nothing of the parent's client to close."""
+        """Same as for the asyncio client. In a forked child this does nothing: the client belongs to the parent."""
         if self._loop_thread.process_id == os.getpid():
             self._call(self._client.close())
             self._closed()
@@ -71,13 +71,13 @@ class _Blocking(Generic[C]):
         if self._loop_thread.process_id != os.getpid():
             coroutine.close()
             raise ClientClosedError(
-                f"this {type(self).__name__} was made before a fork: make it anew in the child process"
+                f"this {type(self).__name__} was made before a fork: create a new one in the child process"
             )
         return self._loop_thread.call(coroutine, timeout)
 
 
 class Handle:
-    """A record that was sent; `result` waits for its metadata."""
+    """The handle of a record that was sent; `result` waits for its metadata."""
 
     __slots__ = ("_handle", "_owner")
 
@@ -98,7 +98,7 @@ class Handle:
 
 
 class BatchHandles:
-    """Many records that were sent at once."""
+    """The handle of many records that were sent together."""
 
     __slots__ = ("_handles", "_owner")
 
@@ -122,7 +122,7 @@ async def _resolved(handle: Any) -> Any:
 
 
 class Producer(_Blocking[_producer.Producer]):
-    """As `barnabas.Producer`. For speed use `send_many`: each call of `send` changes threads twice."""
+    """Like `barnabas.Producer`. Use `send_many` for speed: each call of `send` switches threads twice."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(_producer.Producer(*arguments, **options))
@@ -162,15 +162,15 @@ class Producer(_Blocking[_producer.Producer]):
 
 
 async def _in_a_thread(listener: Callable[[list[TopicPartition]], object], partitions: list[TopicPartition]) -> None:
-    """Not the loop's: what a listener calls needs the loop."""
+    """The thread for listeners. It is not the loop's: what a listener calls needs the loop."""
     await asyncio.to_thread(listener, partitions)
 
 
 class Consumer(_Blocking[_consumer.Consumer]):
-    """As `barnabas.Consumer`. Heartbeats go on in the loop's thread while a handler takes its time here.
+    """Like `barnabas.Consumer`. Heartbeats continue on the loop's thread while the application processes records.
 
-    Listeners (`on_assigned`, `on_revoked`, `on_lost`) are called while a call of yours waits for records, from another thread;
-    they may commit, seek and ask for positions.
+    Listeners (`on_assigned`, `on_revoked`, `on_lost`) are called from another thread, while a call of the application waits
+    for records. They may commit, seek and ask for positions.
     """
 
     def __init__(self, *topics: str, **options: Any) -> None:
@@ -193,7 +193,7 @@ class Consumer(_Blocking[_consumer.Consumer]):
         return self._call(self._client.poll_batch(timeout_ms=timeout_ms))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records, for ever. Batches cross the threads, records do not: the walk itself happens here."""
+        """Yield records without end. Batches cross the threads, single records do not: the caller's thread iterates."""
         while True:
             yield from self._call(self._client.walk_batch(timeout_ms=_ITERATION_POLL_MS))
 
@@ -248,7 +248,7 @@ class Consumer(_Blocking[_consumer.Consumer]):
         self._call(self._client.commit(offsets))
 
     def commit_nowait(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
-        """In the background; a failure is logged, and what is under way is waited for when the consumer closes."""
+        """Commit in the background. A failure is logged; closing the consumer waits for commits in flight."""
         self._on_loop(partial(self._client.commit_nowait, offsets))
 
     def committed_offsets(
@@ -280,12 +280,12 @@ class Consumer(_Blocking[_consumer.Consumer]):
 
 
 def process_once(consumer: Consumer, connection: Any, *, max_records: int = MAX_RECORDS) -> BlockingProcessOnce:
-    """As `barnabas.process_once`, with `with` and `for`; the database is used in the caller's thread."""
+    """Like `barnabas.process_once`, with `with` and `for`; the database is used in the caller's thread."""
     return BlockingProcessOnce(consumer, connection, max_records=max_records)
 
 
 class Admin(_Blocking[_admin.Admin]):
-    """As `barnabas.Admin`: the same methods, blocking."""
+    """Like `barnabas.Admin`: the same methods, blocking."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(_admin.Admin(*arguments, **options))

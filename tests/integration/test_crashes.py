@@ -186,7 +186,7 @@ async def test_sigterm_is_a_controlled_shutdown(new_cluster: Callable[..., Clust
             await full_isr(admin, [TOPIC])
         assert not load.failed
     load.check(await read_all(cluster.bootstrap, TOPIC))
-    assert "with leaderships that nobody could take over" not in cluster.nodes[leaver].log()
+    assert "with leaderships that no other broker could take over" not in cluster.nodes[leaver].log()
 
 
 async def test_all_brokers_stop_within_seconds_of_sigterm(new_cluster: Callable[..., Cluster]) -> None:

@@ -254,7 +254,7 @@ class SimulatedCluster:
         """What os._exit is to a real broker: nothing after this call runs."""
         node.fatal.append(reason)
         self.loop.note(f"FATAL {process} {reason}")
-        if not node.disk_may_refuse or "background work failed" in reason:
+        if not node.disk_may_refuse or "a background task failed" in reason:
             self.violate(f"{process} stopped: {reason}")
         if node.process is process:
             self.kill(node.node_id)

@@ -1,4 +1,4 @@
-"""What the admin API needs of its broker: the port that net/broker/broker.py implements, and that tests fake."""
+"""The port between the admin API and its broker: net/broker/broker.py implements it, and tests fake it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from barnabas.net.client.connection.ports import Connection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One value of one metric. Names end in their unit, counters in `_total`, as Prometheus wants it."""
+    """One value of one metric. Names end in their unit, counters in `_total`, as Prometheus recommends."""
 
     name: str
     type: Literal["counter", "gauge"]
@@ -27,20 +27,20 @@ class AdminBackend(Protocol):
     def node_id(self) -> int: ...
 
     def host_names(self) -> Collection[str]:
-        """The names under which the API may be called; `*`: any."""
+        """Host names that callers of the API may use; `*`: any."""
 
     def image(self) -> MetadataImage:
         """The newest metadata that this broker has applied."""
 
     def is_ready(self) -> tuple[bool, str]:
-        """May clients be sent here? And if not, why."""
+        """Whether the broker can serve clients; if not, why."""
 
     def metrics(self) -> Sequence[Sample]:
         """The broker's own metrics, `barnabas_*`."""
 
     @property
     def here(self) -> Connection:
-        """To this broker only, as if a client had connected to it."""
+        """Send a request to this broker only, as a client connected to it would."""
 
     def admin(self) -> Admin:
-        """An admin client for one call, not yet started: what it asks goes to wherever in the cluster it belongs."""
+        """An admin client for one call, not yet started. It routes each request to the right broker of the cluster."""

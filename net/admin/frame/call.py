@@ -1,7 +1,7 @@
-"""One call of the API, freed of HTTP: what a handler is given, what it returns, and the table entry that names it.
+"""One call of the API, independent of HTTP: the input of a handler, its result, and its entry in the route table.
 
-Handlers are functions from `Call` to `Reply`; only `app` knows aiohttp. The table of routes is the single source of the
-paths: the server, the check of bodies and `/openapi.json` are made from it.
+Handlers are functions from `Call` to `Reply`; only `app` uses aiohttp. The table of routes is the single source of the paths:
+the server, the validation of bodies and `/openapi.json` are derived from it.
 """
 
 import difflib
@@ -24,14 +24,16 @@ if TYPE_CHECKING:
     from .lags import LagsOfGroups
 
 R = TypeVar("R")
-HERE_TIMEOUT_MS: Final = 30_000  # as long as a broker itself looks for the controller
+HERE_TIMEOUT_MS: Final = 30_000  # the time that a broker itself looks for the controller
 Json = dict[str, Any]
-_NUMBER: Final = re.compile(r"[0-9]{1,10}")  # longer ones are no int32, and int() of thousands of digits raises
+_NUMBER: Final = re.compile(
+    r"[0-9]{1,10}"
+)  # more digits do not fit into int32, and int() raises for thousands of digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One field of a body. `type` is JSON schema's word, or "any"; `fields` are those of the object, or of each of the list."""
+    """One field of a body. `type` is a JSON schema type or "any"; `fields` are those of the object, or of each list item."""
 
     name: str
     type: str
@@ -42,7 +44,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """`body` is JSON unless it is a text."""
+    """`body` is sent as JSON, or as it is if it is a string."""
 
     status: int = HTTPStatus.OK
     body: Json | str | None = None
@@ -51,12 +53,12 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What a handler needs to answer."""
+    """The input of a handler."""
 
     backend: AdminBackend
-    base: str  # scheme and authority as the caller sees them, for links
+    base: str  # scheme and authority of the caller's request, for links
     path: Mapping[str, str]
-    lags: "LagsOfGroups"  # for metrics: what the last scrape found
+    lags: "LagsOfGroups"  # for metrics: the result of the last scrape
     body: Json = field(default_factory=dict)
 
     @property
@@ -64,52 +66,52 @@ class Call:
         return self.backend.image()
 
     async def ask(self, question: Callable[[Admin], Awaitable[R]]) -> R:
-        """Ask the cluster by an admin client of this call's own: its metadata is as new as the call, and goes with it."""
+        """Query the cluster with an admin client of this call only: its metadata is as new as the call."""
         async with self.backend.admin() as admin:
             return await question(admin)
 
     async def ask_here(self, request: Request) -> Any:
-        """Ask this broker only."""
+        """Query this broker only."""
         return await self.backend.here.call(request, timeout_ms=HERE_TIMEOUT_MS)
 
     def number(self, name: str) -> int:
         """A number in the path."""
         text = self.path[name]
         if not _NUMBER.fullmatch(text) or int(text) > MAX_INT32:
-            raise bad_request(f"{name} is a number from 0 to {MAX_INT32}, not {text[:SHOWN_CHARS]!r}")
+            raise bad_request(f"{name} must be an integer between 0 and {MAX_INT32}, not {text[:SHOWN_CHARS]!r}")
         return int(text)
 
     def topic(self) -> TopicImage:
-        """The topic that the path names."""
+        """The topic in the path."""
         found = self.image.topics.get(self.path["topic_name"])
         if found is None:
             raise unknown_topic_or_partition(f"topic {self.path['topic_name']}")
         return found
 
     def partition(self) -> tuple[TopicImage, int, PartitionImage]:
-        """The topic, the number and the state of the partition that the path names."""
+        """Topic, partition number and partition state from the path."""
         topic, index = self.topic(), self.number("partition_id")
         if index >= len(topic.partitions):
             raise unknown_topic_or_partition(f"partition {topic.name}-{index}")
         return topic, index, topic.partitions[index]
 
     def check_cluster(self) -> None:
-        """Refuse the id of another cluster."""
+        """Raise an error if the path has the id of another cluster."""
         wanted = self.path.get("cluster_id")
         if wanted is not None and wanted != self.image.cluster_id:
-            raise not_found(f"cluster {wanted} is not this one, which is {self.image.cluster_id}")
+            raise not_found(f"cluster {wanted} is not here; the id of this cluster is {self.image.cluster_id}")
 
     def url(self, *parts: object) -> str:
-        """The address of something in this cluster."""
+        """The URL of an object in this cluster."""
         encoded = (quote(str(part), safe=":-") for part in parts)
         return "/".join((f"{self.base}/v3/clusters/{self.image.cluster_id}", *encoded))
 
     def related(self, *parts: object) -> Json:
-        """A link to it."""
+        """A link to an object in this cluster."""
         return {"related": self.url(*parts)}
 
     def item(self, kind: str, path: Sequence[object], fields: Json) -> Json:
-        """One object in Confluent's envelope."""
+        """Wrap one object in Confluent's envelope."""
         names = "/".join(f"{a}={b}" for a, b in zip(path[::2], path[1::2], strict=False))
         resource = f"crn:///kafka={self.image.cluster_id}" + (f"/{names}" if names else "")
         return {"kind": kind, "metadata": {"self": self.url(*path), "resource_name": resource}} | {
@@ -118,7 +120,7 @@ class Call:
         }
 
     def listed(self, kind: str, path: Sequence[object], data: Sequence[Json]) -> Reply:
-        """A list in Confluent's envelope. There are no pages: whole lists are what its own proxy answers too."""
+        """Wrap a list in Confluent's envelope. Lists are not paged; Confluent's proxy returns whole lists too."""
         return Reply(body={"kind": kind, "metadata": {"self": self.url(*path), "next": None}, "data": list(data)})
 
 
@@ -127,7 +129,7 @@ Handler = Callable[[Call], Awaitable[Reply]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One method of one path."""
+    """One HTTP method of one path."""
 
     method: str
     path: str
@@ -147,7 +149,7 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def check_body(fields: Sequence[Field], body: object) -> Json:
-    """Return the body if it has the right shape. Unknown fields are refused: one that is misspelt would have no effect."""
+    """Validate and return the body. Unknown fields are refused, because a misspelt field would have no effect."""
     if not isinstance(body, dict):
         raise bad_request("the body must be a JSON object")
     _check_fields(fields, body, "")
@@ -171,7 +173,7 @@ def _check_fields(fields: Sequence[Field], body: Json, where: str) -> None:
 def _nearest(name: str, known: Sequence[str]) -> str:
     longer = [item for item in known if name and item.startswith(name)]
     near = longer or difflib.get_close_matches(name[:SHOWN_CHARS], known, n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    return f"did you mean {near[0]}?" if near else f"the fields are {', '.join(known)}"
 
 
 def _check_value(known: Field, value: object, where: str) -> None:
@@ -180,7 +182,7 @@ def _check_value(known: Field, value: object, where: str) -> None:
     if type(value) not in _PYTHON_TYPES[known.type]:
         raise bad_request(f"the field {where} must be of type {known.type}, not {_json_name(value)}")
     if isinstance(value, int) and not -MAX_INT32 <= value <= MAX_INT32:
-        raise bad_request(f"the field {where} must be a number of at most {MAX_INT32}")
+        raise bad_request(f"the field {where} must be an integer of at most {MAX_INT32}")
     for item in value if isinstance(value, list) and known.fields else ():
         if not isinstance(item, dict):
             raise bad_request(f"{where} must be a list of objects")
@@ -190,12 +192,12 @@ def _check_value(known: Field, value: object, where: str) -> None:
 
 
 def objects(body: Json, name: str) -> list[Json]:
-    """A field that `check_body` knows as a list of objects."""
+    """A field that `check_body` has validated as a list of objects."""
     return list(body.get(name) or [])
 
 
 def text_of(item: Json, name: str) -> str:
-    """A field of an inner object that must be a text."""
+    """A field of an inner object that must be a string."""
     value = item.get(name)
     if not isinstance(value, str):
         raise bad_request(f"{name} must be a string, not {_json_name(value)}")
@@ -203,7 +205,7 @@ def text_of(item: Json, name: str) -> str:
 
 
 def optional_text(item: Json, name: str) -> str | None:
-    """The same, where null or nothing is allowed. Numbers and booleans pass as they would be written."""
+    """Like `text_of`, but null or a missing field is allowed. Numbers and booleans are converted to their text."""
     value = item.get(name)
     if value is None or isinstance(value, str):
         return value

@@ -1,8 +1,8 @@
-"""Who may hold a connection to the admin API: a bounded pool in which whoever says nothing makes room for the next.
+"""The bounded pool of connections to the admin API: a full pool closes silent connections to accept new ones.
 
-There is no authentication, so a place cannot be kept for operators. But an operator's client sends its request at once and
-leaves: a crowd that says nothing, or never ends a request, can neither keep it out nor take the descriptors that logs, the
-quorum and the other brokers need.
+The API has no authentication, so the pool cannot reserve connections for operators. But an operator's client sends its request
+at once and disconnects. Therefore many clients that send nothing, or never complete a request, can neither lock operators out
+nor exhaust the descriptors that logs, the quorum and the other brokers need.
 """
 
 import asyncio
@@ -13,29 +13,29 @@ from typing import Final
 
 log = logging.getLogger("barnabas.admin")
 
-MAX_CONNECTIONS: Final = 64  # browsers, a scraper and a few operators; a handful of descriptors each would suffice
-FIRST_REQUEST_S: Final = 10.0  # from the connection to the end of its first request
-IDLE_S: Final = 75.0  # between two requests; a scraper that asks once a minute keeps its connection
-SWEEP_S: Final = 1.0  # how late a connection may be closed
-LOG_AGAIN_S: Final = 60.0  # a crowd must not fill the disk with lines about it
+MAX_CONNECTIONS: Final = 64  # enough for browsers, a scraper and a few operators with several connections each
+FIRST_REQUEST_S: Final = 10.0  # limit from accepting the connection to the end of its first request
+IDLE_S: Final = 75.0  # limit between two requests; a scraper with an interval of one minute keeps its connection
+SWEEP_S: Final = 1.0  # how long after its limit a connection may be closed
+LOG_AGAIN_S: Final = 60.0  # a flood of connections must not fill the disk with log lines
 
 
 class AdminConnection(asyncio.Protocol):
-    """One client: passes everything on to aiohttp's handler, and remembers how useful it has been."""
+    """One connection: passes all events to aiohttp's handler, and tracks the requests of its client."""
 
     def __init__(self, pool: "AdminConnections", handler: asyncio.Protocol) -> None:
         self._pool = pool
         self._handler = handler
-        self._transport: asyncio.Transport | None = None  # None where the pool refused it, and after the end
+        self._transport: asyncio.Transport | None = None  # None if the pool refused the connection, and after its end
         self.has_spoken = False
-        self.requests = 0  # that were complete
-        self.in_progress = 0  # complete, and not answered yet
-        self.quiet_since_s = 0.0  # when it was opened, or its last request was answered
+        self.requests = 0  # complete requests received
+        self.in_progress = 0  # complete requests that are not answered yet
+        self.quiet_since_s = 0.0  # when the connection was opened, or its last request was answered
 
     @property
     def usefulness(self) -> tuple[bool, bool, float]:
-        """The least useful one makes room: the silent before those that have begun a request, and these before those that
-        have ended one; the oldest of them first."""
+        """Sort key: the pool closes the smallest first. Silent connections come first, then those that have begun a request,
+        then those that have completed one; within each class the oldest comes first."""
         return self.requests > 0, self.has_spoken, self.quiet_since_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -88,7 +88,7 @@ class AdminConnections:
         return AdminConnection(self, handler)
 
     def opened(self, connection: AdminConnection, transport: asyncio.Transport) -> bool:
-        """Whether it may stay."""
+        """Return whether the pool accepts the connection."""
         if len(self) >= self._max_connections and not self._make_room():
             return False
         connection.quiet_since_s = self._clock()
@@ -101,7 +101,7 @@ class AdminConnections:
 
     @contextmanager
     def serving(self, transport: asyncio.BaseTransport | None) -> Iterator[None]:
-        """A complete request of this client is worked on: its connection stays."""
+        """A complete request arrived from this client: keep its connection."""
         connection = self._open.get(transport) if isinstance(transport, asyncio.Transport) else None
         if connection is None:
             yield
@@ -115,7 +115,7 @@ class AdminConnections:
             connection.quiet_since_s = self._clock()
 
     def sweep(self) -> None:
-        """Close those that have not ended a request in time, whatever they have sent of it."""
+        """Close connections that have not completed a request in time, even if they have sent a part of it."""
         now_s = self._clock()
         for connection in self._waiting():
             limit_s = IDLE_S if connection.requests else FIRST_REQUEST_S
@@ -143,6 +143,6 @@ class AdminConnections:
         if now_s - self._logged_at_s >= LOG_AGAIN_S:
             self._logged_at_s = now_s
             log.warning(
-                "too many connections to the admin API limit=%d; idle ones are closed; see who connects to its port",
+                "too many connections to the admin API limit=%d; closing idle ones; check which clients connect to its port",
                 self._max_connections,
             )

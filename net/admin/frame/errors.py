@@ -11,7 +11,7 @@ NOT_FOUND: Final = 404
 UNKNOWN_TOPIC_OR_PARTITION: Final = 40403
 KAFKA_ERROR: Final = 50002
 KAFKA_RETRIABLE_ERROR: Final = 50003
-SHOWN_CHARS: Final = 100  # of what a stranger wrote; an error is no place for 8 KB of it
+SHOWN_CHARS: Final = 100  # of the caller's text in an error message, which must not repeat 8 KB of it
 
 _BY_CODE: Final[dict[int, tuple[HTTPStatus, int]]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (HTTPStatus.NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION),
@@ -31,7 +31,7 @@ _BY_CODE: Final[dict[int, tuple[HTTPStatus, int]]] = {
     ErrorCode.NOT_ENOUGH_REPLICAS: (HTTPStatus.SERVICE_UNAVAILABLE, KAFKA_RETRIABLE_ERROR),
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (HTTPStatus.SERVICE_UNAVAILABLE, KAFKA_RETRIABLE_ERROR),
 }
-# Faults of our side; all other codes tell the caller that the request is wrong.
+# Errors of the server; all other codes mean that the request is wrong.
 _OURS: Final = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.CORRUPT_MESSAGE})
 
 
@@ -54,7 +54,7 @@ def kafka_error(code: int, message: str) -> ApiError:
 
 
 def refusal(error: BarnabasError) -> ApiError:
-    """The error of a call that the cluster refused. An error without a class of its own has its code in its message."""
+    """The error of a call that the cluster refused. The prefix with the code's name is removed from the message."""
     return kafka_error(error.code, error.message.removeprefix(f"{_name(error.code)}: "))
 
 
@@ -64,12 +64,12 @@ def bad_request(message: str) -> ApiError:
 
 
 def not_found(message: str) -> ApiError:
-    """Something that the path names does not exist."""
+    """An object in the path does not exist."""
     return ApiError(HTTPStatus.NOT_FOUND, NOT_FOUND, message)
 
 
 def unknown_topic_or_partition(what: str) -> ApiError:
-    """The topic or partition that the path names does not exist."""
+    """The topic or partition in the path does not exist."""
     return ApiError(HTTPStatus.NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, f"{what} does not exist")
 
 

@@ -1,7 +1,7 @@
-"""How far groups lag: asked of coordinators and leaders, for the API one group at a time, for metrics all of this broker's.
+"""The lag of groups, queried from coordinators and leaders: one group for the API, all groups of this broker for metrics.
 
-A scrape makes one description and one fetch of offsets a group (both of this broker itself), and one request to each
-leader for all groups together. What it found serves all scrapes of the next second.
+A scrape costs one description and one fetch of offsets per group (both from this broker itself), and one request to each leader
+for all groups together. Scrapes within the next second share the result.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from barnabas.net.protocol.requests import DescribeGroupRequest, ListGroupsReque
 
 from .call import Call
 
-CACHE_S: Final = 1.0  # lag is to be right within a second
+CACHE_S: Final = 1.0  # the reported lag must be at most one second old
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLag:
-    """The lag of a group in one partition, and who reads it."""
+    """The lag of a group in one partition, and the member that reads it."""
 
     place: TopicPartition
     lag: Lag
@@ -43,21 +43,21 @@ class LaggingGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Standing:
-    """Where a group stands: in partitions where it has committed (an offset), and those that its members own."""
+    """The positions of a group: partitions with a committed offset, and partitions that its members own."""
 
     group: DescribeGroupResponse
     offsets: Mapping[TopicPartition, int]
 
 
 async def lags_of(call: Call, group: DescribeGroupResponse) -> list[GroupLag]:
-    """The lag of one group in each of its partitions. One that cannot be asked now (no leader, say) is left out."""
+    """The lag of one group in each of its partitions. Partitions that cannot be queried now (no leader) are left out."""
     found = await call.ask(lambda admin: admin.group_offsets(group.group_id, only_reachable=True))
     owners = _owners(group)
     return [GroupLag(place=place, lag=lag, member=owners.get(place)) for place, lag in sorted(found.items())]
 
 
 class LagsOfGroups:
-    """The lags of all groups that this broker coordinates, found at most once in CACHE_S however often it is scraped."""
+    """The lags of all groups that this broker coordinates, computed at most once per CACHE_S."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -80,10 +80,10 @@ async def _lags_of_groups_here(call: Call) -> list[LaggingGroup]:
         try:
             standings.append(await _standing(call, group.group_id))
         except BarnabasError:
-            continue  # deleted or moved since it was listed: the next scrape knows more
+            continue  # the group was deleted or moved since it was listed: the next scrape corrects it
     places = {
         item for standing in standings for item in standing.offsets.items()
-    }  # Groups at one place share an answer.
+    }  # Groups at the same offset share an answer.
     answers = await call.ask(lambda admin: admin.unread_now(places)) if places else {}
     return [LaggingGroup(group=standing.group, lags=_lags(standing, answers)) for standing in standings]
 

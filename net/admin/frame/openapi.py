@@ -1,4 +1,4 @@
-"""`/openapi.json`, made from the table of routes: it cannot name a path that is not served, nor forget one that is."""
+"""`/openapi.json`, generated from the table of routes, so it lists exactly the paths that are served."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from .call import Field, Json, Route
 
 
 def document(routes: Sequence[Route]) -> Json:
-    """The API in OpenAPI 3.1."""
+    """The API as an OpenAPI 3.1 document."""
     paths: dict[str, Json] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -18,7 +18,7 @@ def document(routes: Sequence[Route]) -> Json:
         "info": {
             "title": "Barnabas admin API",
             "version": "3",
-            "description": "Paths and objects of Confluent's REST API v3, where there is one for the purpose.",
+            "description": "Uses paths and objects of Confluent's REST API v3 where they exist.",
         },
         "paths": paths,
         "components": {"schemas": {"Error": _ERROR}},

@@ -1,14 +1,14 @@
-"""Who may call the admin API from a browser: a page of somebody else's must not, whatever name it resolves to us. Pure.
+"""Protect the admin API from foreign web pages in a browser, also against DNS rebinding. Pure.
 
-A browser on a machine that reaches the admin port is a way in for any page that it shows. Three checks close it:
+A browser that can reach the admin port lets any page that it shows send requests there. Three checks prevent this:
 
-- Host (DNS rebinding): a page of evil.example whose name resolves to this broker is of the same origin as the API, but its
-  requests still say `Host: evil.example`. Only names of this broker pass; an IP address cannot be rebound, so all pass.
-- Origin and Sec-Fetch-Site (cross-site requests): what changes state is refused to pages of another origin.
-- Content-Type: a form or a "simple" request of another page cannot say application/json without asking first (CORS), and
-  nothing here answers such a question.
+- Host (DNS rebinding): a page of evil.example whose name resolves to this broker has the same origin as the API, but its
+  requests still carry `Host: evil.example`. Only names of this broker pass; an IP address cannot be rebound, so all pass.
+- Origin and Sec-Fetch-Site (cross-site requests): pages of another origin may not change state.
+- Content-Type: a form or a "simple" request of another page cannot send application/json without a CORS preflight request, and
+  this server does not answer preflight requests.
 
-Programs that are no browsers (curl, Prometheus, clients) send neither Origin nor Sec-Fetch-Site.
+Programs other than browsers (curl, Prometheus, clients) send neither Origin nor Sec-Fetch-Site.
 """
 
 import ipaddress
@@ -21,13 +21,13 @@ from .errors import SHOWN_CHARS, ApiError
 
 ANY_HOST: Final = "*"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # RFC 9110, 9.2.1
-PROBES: Final = frozenset({"/healthz", "/readyz"})  # Load balancers ask under any name; the answer is no secret.
+PROBES: Final = frozenset({"/healthz", "/readyz"})  # Load balancers use any host name; the answer is not secret.
 _HOST: Final = re.compile(r"(\[(?P<v6>[^\]]*)\]|(?P<name>[^:\[\]]*))(:[0-9]*)?")  # RFC 9110, 7.2
-_OWN_SITES: Final = frozenset({"same-origin", "none"})  # "none": typed by the user
+_OWN_SITES: Final = frozenset({"same-origin", "none"})  # "none": the user entered the address
 
 
 def check_host(path: str, header: str | None, names: Collection[str]) -> None:
-    """Raises ApiError for a Host that is no name of this broker. HTTP/1.0 has none, and browsers do not speak it."""
+    """Raises ApiError for a Host that is not a name of this broker. HTTP/1.0, which browsers do not use, has no Host."""
     if header is None or path in PROBES or ANY_HOST in names:
         return
     host = _host_of(header)
@@ -39,20 +39,20 @@ def check_host(path: str, header: str | None, names: Collection[str]) -> None:
 
 
 def check_origin(method: str, headers: Mapping[str, str], scheme: str) -> None:
-    """Raises ApiError for a change that a page of another origin asks for."""
+    """Raises ApiError for a change requested by a page of another origin."""
     if method in SAFE_METHODS:
         return
     site, origin = headers.get("Sec-Fetch-Site", "none"), headers.get("Origin")
     own = f"{scheme}://{headers.get('Host', '')}".lower()
     if site not in _OWN_SITES or (origin is not None and origin.lower() != own):
         raise _forbidden(
-            f"a page of {origin[:SHOWN_CHARS] if origin else 'another site'} may not change anything here; call the API "
-            "from a program"
+            f"a page of {origin[:SHOWN_CHARS] if origin else 'another site'} may not change state here; call the API "
+            "from a program instead"
         )
 
 
 def check_media_type(content_type: str) -> None:
-    """Raises ApiError for a body that is not declared as JSON."""
+    """Raises ApiError for a body whose Content-Type is not JSON."""
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise ApiError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
@@ -63,7 +63,7 @@ def check_media_type(content_type: str) -> None:
 
 
 def _host_of(header: str) -> str:
-    """Without the port: `name:port`, `[v6]:port`. Empty for anything else."""
+    """Remove the port from `name:port` or `[v6]:port`. Empty for any other form."""
     found = _HOST.fullmatch(header.strip())
     return "" if found is None else _plain(found["v6"] or found["name"] or "")
 

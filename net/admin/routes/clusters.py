@@ -54,7 +54,7 @@ def _broker(call: Call, broker: BrokerImage) -> Json:
 
 
 def broker_of(call: Call) -> BrokerImage:
-    """The broker that the path names."""
+    """The broker in the path."""
     node_id = call.number("broker_id")
     found = call.image.brokers.get(node_id)
     if found is None:

@@ -1,4 +1,4 @@
-"""Configurations of topics and brokers: list, get, set, reset, and several at once (`configs:alter`)."""
+"""Configurations of topics and brokers: list, get, set, reset, and change several at once (`configs:alter`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from .topics import TOPIC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A kind of thing that has a configuration."""
+    """A kind of resource that has a configuration."""
 
     label: str
     resource_type: int
-    find: Callable[[Call], str]  # the name of the resource that the path means; "" is the default of all brokers
+    find: Callable[[Call], str]  # the name of the resource in the path; "" means the defaults of all brokers
 
     def path(self, resource: str) -> tuple[object, ...]:
         if self.resource_type == TOPIC_RESOURCE:
@@ -65,7 +65,7 @@ def _number(resource: str) -> int | None:
 
 
 def _routes(kind: _Kind, path: str) -> tuple[Route, ...]:
-    """The same five calls for each kind of resource."""
+    """The routes of one kind of resource: the same calls for each kind."""
 
     async def list_all(call: Call) -> Reply:
         resource = kind.find(call)
@@ -77,7 +77,7 @@ def _routes(kind: _Kind, path: str) -> tuple[Route, ...]:
         for entry in await _entries(call, kind, resource):
             if entry.key == name:
                 return Reply(body=_shown(call, kind, resource, entry))
-        raise not_found(f"there is no config {name}")
+        raise not_found(f"there is no configuration key {name}")
 
     async def change(call: Call, changes: Mapping[str, str | None]) -> Reply:
         resource, validate_only = kind.find(call), bool(call.body.get("validate_only"))
@@ -109,7 +109,7 @@ def _routes(kind: _Kind, path: str) -> tuple[Route, ...]:
             required=True,
             fields=_CHANGE,
         ),
-        Field(name="validate_only", type="boolean", description="check only"),
+        Field(name="validate_only", type="boolean", description="validate only, change nothing"),
     )
     done = HTTPStatus.NO_CONTENT
     return (
@@ -140,7 +140,7 @@ def _changes(items: Sequence[Json]) -> dict[str, str | None]:
     for item in items:
         name, value = _change(item)
         if name in changes:
-            raise kafka_error(ErrorCode.INVALID_REQUEST, f"{name} is named twice in one request; name it once")
+            raise kafka_error(ErrorCode.INVALID_REQUEST, f"{name} appears twice in one request; give it once")
         changes[name] = value
     return changes
 
@@ -148,7 +148,7 @@ def _changes(items: Sequence[Json]) -> dict[str, str | None]:
 def _change(item: Json) -> tuple[str, str | None]:
     operation = optional_text(item, "operation") or "SET"
     if operation not in ("SET", "DELETE"):
-        raise bad_request(f"operation is SET or DELETE, not {operation}")
+        raise bad_request(f"operation must be SET or DELETE, not {operation}")
     value = None if operation == "DELETE" else optional_text(item, "value")
     return text_of(item, "name"), value
 

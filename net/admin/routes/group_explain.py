@@ -1,4 +1,4 @@
-"""Why a group rebalanced, and what it waits for: ours, beside Confluent's paths."""
+"""Why a group rebalanced, and what it waits for: paths of Barnabas that Confluent's API does not have."""
 
 from barnabas.net.groups.group_explanation import explanation, rebalance_row
 from barnabas.net.protocol.group_responses import DescribeGroupResponse
@@ -37,7 +37,7 @@ ROUTES = (
         method="GET",
         path=f"{GROUP}/explain",
         handler=_explain,
-        summary="What a group waits for now, partitions that nobody reads, and its last rebalances",
+        summary="What a group waits for now, partitions without a reader, and its last rebalances",
     ),
     Route(
         method="GET",

@@ -1,4 +1,4 @@
-"""Moving the committed offsets of a group (`group seek` over HTTP), with a preview, and taking it back."""
+"""Move the committed offsets of a group (`group seek` over HTTP), with preview and undo."""
 
 from barnabas.net.client.admin.group_seek import TARGETS, NothingCommittedError, is_target, seek_group, undo_seek
 from barnabas.net.client.admin.offset_seek import SeekStep
@@ -11,10 +11,10 @@ from .groups import GROUP
 async def _seek(call: Call) -> Reply:
     group_id, where = call.path["consumer_group_id"], call.body["to"]
     if not is_target(where):
-        raise bad_request(f"to is {TARGETS}")
+        raise bad_request(f"to must be one of: {TARGETS}")
     topics = call.body.get("topics") or []
     if not all(isinstance(name, str) for name in topics):
-        raise bad_request("topics must be a list of names")
+        raise bad_request("topics must be a list of topic names")
     preview = bool(call.body.get("preview"))
     try:
         moved = await call.ask(lambda admin: seek_group(admin, group_id, where, topics=topics, preview=preview))
@@ -51,7 +51,7 @@ def _moved(call: Call, group_id: str, moved: list[SeekStep]) -> Reply:
     return call.listed("BarnabasOffsetSeekList", path, data)
 
 
-_PREVIEW = Field(name="preview", type="boolean", description="show what would change, change nothing")
+_PREVIEW = Field(name="preview", type="boolean", description="show the changes without making them")
 
 ROUTES = (
     Route(
@@ -61,7 +61,7 @@ ROUTES = (
         summary="Move the committed offsets of a group, also while it runs",
         body=(
             Field(name="to", type="string", required=True, description=TARGETS),
-            Field(name="topics", type="array", description="only these topics, or new ones"),
+            Field(name="topics", type="array", description="only these topics; they may be new to the group"),
             _PREVIEW,
         ),
     ),
@@ -69,7 +69,7 @@ ROUTES = (
         method="POST",
         path=f"{GROUP}/seek/undo",
         handler=_undo,
-        summary="Take back the last seek (or the last undo) of a group",
+        summary="Undo the last seek (or the last undo) of a group",
         body=(_PREVIEW,),
     ),
 )

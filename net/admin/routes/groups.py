@@ -116,7 +116,7 @@ async def _assignments(call: Call) -> Reply:
 
 
 def _lag(call: Call, group: str, found: GroupLag) -> Json:
-    """Confluent's fields, and three of ours. `current_offset` is -1 where nothing is committed: all is unread then."""
+    """Confluent's fields, and three of Barnabas. `current_offset` is -1 without a committed offset: everything is unread."""
     lag, member = found.lag, found.member
     return call.item(
         "KafkaConsumerLag",
@@ -151,7 +151,8 @@ async def _get_lag(call: Call) -> Reply:
         if found.place == wanted:
             return Reply(body=_lag(call, group.group_id, found))
     raise kafka_error(
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"group {group.group_id} neither reads nor has committed {wanted}"
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"group {group.group_id} neither owns nor has committed offsets for {wanted}",
     )
 
 
@@ -159,7 +160,7 @@ async def _lag_summary(call: Call) -> Reply:
     group = await _describe(call)
     lags = await lags_of(call, group)
     if not lags:
-        raise not_found(f"group {group.group_id} reads nothing and has committed nothing, so it has no lag")
+        raise not_found(f"group {group.group_id} owns no partition and has no committed offset, so it has no lag")
     worst = max(lags, key=lambda found: found.lag.lag)
     place, member = worst.place, worst.member
     path = ("consumer-groups", group.group_id)

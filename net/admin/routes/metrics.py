@@ -1,7 +1,7 @@
-"""`/metrics` in Prometheus' text format: kafka_exporter's names beside our own.
+"""`/metrics` in Prometheus' text format: the metric names of kafka_exporter, and those of Barnabas.
 
-A broker tells of the partitions that it leads and of the groups that it coordinates, so that the sum over all brokers
-counts nothing twice, and scraping one of them makes no work for the others' disks.
+A broker reports the partitions that it leads and the groups that it coordinates. So a sum over all brokers counts nothing twice,
+and scraping one broker causes no disk reads on the others.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ from ..frame.call import Call, Reply, Route
 from ..frame.lags import GroupLag, LaggingGroup
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-MAX_LAG_SERIES: Final = 10_000  # partitions of groups that a scrape tells one by one; about 3 MB of text
+MAX_LAG_SERIES: Final = 10_000  # lags reported per partition in one scrape; about 3 MB of text
 _HELP: Final = {
     "kafka_brokers": "Number of brokers in the cluster that are not fenced.",
     "kafka_topic_partitions": "Number of partitions of this topic.",
@@ -33,17 +33,17 @@ _HELP: Final = {
     "kafka_topic_partition_leader_is_preferred": "1 if the preferred replica leads.",
     "kafka_topic_partition_replicas": "Number of replicas of this partition.",
     "kafka_topic_partition_in_sync_replica": "Number of in-sync replicas of this partition.",
-    "kafka_controller_unclean_leader_elections_total": "Leaders that were neither in sync nor eligible, told by one broker.",
-    "barnabas_topic_partition_unclean_elections": "How often this partition got such a leader.",
+    "kafka_controller_unclean_leader_elections_total": "Elections of leaders neither in sync nor eligible, from one broker.",
+    "barnabas_topic_partition_unclean_elections": "Elections of leaders neither in sync nor eligible, of this partition.",
     "kafka_topic_partition_under_replicated_partition": "1 if a replica of this partition is not in sync.",
     "kafka_consumergroup_members": "Number of members of this group.",
-    "kafka_consumergroup_current_offset": "Committed offset of this group in this partition; -1: none, all is unread.",
-    "kafka_consumergroup_lag": "Records that this group has still to read in this partition.",
-    "kafka_consumergroup_lag_seconds": "Time since the oldest record was appended that this group has not read here.",
-    "kafka_consumergroup_lag_sum": "Records that this group has still to read in this topic.",
-    "barnabas_group_max_lag_records": "Records that this group has still to read where it lags most.",
+    "kafka_consumergroup_current_offset": "Committed offset of this group in this partition; -1: none, everything is unread.",
+    "kafka_consumergroup_lag": "Records of this partition that this group has not read yet.",
+    "kafka_consumergroup_lag_seconds": "Age of the oldest record of this partition that this group has not read.",
+    "kafka_consumergroup_lag_sum": "Records of this topic that this group has not read yet.",
+    "barnabas_group_max_lag_records": "Largest lag of this group in one partition, in records.",
     "barnabas_group_max_lag_seconds": "Age of the oldest record that this group has not read, in any partition.",
-    "barnabas_group_lag_series_omitted": "Partitions of groups whose lag is only in the sums: those that lag least.",
+    "barnabas_group_lag_series_omitted": "Partitions of groups whose lag is only in the sums: those with the smallest lag.",
 }
 
 
@@ -52,7 +52,7 @@ def _gauge(name: str, value: float, **labels: str) -> Sample:
 
 
 def render(samples: Iterable[Sample]) -> str:
-    """The text form: samples of one name together, HELP and TYPE once before them."""
+    """The text format: samples of one name together, after one HELP and one TYPE line."""
     by_name: dict[str, list[Sample]] = {}
     for sample in samples:
         by_name.setdefault(sample.name, []).append(sample)
@@ -98,7 +98,7 @@ def _cluster_samples(call: Call) -> Iterator[Sample]:
 
 
 def _led_here(call: Call) -> Iterator[tuple[TopicPartition, PartitionImage]]:
-    """Led by this broker; one without a leader is told of by the broker that should lead it."""
+    """Partitions led by this broker. A partition without a leader is reported by its preferred leader."""
     for topic in call.image.topics.values():
         for index, partition in enumerate(topic.partitions):
             teller = partition.leader if partition.leader >= 0 else partition.replicas[0]
@@ -132,7 +132,7 @@ async def _offset_samples(call: Call) -> list[Sample]:
 
 
 async def _offsets_at(call: Call, places: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
-    """Offsets of that time, of partitions that this broker leads. One that it has just given up is left out."""
+    """Offsets by time of partitions that this broker leads. Partitions whose leadership just moved are left out."""
     if not places:
         return {}
     wanted = tuple(
@@ -155,7 +155,7 @@ async def _group_samples(call: Call) -> list[Sample]:
 
 
 def _worst(groups: Sequence[LaggingGroup]) -> list[tuple[str, GroupLag]]:
-    """As many partitions of groups as are told one by one: those that lag most."""
+    """The lags that are reported per partition: those with the largest lag."""
     every = [(group.group.group_id, found) for group in groups for found in group.lags]
     if len(every) > MAX_LAG_SERIES:
         every = nlargest(MAX_LAG_SERIES, every, key=lambda item: (item[1].lag.lag_ms, item[1].lag.lag))

@@ -1,4 +1,4 @@
-"""Producing one record over HTTP: for scripts and tests without a client. Not a fast path."""
+"""Produce one record over HTTP, for scripts and tests without a client. Not optimized for speed."""
 
 import base64
 import binascii
@@ -21,7 +21,9 @@ from ..frame.errors import SHOWN_CHARS, bad_request, kafka_error, unknown_topic_
 from .topics import TOPIC
 
 PRODUCE_TIMEOUT_MS: Final = 30_000
-MAX_TIMESTAMP_MS: Final = 253_402_300_799_999  # the end of the year 9999, the last that ISO 8601 and datetime have
+MAX_TIMESTAMP_MS: Final = (
+    253_402_300_799_999  # the end of the year 9999, the last that ISO 8601 and datetime can express
+)
 _ALL_IN_SYNC: Final = -1
 
 
@@ -33,7 +35,7 @@ def decode_data(name: str, item: Any) -> bytes | None:
         raise bad_request(f"{name} must be an object with type and data")
     kind, data = item.get("type", "JSON"), item.get("data")
     if kind not in ("BINARY", "STRING", "JSON"):
-        raise bad_request(f"{name}.type is BINARY, STRING or JSON, not {kind!r}")
+        raise bad_request(f"{name}.type must be BINARY, STRING or JSON, not {kind!r}")
     if kind == "JSON":
         return _json_bytes(name, data) if "data" in item else None
     if data is None:
@@ -46,7 +48,7 @@ def decode_data(name: str, item: Any) -> bytes | None:
 def _json_bytes(name: str, data: Any) -> bytes:
     try:
         return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
-    except RecursionError:  # What the parser just took the writer may not.
+    except RecursionError:  # JSON that can be parsed may still be too deep to write.
         raise bad_request(f"{name}.data is nested too deeply") from None
 
 
@@ -54,7 +56,7 @@ def _base64(name: str, text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise bad_request(f"{name} is not base64") from None
+        raise bad_request(f"{name} is not valid base64") from None
 
 
 def _headers(body: Json) -> list[tuple[str, bytes | None]]:
@@ -76,7 +78,7 @@ def _timestamp_ms(body: Json) -> int:
             raise ValueError(text)
     except (ValueError, OverflowError):
         raise bad_request(
-            f"timestamp must be as in 2026-11-21T12:00:00Z, from 1970 to 9999, not {text[:SHOWN_CHARS]!r}"
+            f"timestamp must have the form 2026-11-21T12:00:00Z, from 1970 to 9999, not {text[:SHOWN_CHARS]!r}"
         ) from None
     return at_ms
 
@@ -107,7 +109,7 @@ async def _produce(call: Call) -> Reply:
     )
 
     async def produce(admin: Admin) -> ProduceResponse:
-        """Once: a copy that may have been written is not sent again."""
+        """Send the record once: it is not sent again if it may have been written."""
         admin.client.want_topic(topic.name)
         await admin.client.refresh()
         response: ProduceResponse = await admin.client.call_leader(TopicPartition(topic.name, partition), request)
@@ -133,15 +135,15 @@ async def _produce(call: Call) -> Reply:
 
 
 _HEADER: Final = (
-    Field(name="name", type="string", description="the header", required=True),
-    Field(name="value", type="string", description="in base64"),
+    Field(name="name", type="string", description="name of the header", required=True),
+    Field(name="value", type="string", description="value in base64"),
 )
 _DATA: Final = (
     Field(name="type", type="string", description="STRING, JSON or BINARY"),
-    Field(name="data", type="any", description="as the type says"),
+    Field(name="data", type="any", description="the data; its form depends on the type"),
 )
 _BODY = (
-    Field(name="partition_id", type="integer", description="default: by the key, else any"),
+    Field(name="partition_id", type="integer", description="the partition; default: by the key, else any"),
     Field(name="headers", type="array", description="[{name, value in base64}]", fields=_HEADER),
     Field(name="key", type="object", description="{type: STRING|JSON|BINARY, data}; BINARY in base64", fields=_DATA),
     Field(name="value", type="object", description="{type: STRING|JSON|BINARY, data}; BINARY in base64", fields=_DATA),

@@ -1,4 +1,4 @@
-"""/v3/.../brokers/{broker_id}/barnabas/folders: the data folders of a broker. Ours: Confluent's API has nothing of the kind."""
+"""/v3/.../brokers/{broker_id}/barnabas/folders: the data folders of a broker. Confluent's API has no equivalent."""
 
 from barnabas.net.protocol.responses import StorageFolder
 
@@ -49,7 +49,7 @@ ROUTES = (
         method="POST",
         path=f"{FOLDERS}:bring-back",
         handler=_bring_back,
-        summary="Use a data folder again whose disk has been mended",
+        summary="Use a data folder again after a disk repair",
         body=(Field(name="path", type="string", description="the folder, as the list shows it", required=True),),
     ),
 )

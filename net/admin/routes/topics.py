@@ -63,7 +63,7 @@ async def _create(call: Call) -> Reply:
 
 
 def _count(body: Json, name: str) -> int:
-    """Absent: the cluster's default."""
+    """A missing count means the cluster's default."""
     value: int | None = body.get(name)
     return -1 if value is None else value
 
@@ -73,10 +73,10 @@ def _assignment(body: Json) -> tuple[tuple[int, ...], ...]:
     for item in objects(body, "replicas_assignments"):
         brokers = item["broker_ids"]
         if any(type(node) is not int or not 0 <= node <= MAX_INT32 for node in brokers):
-            raise bad_request(f"replicas_assignments.broker_ids must be numbers from 0 to {MAX_INT32}")
+            raise bad_request(f"replicas_assignments.broker_ids must be integers between 0 and {MAX_INT32}")
         found[item["partition_id"]] = tuple(brokers)
     if sorted(found) != list(range(len(found))):
-        raise bad_request("replicas_assignments must name each partition from 0 on, once")
+        raise bad_request("replicas_assignments must list each partition from 0 on exactly once")
     return tuple(found[partition] for partition in sorted(found))
 
 
@@ -196,16 +196,16 @@ async def _get_reassignment(call: Call) -> Reply:
 
 
 _CREATE_BODY = (
-    Field(name="topic_name", type="string", description="the name", required=True),
-    Field(name="partitions_count", type="integer", description="default: the cluster's"),
-    Field(name="replication_factor", type="integer", description="default: the cluster's"),
+    Field(name="topic_name", type="string", description="name of the topic", required=True),
+    Field(name="partitions_count", type="integer", description="number of partitions; default: the cluster's"),
+    Field(name="replication_factor", type="integer", description="replicas of each partition; default: the cluster's"),
     Field(
         name="replicas_assignments",
         type="array",
         description="[{partition_id, broker_ids}] instead of both counts",
         fields=(
             Field(name="partition_id", type="integer", description="the partition", required=True),
-            Field(name="broker_ids", type="array", description="its replicas", required=True),
+            Field(name="broker_ids", type="array", description="node ids of its replicas", required=True),
         ),
     ),
     Field(
@@ -217,9 +217,11 @@ _CREATE_BODY = (
             Field(name="value", type="any", description="its value, a string"),
         ),
     ),
-    Field(name="validate_only", type="boolean", description="check only"),
+    Field(name="validate_only", type="boolean", description="validate only, create nothing"),
 )
-_GROW_BODY = (Field(name="partitions_count", type="integer", description="how many there shall be", required=True),)
+_GROW_BODY = (
+    Field(name="partitions_count", type="integer", description="the new number of partitions", required=True),
+)
 
 ROUTES = (
     Route(method="GET", path=f"{CLUSTER}/topics", handler=_list, summary="All topics"),
@@ -231,7 +233,7 @@ ROUTES = (
         body=_CREATE_BODY,
         status=HTTPStatus.CREATED,
     ),
-    # "-" stands for all topics; it comes before the paths with a topic's name, which would take it for one.
+    # "-" stands for all topics; it comes before the paths with a topic's name, which would match "-" as a name.
     Route(
         method="GET",
         path=f"{CLUSTER}/topics/-/partitions/-/reassignment",
@@ -251,5 +253,10 @@ ROUTES = (
     Route(method="GET", path=PARTITION, handler=_get_partition, summary="One partition"),
     Route(method="GET", path=f"{PARTITION}/replicas", handler=_list_replicas, summary="Replicas of a partition"),
     Route(method="GET", path=f"{PARTITION}/replicas/{{broker_id}}", handler=_get_replica, summary="One replica"),
-    Route(method="GET", path=f"{PARTITION}/reassignment", handler=_get_reassignment, summary="How a partition moves"),
+    Route(
+        method="GET",
+        path=f"{PARTITION}/reassignment",
+        handler=_get_reassignment,
+        summary="The reassignment of a partition",
+    ),
 )

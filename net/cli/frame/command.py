@@ -1,18 +1,18 @@
-"""What a verb is: a name, its arguments and a coroutine. Each noun's module has a table `VERBS` of them."""
+"""The definition of a verb: a name, its arguments and a coroutine. Each noun's module has a table `VERBS`."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # `broker start` and `up` are verbs too, and must not pay for the client's modules
+if TYPE_CHECKING:  # `broker start` and `up` are verbs too, and must not import the client's modules
     from .connector import Connector
     from .output import Output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """All that a command is given: its arguments, where to print, and how to reach a cluster."""
+    """The input of a command: its arguments, its output and its connection to a cluster."""
 
     arguments: Namespace
     out: "Output"
@@ -22,9 +22,9 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """`run` speaks to a cluster; `serve` is a process of its own with a loop of its own. A verb has one of them.
+    """`run` connects to a cluster; `serve` runs a process with its own event loop. A verb has exactly one of them.
 
-    `timed`: the whole command is bounded by --timeout. Of streams, --timeout bounds the time in which nothing moves (`patience`).
+    `timed`: --timeout bounds the whole command. For a stream, --timeout bounds the time without progress (`patience`).
     """
 
     name: str
@@ -33,7 +33,7 @@ class Verb:
     run: Callable[[Context], Awaitable[int]] | None = None
     serve: Callable[[Namespace], int] | None = None
     timed: bool = True
-    hidden: bool = False  # exists so that it can say what is missing; not shown as if it worked
+    hidden: bool = False  # exists only to report what is missing; not listed in the help
 
 
 def key_value(text: str) -> tuple[str, str]:
@@ -56,18 +56,18 @@ def number_from(least: int) -> Callable[[str], int]:
         except ValueError:
             found = least - 1
         if found < least:
-            raise ArgumentTypeError(f"{text}: give a number from {least} on")
+            raise ArgumentTypeError(f"{text}: give an integer of at least {least}")
         return found
 
     return number
 
 
 def no_arguments(parser: ArgumentParser) -> None:
-    """For verbs that take none."""
+    """For verbs without arguments."""
 
 
 def name_argument(what: str) -> Callable[[ArgumentParser], None]:
-    """For verbs that take one name and nothing else."""
+    """For verbs that take exactly one name."""
 
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("name", metavar=what, help=f"the {what.lower()}")

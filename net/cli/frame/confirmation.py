@@ -1,11 +1,11 @@
-"""What a command does about state that no leader of the quorum confirms: it shows it, says so, and ends with exit code 3."""
+"""State that no quorum leader confirms: a command shows it, reports the doubt, and ends with exit code 3."""
 
 from collections.abc import Mapping
 
 from .exit_codes import ExitCode
 from .output import Row
 
-Doubt = Mapping[str, object] | None  # of `doubt.doubt_of`
+Doubt = Mapping[str, object] | None  # the result of `doubt.doubt_of`
 
 
 def exit_code_in(doubt: Doubt) -> ExitCode:
@@ -13,5 +13,5 @@ def exit_code_in(doubt: Doubt) -> ExitCode:
 
 
 def shown_doubt(doubt: Doubt) -> Row:
-    """A line of a record for people; none while the state is confirmed."""
+    """An extra line of the text output; absent while the state is confirmed."""
     return {} if doubt is None else {"unconfirmed": doubt["message"]}

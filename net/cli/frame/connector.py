@@ -1,6 +1,6 @@
-"""How commands reach a cluster: the SDK's own clients, and what only the command line adds to a producer or a consumer.
+"""How commands reach a cluster: the SDK's clients, and what the command line adds to a producer or a consumer.
 
-The client is imported when the first connection is opened, never before. Tests hand a cluster in memory to `main` instead.
+The client is imported when the first connection is opened, never before. Tests pass an in-memory cluster to `main`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Connector:
     """Opens connections; each is closed at the end of its `async with`."""
 
     async def greet(self, host: str, port: int) -> Greeting:
-        """Return who answers at an address. Raises BarnabasError where no broker answers in time."""
+        """Return the broker that answers at an address. Raises BarnabasError if no broker answers in time."""
         from barnabas.net.wire.greeting import greet
         from barnabas.net.wire.tcp import TcpNetwork
 
@@ -45,13 +45,13 @@ class Connector:
     async def producer(self, bootstrap: str, *, acks: str) -> AsyncIterator[Producer]:
         from barnabas.net.client.producer.producer import Producer
 
-        # Lines of a file come faster than any network: waiting for room is the normal case, not an error.
+        # A file is read faster than any network sends: waiting for buffer space is the normal case, not an error.
         producer = Producer(bootstrap, acks=acks, client_id=CLIENT_ID)
         await producer.start()
         try:
             yield producer
         except BaseException:
-            await producer.close(timeout_ms=0)  # Who gives up does not wait for what is left.
+            await producer.close(timeout_ms=0)  # A command that gives up does not wait for the remaining records.
             raise
         await producer.close()
 
@@ -68,16 +68,16 @@ class Connector:
             await _seek_where_nothing_is_committed(consumer, partitions, start)
 
         async def give_up(partitions: list[TopicPartition]) -> None:
-            if is_reading:  # It asks for more, so it has printed and flushed all that it got.
+            if is_reading:  # The command asks for more, so it has printed and flushed everything before.
                 await _commit_if_possible(consumer)
 
-        # Without a group the caller assigns partitions and offsets itself; a subscription would fight with that.
+        # Without a group the caller assigns partitions and offsets itself; a subscription would conflict with that.
         consumer = Consumer(
             *(topics if group else ()),
             bootstrap=bootstrap,
             group=group,
             auto_offset_reset="latest" if start == "end" else "earliest",
-            auto_commit=False,  # the command commits what it has printed and flushed
+            auto_commit=False,  # the command commits only what it has printed and flushed
             on_assigned=begin,
             on_revoked=give_up,
             client_id=CLIENT_ID,
@@ -85,21 +85,21 @@ class Connector:
         is_reading = True
         async with consumer:
             yield PrintedConsumer(consumer, assigned)
-            is_reading = False  # What was handed out last may be more than what `-n` has printed.
+            is_reading = False  # The last batch may hold more records than `-n` allowed to print.
 
 
 async def _commit_if_possible(consumer: Consumer) -> None:
-    """Partitions go: where the coordinator is not there for too long, their next owner reads again from the last commit."""
+    """Partitions are revoked. If the coordinator is unavailable for too long, the next owner reads again from the last commit."""
     try:
         await consumer.commit()
     except BarnabasError as error:
         if not error.retriable:
             raise
-        logger.warning("partitions given up without a commit: %s", error.message)
+        logger.warning("partitions revoked without a commit: %s", error.message)
 
 
 async def _seek_where_nothing_is_committed(consumer: Consumer, partitions: list[TopicPartition], start: str) -> None:
-    """`-o N` and `-o @timestamp` of a group; `start` and `end` are reset policies, which the consumer knows itself."""
+    """Resolve `-o N` and `-o @timestamp` for a group; `start` and `end` are reset policies that the consumer handles."""
     if start in ("start", "end") or not partitions:
         return
     committed = await consumer.committed(*partitions)
@@ -112,7 +112,7 @@ async def _seek_where_nothing_is_committed(consumer: Consumer, partitions: list[
 
 
 class PrintedConsumer:
-    """A consumer whose commits are of what was printed."""
+    """A consumer that commits only records that were printed."""
 
     def __init__(self, consumer: Consumer, assigned: list[TopicPartition]) -> None:
         self._consumer = consumer
@@ -125,7 +125,7 @@ class PrintedConsumer:
             self._consumer.seek(place, offset)
 
     async def positions(self) -> Mapping[TopicPartition, int]:
-        """The partitions that this consumer owns now, and the offset that it reads next in each."""
+        """The partitions that this consumer owns now, and the next offset to read in each."""
         return {place: await self._consumer.position(place) for place in self._consumer.assignment}
 
     async def poll(self, max_wait_ms: int) -> Iterable[ConsumerRecord]:
@@ -133,16 +133,16 @@ class PrintedConsumer:
         return chain.from_iterable(found.values())
 
     def take_assigned(self) -> Sequence[TopicPartition]:
-        """What the group gave us since the last call: what was printed of it before is not ours to commit any more."""
+        """Partitions assigned since the last call: records printed before that must not be committed any more."""
         taken = list(self._assigned)
         self._assigned.clear()
         return taken
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Of partitions that went to another member everything printed is committed: it must not be committed again."""
+        """Printed records of partitions that another member took over are committed already: do not commit them again."""
         owned = set(self._consumer.assignment)
         await self._consumer.commit({place: offset for place, offset in offsets.items() if place in owned})
 
     def trouble(self) -> str:
-        """What keeps it from getting on, in the client's words; "" if it knows of nothing."""
+        """Why the consumer makes no progress, as the client reports it; "" if there is no known reason."""
         return self._consumer.client.trouble()

@@ -1,4 +1,4 @@
-"""Exit codes of the command, and which error gives which: part of the contract with scripts that call it."""
+"""Exit codes of the command, and the error behind each: scripts that call the command rely on them."""
 
 from enum import IntEnum
 from typing import Final
@@ -29,7 +29,7 @@ _UNREACHABLE_CODES: Final = frozenset(
 
 
 class CommandError(Exception):
-    """The command cannot do what was asked. The message is one line: the cause; the cure."""
+    """The command cannot do what was asked. The message is one line: the cause; then what to do."""
 
     def __init__(self, message: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(message)
@@ -48,17 +48,17 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def message_of(error: BaseException) -> str:
-    """One line for a person, without anything that a terminal obeys."""
+    """One line for people, without terminal control characters."""
     return printable(_message_of(error))
 
 
 def _message_of(error: BaseException) -> str:
-    """Errors of the system say what they concern; ours say it themselves."""
+    """The text of an error. Errors of Barnabas carry a message; OSErrors name the file or address."""
     if isinstance(error, BarnabasError):
         return " ".join(error.message.split())
     if isinstance(error, TimeoutError):
         return (
-            "no answer in time; a change may still be made, so look before you repeat it. Is the cluster up? "
-            "Give it longer with --timeout SECONDS"
+            "no answer in time; a change may still be applied, so check before you repeat it. Is the cluster up? "
+            "Raise the limit with --timeout SECONDS"
         )
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Lines of a file, a pipe or a terminal, read without stopping the loop and without ever holding more than a chunk."""
+"""Lines of a file, a pipe or a terminal, read without blocking the event loop and without holding more than one chunk."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 
 async def chunks_of_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
-    """Whole lines without their ends, in chunks; the last line counts even where no newline ends it."""
+    """Yield whole lines without their line endings, in chunks. A last line without a newline counts too."""
     rest = b""
     regular = stat.S_ISREG(
         os.fstat(descriptor).st_mode
@@ -45,7 +45,7 @@ async def _readable(descriptor: int) -> None:
 
     try:
         loop.add_reader(descriptor, wake)
-    except PermissionError:  # /dev/null and its like: always readable, and unknown to epoll
+    except PermissionError:  # epoll refuses /dev/null and similar files, which are always readable
         return
     try:
         await ready

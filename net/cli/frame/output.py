@@ -1,4 +1,4 @@
-"""What a command prints: data on stdout (text for people, JSON for programs), everything else on stderr."""
+"""The output of a command: data goes to stdout (text for people, JSON for programs), everything else to stderr."""
 
 import json
 import sys
@@ -7,13 +7,13 @@ from typing import Final, TextIO
 
 from ...base.printable import printable
 
-Row = Mapping[str, object]  # of what JSON knows
+Row = Mapping[str, object]  # values are JSON types
 
 GAP: Final = "  "
 
 
 class Output:
-    """Prints rows and objects in the format that was asked for."""
+    """Prints rows and objects in the requested format."""
 
     def __init__(self, output_format: str, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
         self.is_json = output_format == "json"
@@ -21,7 +21,7 @@ class Output:
         self.stderr = stderr if stderr is not None else sys.stderr
 
     def rows(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
-        """A table. In text `columns` are shown, in that order; JSON has every field of every row."""
+        """Print a table. Text shows `columns` in that order; JSON has every field of every row."""
         if self.is_json:
             self._json(list(rows))
             return
@@ -35,7 +35,7 @@ class Output:
             self.text(GAP.join(padded).rstrip())
 
     def record(self, row: Row) -> None:
-        """One object: a line for each field."""
+        """Print one object, one line per field."""
         if self.is_json:
             self._json(row)
             return
@@ -44,18 +44,18 @@ class Output:
             self.text(f"{name.replace('_', ' ').ljust(width)}{GAP}{_shown(value)}")
 
     def line(self, text: str, row: Row) -> None:
-        """A sentence for people, an object for programs."""
+        """Print a sentence (text) or an object (JSON)."""
         if self.is_json:
             self._json(row)
         else:
             self.text(text)
 
     def text(self, line: str = "") -> None:
-        """One line for people."""
+        """Print one line in the text format only."""
         print(printable(line), file=self.stdout)
 
     def note(self, text: str) -> None:
-        """For the person at the terminal only."""
+        """Print a note on stderr."""
         print(printable(text), file=self.stderr, flush=True)
 
     def _json(self, value: object) -> None:
@@ -69,4 +69,4 @@ def _shown(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ",".join(map(_shown, value)) or "-"
-    return printable(str(value))  # before columns are measured
+    return printable(str(value))  # before the column widths are computed

@@ -1,4 +1,4 @@
-"""`Patience`: how long a stream waits without getting on. It says meanwhile what it waits for, and why; then it gives up."""
+"""`Patience`: how long a stream waits without progress. Meanwhile it reports what it waits for, and why; then it fails."""
 
 import asyncio
 import time
@@ -7,13 +7,13 @@ from typing import Final, TypeVar
 
 from .exit_codes import CommandError, ExitCode
 
-FIRST_WORD_S: Final = 3.0  # Longer than any election: until then there is nothing to worry about.
+FIRST_WORD_S: Final = 3.0  # Longer than any election: a shorter wait is normal.
 NEXT_WORD_S: Final = 10.0
 T = TypeVar("T")
 
 
 class Patience:
-    """A stream may last for ever; `timeout_s` bounds the time in which nothing of it moves."""
+    """A stream has no total time limit; `timeout_s` bounds the time without progress."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class Patience:
         trouble: Callable[[], str],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`trouble`: what keeps the client from getting on, "" if it knows of nothing."""
+        """`trouble` returns why the client makes no progress, "" if there is no known reason."""
         self._timeout_s = timeout_s
         self._note = note
         self._trouble = trouble
@@ -31,23 +31,23 @@ class Patience:
         self.moved()
 
     def moved(self) -> None:
-        """Something got on: begin to count again."""
+        """The stream made progress: restart the timeout."""
         self._since_s = self._now_s()
         self._word_s = self._since_s + FIRST_WORD_S
 
     @property
     def left_s(self) -> float:
-        """Until there is something to do for `look`."""
+        """Seconds until `look` must be called next."""
         return max(0.0, min(self._since_s + self._timeout_s, self._word_s) - self._now_s())
 
     def look(self, what: str) -> None:
-        """Say a word if it is time for one. Raises CommandError when the time is over."""
+        """Print a status line if one is due. Raises CommandError when the timeout has passed."""
         now_s = self._now_s()
         reason = self._trouble()
         because = f": {reason}" if reason else ""
         if now_s - self._since_s >= self._timeout_s:
             raise CommandError(
-                f"waited {self._timeout_s:g} s for {what}{because}; give it longer with --timeout SECONDS",
+                f"waited {self._timeout_s:g} s for {what}{because}; raise the limit with --timeout SECONDS",
                 ExitCode.UNREACHABLE,
             )
         if now_s >= self._word_s:
@@ -55,7 +55,7 @@ class Patience:
             self._note(f"waiting for {what}{because}")
 
     async def wait(self, awaitable: Awaitable[T], what: str) -> T:
-        """Wait for one step of the stream; it counts as progress when it is done."""
+        """Wait for one step of the stream; its completion counts as progress."""
         self.moved()
         step = asyncio.ensure_future(awaitable)
         try:

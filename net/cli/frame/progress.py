@@ -1,4 +1,4 @@
-"""A progress bar on a terminal, and silence elsewhere: long work must not fill a log file with carriage returns."""
+"""A progress bar, shown only on a terminal: it must not fill a log file with carriage returns."""
 
 import time
 from typing import Final, TextIO
@@ -8,7 +8,7 @@ REDRAW_INTERVAL_S: Final = 0.1
 
 
 class Progress:
-    """Counts what is done, and shows it with rate and, where the total is known, the time that is left."""
+    """Counts what is done, and shows it with the rate and, if the total is known, the remaining time."""
 
     def __init__(self, stream: TextIO, unit: str, total: int | None = None) -> None:
         self._stream = stream
@@ -21,7 +21,7 @@ class Progress:
         self._visible = stream.isatty()
 
     def advance(self, amount: int, count: int) -> None:
-        """`amount` towards the total (bytes, say), `count` of what is counted (records)."""
+        """`amount` counts towards the total (for example bytes), `count` towards the rate (records)."""
         self._done += amount
         self._count += count
         now_s = time.monotonic()
@@ -37,7 +37,7 @@ class Progress:
             self._stream.flush()
 
     def text(self, now_s: float) -> str:
-        """The line that is drawn."""
+        """The text of the bar."""
         elapsed_s = max(now_s - self._started_s, 1e-9)
         words = f"{self._count:,} {self._unit}  {self._count / elapsed_s:,.0f}/s"
         if not self._total:

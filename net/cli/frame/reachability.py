@@ -1,4 +1,4 @@
-"""Whether brokers are reached where they say: clients go to advertised addresses, whatever address they began with."""
+"""Are brokers reachable at their advertised addresses? Clients connect there, whatever bootstrap address they use."""
 
 import asyncio
 from typing import Final
@@ -9,11 +9,11 @@ from barnabas.net.protocol.responses import ClusterBroker, DescribeClusterRespon
 from ...wire.greeting import Greeting, mismatch
 from .connector import Connector
 
-AT_ONCE: Final = 32  # connections that are being opened; clusters have up to 1,000 brokers
+AT_ONCE: Final = 32  # connection attempts in parallel; clusters have up to 1,000 brokers
 
 
 async def address_causes(connector: Connector, cluster: DescribeClusterResponse) -> list[str]:
-    """What is wrong with the addresses of brokers that take part, as seen from here."""
+    """Problems with the addresses of unfenced brokers, as seen from this host."""
     asked = [broker for broker in cluster.brokers if not broker.fenced]
     gate = asyncio.Semaphore(AT_ONCE)
     found = await asyncio.gather(*(_cause(connector, cluster, broker, gate) for broker in asked))
@@ -23,7 +23,7 @@ async def address_causes(connector: Connector, cluster: DescribeClusterResponse)
 async def _cause(
     connector: Connector, cluster: DescribeClusterResponse, broker: ClusterBroker, gate: asyncio.Semaphore
 ) -> str:
-    """In words; empty: all is well."""
+    """The problem in words; empty if there is none."""
     found: Greeting | BarnabasError
     try:
         async with gate:

@@ -1,4 +1,4 @@
-"""`barnabas broker ...`: one broker in the foreground, and what can be done to those that run."""
+"""`barnabas broker ...`: run one broker in the foreground, and operate on running brokers."""
 
 import importlib
 import os
@@ -13,7 +13,7 @@ from ..frame.command import Context, Verb, key_value, number_from
 from ..frame.exit_codes import CommandError, ExitCode
 from .storage import show_folders
 
-if TYPE_CHECKING:  # `broker start` must not pay for the client's modules
+if TYPE_CHECKING:  # `broker start` must not import the client's modules
     from barnabas.net.client.admin.admin import Admin
 
 
@@ -24,7 +24,7 @@ def _start_arguments(parser: ArgumentParser) -> None:
 
 
 def _start(arguments: Namespace) -> int:
-    """Run a broker until it is told to stop. This process imports nothing that a broker does not need."""
+    """Run a broker until it receives a stop signal. This process imports nothing that a broker does not need."""
     from barnabas.log.settings.table import BROKER_KEYS
     from barnabas.log.settings.without_effect import BROKER_KEYS_WITHOUT_EFFECT
     from barnabas.net import local_cluster
@@ -39,7 +39,7 @@ def _start(arguments: Namespace) -> int:
             if key in config.sources:
                 print(f"{key}={config.text(key)}")
         return ExitCode.OK
-    # By name: the broker is the composition root above all others, and help must not need it.
+    # By name: the broker is the composition root above all others, and help must not import it.
     with local_cluster.own_pid_file(arguments.config, config.node_id) as mark_decommissioned:
         return int(importlib.import_module("barnabas.net.broker.broker_process").run(config, mark_decommissioned))
 
@@ -50,7 +50,7 @@ def _node_argument(parser: ArgumentParser) -> None:
 
 @asynccontextmanager
 async def _telling_which_exist(admin: "Admin", node: int) -> AsyncIterator[None]:
-    """A broker that cannot be reached may be down; one that the cluster does not know will never answer."""
+    """An unreachable broker may be down; a broker that the cluster does not know will never answer."""
     from barnabas.log.vocabulary.errors import BrokerNotAvailableError
 
     try:
@@ -58,12 +58,12 @@ async def _telling_which_exist(admin: "Admin", node: int) -> AsyncIterator[None]
     except BrokerNotAvailableError:
         known = sorted(broker.node_id for broker in (await admin.describe_cluster()).brokers)
         if node not in known:
-            raise CommandError(f"there is no broker {node}; there are {', '.join(map(str, known))}") from None
+            raise CommandError(f"there is no broker {node}; the brokers are {', '.join(map(str, known))}") from None
         raise
 
 
 async def _drain(context: Context) -> int:
-    """A controlled shutdown: leaderships move away first."""
+    """A controlled shutdown: the broker hands over its leaderships first."""
     node = context.arguments.node
     async with context.connector.admin(context.bootstrap) as admin, _telling_which_exist(admin, node):
         await admin.shut_down_broker(node)
@@ -77,7 +77,7 @@ def _bring_back_arguments(parser: ArgumentParser) -> None:
 
 
 async def _storage(context: Context) -> int:
-    """Exit code 3 when a folder is not well."""
+    """Exit code 3 if a folder is offline or has a problem."""
     node = context.arguments.node
     async with context.connector.admin(context.bootstrap) as admin, _telling_which_exist(admin, node):
         found = await admin.describe_storage(node)
@@ -87,7 +87,7 @@ async def _storage(context: Context) -> int:
 
 
 async def _bring_back(context: Context) -> int:
-    """The disk has been mended or replaced: what was flushed is recovered, the rest is fetched from the leaders."""
+    """After a disk repair or replacement: the broker recovers flushed data and fetches the rest from the leaders."""
     node, folder = context.arguments.node, context.arguments.folder
     async with context.connector.admin(context.bootstrap) as admin, _telling_which_exist(admin, node):
         found = await admin.bring_back_folder(node, folder)
@@ -101,16 +101,14 @@ def _throttle(text: str) -> int:
     return bytes_per_second(text)
 
 
-_THROTTLE_HELP = (
-    "bytes per second for each broker, 10MB or 500K; of replicas that are added, until all moves have ended"
-)
+_THROTTLE_HELP = "copy limit of each broker in bytes per second, such as 10MB or 500K, until all moves have ended"
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dir", type=Path, metavar="D", help="the folder of a cluster that `barnabas up` runs")
-    parser.add_argument("--node", type=number_from(0), metavar="NODE", help="a broker that has been started already")
+    parser.add_argument("--node", type=number_from(0), metavar="NODE", help="a broker that is already running")
     parser.add_argument("--override", type=key_value, action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--rebalance", action="store_true", help="move a fair share of replicas to it")
+    parser.add_argument("--rebalance", action="store_true", help="move a fair share of replicas to the new broker")
     parser.add_argument("--throttle", type=_throttle, default=0, metavar="RATE", help=_THROTTLE_HELP)
 
 
@@ -122,8 +120,14 @@ async def _add(context: Context) -> int:
 
 def _decommission_arguments(parser: ArgumentParser) -> None:
     _node_argument(parser)
-    parser.add_argument("--cancel", action="store_true", help="give it back; what has moved already stays moved")
-    parser.add_argument("--no-wait", action="store_true", help="only begin; run it again to finish")
+    parser.add_argument(
+        "--cancel",
+        action="store_true",
+        help="cancel the decommission; replicas that have already moved stay where they are",
+    )
+    parser.add_argument(
+        "--no-wait", action="store_true", help="start the decommission only; run the command again to finish it"
+    )
     parser.add_argument("--throttle", type=_throttle, default=0, metavar="RATE", help=_THROTTLE_HELP)
 
 
@@ -136,19 +140,19 @@ async def _decommission(context: Context) -> int:
 VERBS = (
     Verb(name="start", summary="run a broker in the foreground", arguments=_start_arguments, serve=_start),
     Verb(
-        name="add", summary="add a broker to this cluster, or say how", arguments=_add_arguments, run=_add, timed=False
+        name="add", summary="add a broker to this cluster, or show how", arguments=_add_arguments, run=_add, timed=False
     ),
-    Verb(name="drain", summary="hand over leaderships and stop", arguments=_node_argument, run=_drain),
-    Verb(name="storage", summary="data folders of a broker, and what is wrong", arguments=_node_argument, run=_storage),
+    Verb(name="drain", summary="hand over leaderships and stop the broker", arguments=_node_argument, run=_drain),
+    Verb(name="storage", summary="data folders of a broker and their problems", arguments=_node_argument, run=_storage),
     Verb(
         name="bring-back",
-        summary="use a data folder again whose disk has been mended",
+        summary="use a data folder again after a disk repair",
         arguments=_bring_back_arguments,
         run=_bring_back,
     ),
     Verb(
         name="decommission",
-        summary="empty a broker, stop it and forget it",
+        summary="empty a broker, stop it and remove it from the cluster",
         arguments=_decommission_arguments,
         run=_decommission,
         timed=False,

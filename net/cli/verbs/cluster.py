@@ -20,21 +20,23 @@ from ..frame.reachability import address_causes
 from .recover import recover, recover_arguments
 from .storage import folder_cause
 
-if TYPE_CHECKING:  # help must not pay for the client's modules
+if TYPE_CHECKING:  # help must not import the client's modules
     from barnabas.net.client.admin.admin import Admin
 
-BROKER_RESOURCE: Final = 4  # Kafka's number of the brokers' configurations
-ALL_BROKERS: Final = ""  # the resource of what holds for all of them
+BROKER_RESOURCE: Final = 4  # Kafka's resource type of broker configurations
+ALL_BROKERS: Final = ""  # the resource name of the defaults for all brokers
 WATCH_INTERVAL_S: Final = 0.5
-NAMES_SHOWN: Final = 10  # enough to see what is wrong; the count says how much there is
+NAMES_SHOWN: Final = 10  # enough to see the problem; the count shows its size
 
 
 def _health_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("-w", "--wait", action="store_true", help="wait until it is healthy, at most --timeout")
+    parser.add_argument(
+        "-w", "--wait", action="store_true", help="wait until the cluster is healthy, at most --timeout"
+    )
 
 
 async def _health(context: Context) -> int:
-    """Exit code 3 when anything is wrong, and every cause in words."""
+    """Print every problem; exit code 3 if there is one."""
     timeout_s: float = context.arguments.timeout
     causes: list[str] = []
     try:
@@ -44,13 +46,13 @@ async def _health(context: Context) -> int:
         if not causes:
             raise
     raise CommandError(
-        f"waited {timeout_s:g} s for a healthy cluster: {'; '.join(causes)}; give it longer with --timeout SECONDS",
+        f"waited {timeout_s:g} s for a healthy cluster: {'; '.join(causes)}; raise the limit with --timeout SECONDS",
         ExitCode.UNREACHABLE,
     )
 
 
 async def _healthy(context: Context, causes: list[str]) -> int:
-    """`causes`: of the last look, also for a caller whose time is over."""
+    """`causes` holds the result of the last check, also for a caller whose timeout has passed."""
     async with context.connector.admin(context.bootstrap) as admin:
         causes[:] = await _causes(context, admin)
         while causes and context.arguments.wait:
@@ -58,7 +60,7 @@ async def _healthy(context: Context, causes: list[str]) -> int:
             causes[:] = await _causes(context, admin)
         unclean = _unclean(await admin.describe_topics())
         ignored = _ignored_settings(await admin.describe_cluster())
-    # What was lost stays lost, so it is told for good; but nothing is wrong now, which is what the exit code says.
+    # Lost records stay lost, so they are always reported. The exit code covers only problems that exist now.
     told = {"unclean_elections": unclean} if unclean else {}
     told |= {"ignored_settings": ignored} if ignored else {}
     context.out.record({"healthy": not causes, "causes": causes, **told})
@@ -76,16 +78,16 @@ async def _causes(context: Context, admin: "Admin") -> list[str]:
 
 
 def _quorum_causes(quorum: DescribeQuorumResponse) -> list[str]:
-    """Not the controller of the metadata: that one is still named when nobody is left to name another."""
+    """Do not use the controller in the metadata: it stays there when no quorum is left to elect another one."""
     if quorum.leader_id >= 0 and quorum.unconfirmed_ms < 0:
         return list(quorum.refused_brokers)
-    cure = "most of its voters must be up; until then nothing below is certain"
+    cure = "most of its voters must be up; until then the state below is not confirmed"
     return [f"the quorum has no leader ({doubt_in_words(quorum)}): {cure}"]
 
 
 def _broker_causes(cluster: DescribeClusterResponse) -> list[str]:
     causes = [
-        f"a committed metadata record is quarantined, change or delete what it is about: {item}"
+        f"a committed metadata record is quarantined: {item}; change or delete the object it describes"
         for item in cluster.quarantined
     ]
     for broker in cluster.brokers:
@@ -120,7 +122,7 @@ def _unclean(topics: Sequence[TopicMetadata]) -> list[str]:
 
 
 def _ignored_settings(cluster: DescribeClusterResponse) -> list[str]:
-    """What brokers have in their files and the cluster has another value for, which is the one that counts."""
+    """Settings whose value in a broker's file differs from the cluster's value, which is the effective one."""
     return [
         f"broker {broker.node_id}: {item.key}={item.of_file} in its configuration, {item.of_cluster} in the cluster"
         for broker in cluster.brokers
@@ -167,7 +169,7 @@ def _alter_arguments(parser: ArgumentParser) -> None:
 
 
 async def _alter(context: Context) -> int:
-    """Configurations of all brokers: the settings that have one value for the cluster, and throttles."""
+    """Change the configuration of all brokers: settings with one value for the cluster, and throttles."""
     changes: dict[str, str | None] = dict(context.arguments.config)
     if not changes:
         raise CommandError("nothing to alter; give -c KEY=VALUE", ExitCode.USAGE)
@@ -178,7 +180,7 @@ async def _alter(context: Context) -> int:
 
 
 def _state(broker: ClusterBroker, quorum: DescribeQuorumResponse) -> str:
-    """What the metadata says, unless it is not confirmed and the broker is known to be silent."""
+    """The broker's state from the metadata, unless that is not confirmed and the broker does not answer."""
     if broker.node_id in quorum.unreachable_voters:
         return "unreachable"
     if broker.fenced:
@@ -189,7 +191,7 @@ def _state(broker: ClusterBroker, quorum: DescribeQuorumResponse) -> str:
 
 
 async def _quorum(context: Context) -> int:
-    """Leader and voters; how far each of them is, and a change under way, where there is a leader to say so."""
+    """Show leader and voters. If there is a leader, also show each voter's log end and a change in progress."""
     async with context.connector.admin(context.bootstrap) as admin:
         quorum = await admin.describe_quorum()
     summary = {
@@ -233,7 +235,7 @@ def _voters_arguments(parser: ArgumentParser) -> None:
 
 
 async def _voters(context: Context) -> int:
-    """One voter at a time, online. To replace a lost machine: remove the dead voter, then add the new broker."""
+    """Change one voter at a time, online. To replace a lost machine: remove the dead voter, then add the new broker."""
     change, node = context.arguments.change, context.arguments.node
     if change in ("add", "remove") and node is None:
         raise CommandError(f"`cluster voters {change}` needs the node id of a broker", ExitCode.USAGE)
@@ -246,7 +248,7 @@ async def _voters(context: Context) -> int:
             state = await admin.remove_voter(node)
         else:
             quorum = await admin.describe_quorum()
-            if quorum.leader_id < 0:  # It alone knows them all, and how far they are.
+            if quorum.leader_id < 0:  # Only the leader knows all voters and their log ends.
                 raise CommandError("the quorum has no leader: most of its voters must be up", ExitCode.UNHEALTHY)
             context.out.rows([peer for peer in _peers(quorum) if node in (None, peer["node"])], PEER_COLUMNS)
             return ExitCode.OK
@@ -258,17 +260,17 @@ async def _voters(context: Context) -> int:
 VERBS = (
     Verb(
         name="health",
-        summary="is all well? exit code 3 if not",
+        summary="list problems; exit code 3 if there is one",
         arguments=_health_arguments,
         run=_health,
-        timed=False,  # it bounds itself, to say what it waited for
+        timed=False,  # it applies --timeout itself, to report what it waited for
     ),
-    Verb(name="describe", summary="the brokers", arguments=no_arguments, run=_describe),
+    Verb(name="describe", summary="list the brokers", arguments=no_arguments, run=_describe),
     Verb(name="alter", summary="change settings of the cluster", arguments=_alter_arguments, run=_alter),
     Verb(name="quorum", summary="leader and voters of the quorum", arguments=no_arguments, run=_quorum),
     Verb(
         name="recover",
-        summary="one folder becomes the quorum, with a loss",
+        summary="make one voter's folder the whole quorum; loses metadata",
         arguments=recover_arguments,
         serve=recover,
     ),

@@ -1,4 +1,4 @@
-"""`barnabas topic consume`: records as lines. With a group, stdout is flushed before each commit: nothing is lost between."""
+"""`barnabas topic consume`: print records as lines. With a group, stdout is flushed before each commit, so no record is lost."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ from ..frame.command import Context, number_from
 from ..frame.exit_codes import CommandError, ExitCode, message_of
 from ..frame.patience import Patience
 
-if TYPE_CHECKING:  # help must not pay for the client's modules
+if TYPE_CHECKING:  # help must not import the client's modules
     from barnabas.net.client.connection.records import ConsumerRecord
 
     from ..frame.connector import PrintedConsumer
@@ -31,16 +31,29 @@ COMMIT_INTERVAL_S: Final = 1.0
 def arguments(parser: ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument("name", metavar="NAME", help="the topic")
-    parser.add_argument("-o", "--offset", default="start", metavar="WHERE", help="start, end, N or @timestamp in ms")
-    parser.add_argument("-p", "--partition", type=int, action="append", metavar="N", help="only these; without -g")
-    parser.add_argument("-n", "--num", type=number_from(0), metavar="N", help="stop after so many records")
-    parser.add_argument("-g", "--group", metavar="GROUP", help="join the group, go on from its offsets and commit")
+    parser.add_argument(
+        "-o",
+        "--offset",
+        default="start",
+        metavar="WHERE",
+        help="where to start: start, end, an offset N, or @timestamp in ms",
+    )
+    parser.add_argument(
+        "-p",
+        "--partition",
+        type=int,
+        action="append",
+        metavar="N",
+        help="read only this partition (repeatable); not with -g",
+    )
+    parser.add_argument("-n", "--num", type=number_from(0), metavar="N", help="stop after N records")
+    parser.add_argument("-g", "--group", metavar="GROUP", help="join the group, continue from its offsets and commit")
     parser.add_argument("--formatter", choices=("offsets",), help="offsets: show records of __consumer_offsets as JSON")
     parser.add_argument("--follow", action="store_true", help="wait for new records instead of stopping at the end")
 
 
 async def run(context: Context) -> int:
-    """Print the records from where the arguments say to where they say."""
+    """Print the records of the range that the arguments select."""
     wanted = context.arguments
     if wanted.group and wanted.partition:
         raise CommandError("-p does not go with -g: the group assigns partitions", ExitCode.USAGE)
@@ -63,7 +76,7 @@ async def run(context: Context) -> int:
 
 
 async def _bounds(context: Context) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
-    """Where to begin and where to end."""
+    """The range to read: start and end of each partition."""
     wanted = context.arguments
     async with context.connector.admin(context.bootstrap) as admin:
         topic = await admin.describe_topic(wanted.name)
@@ -74,22 +87,22 @@ async def _bounds(context: Context) -> tuple[Mapping[TopicPartition, int], Mappi
 
 
 def check_position(text: str) -> None:
-    """Refuse what is no position before anything is connected."""
+    """Refuse an invalid position before connecting."""
     if text not in ("start", "end") and not text.removeprefix("@").isdigit():
         raise CommandError(f"-o {text}: give start, end, an offset or @timestamp in ms", ExitCode.USAGE)
 
 
 def chosen_partitions(topic: TopicMetadata, chosen: Sequence[int] | None) -> list[TopicPartition]:
-    """Those that were asked for (None: all). What does not exist is refused before anything is done."""
+    """The requested partitions (None: all). Refuses a partition that does not exist before reading anything."""
     count = len(topic.partitions)
     for partition in chosen or ():
         if not 0 <= partition < count:
-            raise CommandError(f"{topic.name} has no partition {partition}; it has 0 to {count - 1}")
+            raise CommandError(f"{topic.name} has no partition {partition}; its partitions are 0 to {count - 1}")
     return [TopicPartition(topic.name, partition) for partition in chosen or range(count)]
 
 
 class _Reader:
-    """One run of the command: counts, knows where it may stop, flushes and commits."""
+    """One run of the command: counts records, decides when to stop, flushes and commits."""
 
     def __init__(self, context: Context, consumer: "PrintedConsumer", ends: Mapping[TopicPartition, int]) -> None:
         self._consumer = consumer
@@ -103,10 +116,12 @@ class _Reader:
         self._ends = ends
         self._has_owned = False
         self._stdout = sys.stdout.buffer
-        self._printed: dict[TopicPartition, int] = {}  # next offset behind what was printed and not yet committed
+        self._printed: dict[
+            TopicPartition, int
+        ] = {}  # next offset after the printed records that are not yet committed
         self._committed_s = time.monotonic()
         self._patience = Patience(context.arguments.timeout, note=context.out.note, trouble=consumer.trouble)
-        # Of single steps: that they end is no progress of the stream.
+        # For single steps: their completion is no progress of the stream.
         self._step = Patience(context.arguments.timeout, note=context.out.note, trouble=consumer.trouble)
 
     async def read(self) -> None:
@@ -115,7 +130,7 @@ class _Reader:
                 records = list(await self._consumer.poll(POLL_MS))
                 self._look(has_moved=bool(records))
                 for place in self._consumer.take_assigned():
-                    self._printed.pop(place, None)  # Others may have committed more of it since.
+                    self._printed.pop(place, None)  # Another member may have committed a later offset since.
                 for record in records:
                     if not self._print(record):
                         return
@@ -126,7 +141,7 @@ class _Reader:
             await self._commit()
 
     def _look(self, *, has_moved: bool) -> None:
-        """Who follows waits for records without end, as long as nothing is wrong."""
+        """With --follow, wait for records without a limit while there is no problem."""
         if has_moved or (self._follow and not self._consumer.trouble()):
             self._patience.moved()
         else:
@@ -135,10 +150,10 @@ class _Reader:
             )
 
     def _print(self, record: "ConsumerRecord") -> bool:
-        """False: enough was printed."""
+        """False: `-n` records were printed."""
         place = TopicPartition(record.topic, record.partition)
         if not self._follow and record.offset >= self._ends.get(place, record.offset + 1):
-            return True  # it came after we started, when the end was fixed
+            return True  # the partition was added after the start, when the ends were fixed
         if self._left == 0:
             return False
         self._stdout.write(self._show(record))
@@ -157,7 +172,7 @@ class _Reader:
         return bool(owned) and all(position >= self._ends.get(place, 0) for place, position in owned.items())
 
     async def _commit_or_later(self) -> None:
-        """A coordinator that moves may be away for longer than a commit is tried: the next one says the same and more."""
+        """A moving coordinator may be unavailable for longer than one commit retries: the next commit covers this one."""
         printed = dict(self._printed)
         try:
             await self._commit()
@@ -199,7 +214,7 @@ def _as_offsets(record: "ConsumerRecord") -> bytes:
 
 
 def _text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
-    """JSON has no bytes: what is not UTF-8 goes as base64 under another name, so that nobody takes one for the other."""
+    """JSON has no bytes: a value that is not UTF-8 is printed as base64 under another name, so that the two are not confused."""
     try:
         return {name: None if data is None else bytes(data).decode()}
     except UnicodeDecodeError:

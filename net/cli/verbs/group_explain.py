@@ -1,4 +1,4 @@
-"""`barnabas group explain`: what the group waits for now, and the story of its last rebalances."""
+"""`barnabas group explain`: what the group waits for now, and its last rebalances."""
 
 from argparse import ArgumentParser
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from ...groups.group_explanation import explanation, time_text
 from ..frame.command import Context
 from ..frame.exit_codes import CommandError, ExitCode
 
-NEWEST_TOLD: Final = 10  # rebalances in the text; --all and JSON have every one that is kept
-MOVES_TOLD: Final = 20  # of one rebalance, likewise
-SLOW_MS: Final = 10_000  # a member that has not done for so long what it was told is worth a line
+NEWEST_TOLD: Final = 10  # rebalances in the text; --all and JSON show all that are kept
+MOVES_TOLD: Final = 20  # moves of one rebalance in the text; likewise
+SLOW_MS: Final = 10_000  # a member that lags its assignment by more than this is reported
 SILENT_MS: Final = 10_000
 SHORT_ID: Final = 8  # characters of a member id: enough to tell members of one client id apart
 
@@ -22,19 +22,19 @@ SHORT_ID: Final = 8  # characters of a member id: enough to tell members of one 
 def explain_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="GROUP", nargs="?", help="the group")
     parser.add_argument(
-        "--all", action="store_true", help=f"every rebalance that is kept, not the newest {NEWEST_TOLD}"
+        "--all", action="store_true", help=f"show all kept rebalances, not only the newest {NEWEST_TOLD}"
     )
-    parser.add_argument("--causes", action="store_true", help="print what each cause code means, and what to do")
+    parser.add_argument("--causes", action="store_true", help="print the meaning of each cause code, and what to do")
 
 
 async def explain(context: Context) -> int:
-    """Why the group rebalanced, what moved, and whether a partition is read by nobody now."""
+    """Why the group rebalanced, what moved, and whether a partition has no reader now."""
     if context.arguments.causes:
         rows = [{"cause": code.value, "meaning": text.meaning, "advice": text.advice} for code, text in CAUSES.items()]
         context.out.rows(rows, ("cause", "meaning", "advice"))
         return ExitCode.OK
     if context.arguments.name is None:
-        raise CommandError("name a group, or ask for --causes", ExitCode.USAGE)
+        raise CommandError("give the name of a group, or --causes", ExitCode.USAGE)
     async with context.connector.admin(context.bootstrap) as admin:
         group = await admin.explain_group(context.arguments.name)
     if context.out.is_json:
@@ -61,12 +61,12 @@ def story(group: DescribeGroupResponse, *, every: bool) -> Iterator[str]:
 
 def _now(group: DescribeGroupResponse, names: dict[str, str]) -> Iterator[str]:
     if not group.members:
-        yield "now: no members, so nobody reads anything"
+        yield "now: no members, so no partition is read"
         return
     if not group.unowned:
         yield f"now: {len(group.members)} members, every partition is read"
     else:
-        yield f"now: {len(group.members)} members, {len(group.unowned)} partitions are read by nobody:"
+        yield f"now: {len(group.members)} members, {len(group.unowned)} partitions have no reader:"
     for item in group.unowned:
         waited = f" ({names[item.member_id]})" if item.member_id in names else ""
         since = f" for {_seconds(item.since_ms)}" if item.since_ms >= 0 else ""
@@ -84,7 +84,7 @@ def _member(member: GroupMember, name: str) -> Iterator[str]:
         yield f"  {name} has been silent for {_seconds(member.silent_ms)}; its session ends in {left}"
     if member.slow_ms > SLOW_MS:
         waits = _seconds(member.slow_ms)
-        yield f"  {name} is slow: for {waits} it has not read what it was told to (it polls too seldom)"
+        yield f"  {name} is slow: for {waits} it has not taken over its assignment (it polls too rarely)"
 
 
 def _event(event: RebalanceEvent, names: dict[str, str], *, every: bool) -> Iterator[str]:
@@ -112,14 +112,14 @@ def _outcome(event: RebalanceEvent) -> str:
 
 
 def _move(move: OwnerChange, names: dict[str, str]) -> str:
-    source = names.get(move.from_member, move.from_member) or "nobody"
-    target = names.get(move.to_member, move.to_member) or "nobody"
+    source = names.get(move.from_member, move.from_member) or "no member"
+    target = names.get(move.to_member, move.to_member) or "no member"
     pause = "" if move.pause_ms is None else f"  paused {_seconds(move.pause_ms)}"
     return f"{move.topic}-{move.partition}  {source} -> {target}{pause}"
 
 
 def _names(group: DescribeGroupResponse) -> dict[str, str]:
-    """Member id -> what people call it; also of those that are gone, as far as a cause speaks of them."""
+    """Member id -> display name; includes former members that a cause names."""
     found: dict[str, str] = {}
     told: list[GroupMember | RebalanceReason] = [reason for event in group.rebalances for reason in event.reasons]
     for item in [*told, *group.members]:

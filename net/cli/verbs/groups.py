@@ -1,4 +1,4 @@
-"""`barnabas group ...`: consumer groups, their lag, why they rebalanced. Moving their offsets is in `seek`."""
+"""`barnabas group ...`: consumer groups, their lag, and why they rebalanced. `seek` moves their offsets."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -111,7 +111,12 @@ _ONE_GROUP = name_argument("GROUP")
 VERBS = (
     Verb(name="list", summary="list the groups", arguments=no_arguments, run=_list),
     Verb(name="describe", summary="members, offsets and lag", arguments=_ONE_GROUP, run=_describe),
-    Verb(name="explain", summary="why it rebalanced, what nobody reads", arguments=explain_arguments, run=explain),
+    Verb(
+        name="explain",
+        summary="why the group rebalanced, and partitions without a reader",
+        arguments=explain_arguments,
+        run=explain,
+    ),
     SEEK,
     Verb(name="delete", summary="delete a group without members", arguments=_ONE_GROUP, run=_delete),
 )

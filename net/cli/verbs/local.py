@@ -1,6 +1,6 @@
-"""`barnabas up` and `barnabas down`: a local cluster, watched over in the foreground.
+"""`barnabas up` and `barnabas down`: a local cluster, monitored in the foreground.
 
-Brokers are started before anything heavy is imported, so that this process loads its client while they load themselves.
+Brokers are started before heavy imports, so that this process imports its client while the brokers start.
 """
 
 import sys
@@ -25,9 +25,9 @@ Probe = Callable[[Sequence[Broker]], Awaitable[bool]]
 
 def _up_arguments(parser: ArgumentParser) -> None:
     _folder_argument(parser)
-    parser.add_argument("-n", "--brokers", type=int, default=3, metavar="N", help="default: 3")
-    parser.add_argument("--port", type=int, default=9092, help="of the first broker; 0: free ports; default: 9092")
-    parser.add_argument("--voters", type=int, metavar="N", help="default: all up to 3 brokers, then 3")
+    parser.add_argument("-n", "--brokers", type=int, default=3, metavar="N", help="number of brokers; default: 3")
+    parser.add_argument("--port", type=int, default=9092, help="port of the first broker; 0: free ports; default: 9092")
+    parser.add_argument("--voters", type=int, metavar="N", help="number of voters; default: all brokers, at most 3")
     parser.add_argument("--override", type=key_value, action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--detach", action="store_true", help="leave the brokers running; stop them with `down`")
 
@@ -38,7 +38,7 @@ def _folder_argument(parser: ArgumentParser) -> None:
         type=Path,
         default=Path(local_cluster.DEFAULT_FOLDER),
         metavar="D",
-        help=f"where everything lies; default: ./{local_cluster.DEFAULT_FOLDER}",
+        help=f"folder of the cluster's data and logs; default: ./{local_cluster.DEFAULT_FOLDER}",
     )
 
 
@@ -72,7 +72,7 @@ def _up(arguments: Namespace) -> int:
 
 
 class Watch:
-    """Waits until the cluster is ready, then until it is stopped; says what happens to its brokers meanwhile."""
+    """Waits until the cluster is ready, then until it is stopped; reports brokers that die meanwhile."""
 
     def __init__(self, brokers: Sequence[Broker], probe: Probe, *, started_s: float, timeout_s: float) -> None:
         self._brokers = brokers
@@ -82,14 +82,14 @@ class Watch:
         self._dead: set[int] = set()
 
     async def until_ready(self) -> int:
-        """Print the line that begins with "ready". A broker that dies before that is a failure of the start."""
+        """Print the line that begins with "ready". If a broker dies before that, the start fails."""
         import asyncio
 
         try:
             async with asyncio.timeout(self._timeout_s):
                 while not await self._probe(self._brokers):
                     if self._report_deaths():
-                        raise CommandError("the cluster did not start; what is above says why")
+                        raise CommandError("the cluster did not start; see the broker logs above for the reason")
                     await asyncio.sleep(READY_POLL_S)
         except TimeoutError:
             raise CommandError(
@@ -102,7 +102,7 @@ class Watch:
         return ExitCode.OK
 
     async def until_stopped(self) -> int:
-        """The foreground form: returns when a signal comes or when no broker is left."""
+        """Run in the foreground: return on a signal, or when no broker is left."""
         import asyncio
         import signal
 
@@ -129,9 +129,9 @@ class Watch:
 
         while not stopping.done():
             self._report_deaths()
-            # Those that were started again by hand are nobody's child here, but they are the cluster.
+            # Brokers that an operator restarted are not children of this process, but they belong to the cluster.
             if len(self._dead) == len(self._brokers) and not local_cluster.any_runs(self._brokers[0].folder.parent):
-                raise CommandError("no broker is left")
+                raise CommandError("no broker of the cluster runs any more")
             change = asyncio.create_task(changed.wait())
             await asyncio.wait({stopping, change}, return_when=asyncio.FIRST_COMPLETED)
             change.cancel()
@@ -140,14 +140,16 @@ class Watch:
         return ExitCode.OK
 
     def _report_deaths(self) -> bool:
-        """Say once for each broker that it died, with the end of its log."""
+        """Report each broker that died once, with the end of its log."""
         for broker in self._brokers:
             code = broker.process.poll()
             if code is None or broker.node_id in self._dead:
                 continue
             self._dead.add(broker.node_id)
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            print(f"barnabas: broker {broker.node_id} {how}; {broker.folder / 'broker.log'} ends so:", file=sys.stderr)
+            print(
+                f"barnabas: broker {broker.node_id} {how}; {broker.folder / 'broker.log'} ends with:", file=sys.stderr
+            )
             print("".join(f"    {line}\n" for line in local_cluster.last_lines(broker)), file=sys.stderr, flush=True)
         return bool(self._dead)
 
@@ -156,7 +158,7 @@ class Watch:
 
 
 async def probe_cluster(brokers: Sequence[Broker]) -> bool:
-    """Can acks=all be acknowledged? All brokers are registered and unfenced, and the quorum has a leader."""
+    """Is the cluster ready for acks=all? All brokers are registered and unfenced, and the quorum has a leader."""
     from barnabas.log.vocabulary.errors import BarnabasError
 
     from ..frame.connector import Connector
@@ -167,13 +169,13 @@ async def probe_cluster(brokers: Sequence[Broker]) -> bool:
         async with Connector().admin(brokers[0].address) as admin:
             cluster = await admin.describe_cluster()
     except (BarnabasError, OSError):
-        return False  # not yet: the caller asks again, and gives up by its own clock
+        return False  # not yet: the caller asks again, and applies its own timeout
     active = {item.node_id for item in cluster.brokers if not item.fenced}
     return cluster.controller_id >= 0 and active >= {broker.node_id for broker in brokers}
 
 
 def _listens(broker: Broker) -> bool:
-    """Cheaper than a refused connection, and without the client's own pauses between attempts."""
+    """Cheaper than a refused client connection, and without the client's pauses between attempts."""
     from barnabas.net.settings.endpoints import read_endpoints
 
     found = read_endpoints(str(broker.folder / "data"))

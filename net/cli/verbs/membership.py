@@ -1,7 +1,7 @@
-"""`barnabas broker add` and `decommission`: a cluster grows and shrinks while it works.
+"""`barnabas broker add` and `decommission`: grow and shrink a running cluster.
 
-The work is the cluster's: what is here begins it, shows how far it is, and does the last steps. So a command that was
-interrupted is simply run again.
+The cluster does the work. These commands start it, show its progress, and do the last steps. An interrupted command can
+simply be run again.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from ..frame.command import Context
 from ..frame.exit_codes import CommandError, ExitCode
 from .partitions import POLL_S, Progress, until_moved
 
-if TYPE_CHECKING:  # help must not pay for the client's modules
+if TYPE_CHECKING:  # help must not import the client's modules
     from barnabas.net.client.admin.admin import Admin
 
 JOIN_POLL_S: Final = 0.05
@@ -36,7 +36,7 @@ async def add(context: Context) -> int:
 
 
 async def _add_local(context: Context) -> int:
-    """One more process beside those of `barnabas up`."""
+    """Start one more broker process of a `barnabas up` cluster."""
     wanted = context.arguments
     broker = local_cluster.add(wanted.dir, dict(wanted.override))
 
@@ -72,11 +72,11 @@ async def _tell_how(context: Context, admin: "Admin") -> int:
     addresses = {broker.node_id: broker.host for broker in cluster.brokers}
     voters = ", ".join(f"{voter} on {addresses.get(voter, 'an unknown host')}" for voter in quorum.voters)
     context.out.line(
-        f"A broker joins by being started. On the new machine: node.id={node}, log.dirs, listeners, and the same\n"
-        f"controller.quorum.voters as the brokers that run ({voters}); then\n"
-        f"barnabas broker start --config server.properties; and to give it its share of the replicas\n"
+        f"A broker joins when it starts. On the new machine: node.id={node}, log.dirs, listeners, and the same\n"
+        f"controller.quorum.voters as the running brokers ({voters}); then\n"
+        f"barnabas broker start --config server.properties; and to move its share of the replicas to it\n"
         f"barnabas broker add --node {node} --rebalance\n"
-        f"Beside `barnabas up --dir D` all of it is: barnabas broker add --dir D --rebalance",
+        f"With `barnabas up --dir D`, one command does all of this: barnabas broker add --dir D --rebalance",
         {"node_id": node, "voters": quorum.voters},
     )
     return ExitCode.OK
@@ -104,7 +104,7 @@ async def _until_empty(context: Context, admin: "Admin", node: int) -> None:
         if broker is None or (broker.replica_count == 0 and broker.slot_count == 0):
             return
         if not broker.decommissioning:
-            raise CommandError(f"somebody has cancelled the decommission of broker {node}")
+            raise CommandError(f"the decommission of broker {node} was cancelled; run this command again to restart it")
         moves = [move for move in (await admin.describe_moves()).moves if node in move.removing]
         left = f"broker {node} holds {broker.replica_count} replicas and {broker.slot_count} group slots; "
         context.out.note(left + progress.sentence(moves, asyncio.get_running_loop().time()))
@@ -112,7 +112,7 @@ async def _until_empty(context: Context, admin: "Admin", node: int) -> None:
 
 
 async def _leave(admin: "Admin", node: int, timeout_s: float) -> None:
-    """A controlled shutdown where it runs still, then nobody waits for it any more."""
+    """Shut down the broker if it still runs, then unregister it from the cluster."""
     broker = await _find(admin, node)
     if broker is None:
         return
@@ -150,7 +150,7 @@ async def _until(condition: Callable[[], Awaitable[bool]], timeout_s: float, oth
 
 
 async def _holds(condition: Callable[[], Awaitable[bool]]) -> bool:
-    """A broker that is starting or stopping refuses and hangs up; that is "not yet"."""
+    """A broker that is starting or stopping refuses or closes the connection; that counts as "not yet"."""
     try:
         return await condition()
     except (BarnabasError, OSError) as error:

@@ -1,4 +1,4 @@
-"""`barnabas partition ...`: which brokers hold a partition, and which of them leads."""
+"""`barnabas partition ...`: the replicas of a partition, and its leader."""
 
 import asyncio
 import time
@@ -15,11 +15,11 @@ from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
 from .consume import chosen_partitions
 
-if TYPE_CHECKING:  # help must not pay for the client's modules
+if TYPE_CHECKING:  # help must not import the client's modules
     from barnabas.net.client.admin.admin import Admin
 
 POLL_S: Final = 0.5
-ETA_SAMPLE_S: Final = 1.0  # between the two looks that a rate is made of
+ETA_SAMPLE_S: Final = 1.0  # time between the two samples of a rate
 _UNITS: Final = {"": 1, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 _COLUMNS: Final = ("partition", "leader", "replicas", "adding", "removing", "records_left", "bytes_left", "eta_s")
 
@@ -31,7 +31,7 @@ def _partition_argument(parser: ArgumentParser) -> None:
 
 @asynccontextmanager
 async def _telling_which_exist(admin: "Admin", topic: str, partition: int) -> AsyncIterator[None]:
-    """Only behind a refusal: the broker that describes a topic may know less of it than the controller."""
+    """Call this only after a refusal: the broker that describes a topic may lag the controller."""
     try:
         yield
     except UnknownTopicOrPartitionError:
@@ -45,7 +45,7 @@ def throttle_argument(parser: ArgumentParser) -> None:
         type=bytes_per_second,
         default=0,
         metavar="RATE",
-        help="bytes per second for each broker, 10MB or 500K; of replicas that are added, until all moves have ended",
+        help="copy limit of each broker in bytes per second, such as 10MB or 500K, until all moves have ended",
     )
 
 
@@ -55,17 +55,21 @@ def bytes_per_second(text: str) -> int:
     unit = plain[-1:] if plain[-1:] in ("K", "M", "G") else ""
     number = plain.removesuffix(unit)
     if not number.isdecimal() or int(number) == 0:
-        raise ArgumentTypeError(f"{text}: give bytes per second, 10MB or 500K")
+        raise ArgumentTypeError(f"{text}: give bytes per second, such as 10MB or 500K")
     return int(number) * _UNITS[unit]
 
 
 def _move_arguments(parser: ArgumentParser) -> None:
     _partition_argument(parser)
     wanted = parser.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("--to", "--replicas", metavar="N,N,...", help="brokers, the preferred leader first")
-    wanted.add_argument("--cancel", action="store_true", help="end a move under way, and go back")
+    wanted.add_argument(
+        "--to", "--replicas", metavar="N,N,...", help="node ids of the new replicas, the preferred leader first"
+    )
+    wanted.add_argument("--cancel", action="store_true", help="cancel a move in progress and keep the old replicas")
     throttle_argument(parser)
-    parser.add_argument("-w", "--wait", action="store_true", help="show how far it is, and return when it has ended")
+    parser.add_argument(
+        "-w", "--wait", action="store_true", help="show the progress, and return when the move has ended"
+    )
 
 
 async def _move(context: Context) -> int:
@@ -73,7 +77,7 @@ async def _move(context: Context) -> int:
     try:
         replicas = [] if wanted.cancel else [int(item) for item in wanted.to.split(",")]
     except ValueError:
-        raise CommandError(f"--to {wanted.to}: give node ids, 1,2,3", ExitCode.USAGE) from None
+        raise CommandError(f"--to {wanted.to}: give node ids, such as 1,2,3", ExitCode.USAGE) from None
     name = f"{wanted.topic}-{wanted.partition}"
     async with context.connector.admin(context.bootstrap) as admin:
         async with _telling_which_exist(admin, wanted.topic, wanted.partition):
@@ -86,13 +90,13 @@ async def _move(context: Context) -> int:
     if wanted.wait and replicas:
         text = f"{name} has moved to {wanted.to}"
     elif replicas:
-        text += "; `barnabas partition moves` shows how far it is"
+        text += "; `barnabas partition moves` shows the progress"
     context.out.line(text, {"topic": wanted.topic, "partition": wanted.partition, "replicas": replicas})
     return ExitCode.OK
 
 
 async def until_moved(context: Context, admin: "Admin", concerns: Callable[[PartitionMove], bool]) -> None:
-    """Return when no such move is under way any more; whoever watches sees how much is left."""
+    """Return when no such move is in progress any more; print what is left meanwhile."""
     progress = Progress()
     while True:
         moves = [move for move in (await admin.describe_moves()).moves if concerns(move)]
@@ -103,10 +107,10 @@ async def until_moved(context: Context, admin: "Admin", concerns: Callable[[Part
 
 
 class Progress:
-    """What is left, and for how long at the speed so far: a throttle lets through a second's worth at a time."""
+    """What is left, and the estimated time at the average rate: a throttle passes one second's worth at a time."""
 
     def __init__(self) -> None:
-        self._began: tuple[float, int] | None = None  # when it was most, and how many bytes that were
+        self._began: tuple[float, int] | None = None  # when most bytes were left, and how many
 
     def sentence(self, moves: Sequence[PartitionMove], now_s: float) -> str:
         left = sum(max(0, item.bytes_left) for move in moves for item in move.catching_up)
@@ -132,7 +136,7 @@ async def _moves(context: Context) -> int:
     if now.throttle_bytes_per_s:
         context.out.note(f"throttled to {now.throttle_bytes_per_s} bytes/s for each broker")
     if not rows:
-        context.out.note("nothing moves")
+        context.out.note("no partition moves")
     context.out.rows(rows, _COLUMNS)
     return ExitCode.OK
 
@@ -164,7 +168,7 @@ def _bytes_left(move: PartitionMove) -> int | None:
 
 
 def _sum(values: Iterable[int]) -> int | None:
-    """None: somebody's is not known."""
+    """None if one of the values is not known."""
     known = list(values)
     return None if any(value < 0 for value in known) else sum(known)
 
@@ -189,7 +193,12 @@ async def _transfer(context: Context) -> int:
 
 
 VERBS = (
-    Verb(name="move", summary="put a partition on other brokers", arguments=_move_arguments, run=_move, timed=False),
-    Verb(name="moves", summary="what moves, and how far it is", arguments=no_arguments, run=_moves),
-    Verb(name="transfer-leadership", summary="make another replica lead", arguments=_transfer_arguments, run=_transfer),
+    Verb(name="move", summary="move a partition to other brokers", arguments=_move_arguments, run=_move, timed=False),
+    Verb(name="moves", summary="moves in progress, and how far they are", arguments=no_arguments, run=_moves),
+    Verb(
+        name="transfer-leadership",
+        summary="make another replica the leader",
+        arguments=_transfer_arguments,
+        run=_transfer,
+    ),
 )

@@ -1,4 +1,4 @@
-"""`barnabas topic produce`: each line of a file or of stdin becomes a record. Memory does not grow with the input."""
+"""`barnabas topic produce`: send each line of a file or stdin as a record. Memory does not grow with the input."""
 
 import os
 import sys
@@ -15,19 +15,21 @@ from ..frame.lines import chunks_of_lines
 from ..frame.patience import Patience
 from ..frame.progress import Progress
 
-if TYPE_CHECKING:  # help must not pay for the client's modules
+if TYPE_CHECKING:  # help must not import the client's modules
     from barnabas.net.client.producer.producer import Producer
 
-# Chunks sent and not yet acknowledged. Enough to keep the pipeline full, few enough to bound the handles that are held.
+# Chunks sent and not yet acknowledged. Enough to keep the pipeline full, few enough to bound the memory for handles.
 MAX_CHUNKS_IN_FLIGHT: Final = 8
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument("name", metavar="NAME", help="the topic")
-    parser.add_argument("file", metavar="FILE", nargs="?", help="default: stdin")
+    parser.add_argument("file", metavar="FILE", nargs="?", help="the input; default: stdin")
     parser.add_argument("-k", "--key-separator", metavar="SEP", help="split key and value at the first SEP of a line")
-    parser.add_argument("--acks", choices=("0", "1", "all"), default="all", help="default: all")
+    parser.add_argument(
+        "--acks", choices=("0", "1", "all"), default="all", help="acknowledgements to wait for; default: all"
+    )
 
 
 async def run(context: Context) -> int:
@@ -50,7 +52,7 @@ async def run(context: Context) -> int:
 
 
 class _Stream:
-    """Some chunks are in flight, never many."""
+    """Sends chunks; the number of chunks in flight is bounded."""
 
     def __init__(self, context: Context, wanted: Namespace, progress: Progress) -> None:
         self._context = context
@@ -85,7 +87,7 @@ class _Stream:
         self._acknowledged += count
 
     def _what(self) -> str:
-        return f"acknowledgements ({self._acknowledged} of {self.sent} records have theirs)"
+        return f"acknowledgements ({self._acknowledged} of {self.sent} records are acknowledged)"
 
     def _trouble(self) -> str:
         if self._producer is None:
@@ -95,7 +97,7 @@ class _Stream:
 
 
 def _open(path: str | None) -> tuple[int, int | None]:
-    """The descriptor to read, and its size where it is known."""
+    """The file descriptor to read, and the size if it is known."""
     if path is None or path == "-":
         return sys.stdin.fileno(), None
     try:
@@ -111,7 +113,7 @@ async def _send(producer: "Producer", topic: str, lines: list[bytes], separator:
     keys: list[bytes | None] = []
     for line in lines:
         key, found, value = line.partition(separator)
-        # A line without the separator is a value without a key, as with every console producer.
+        # A line without the separator is a value without a key, as in Kafka's console producer.
         keys.append(key if found else None)
         values.append(value if found else line)
     return await producer.send_many(topic, values, keys)

@@ -1,4 +1,4 @@
-"""`barnabas cluster recover`: one voter's folder becomes the whole quorum, when most voters are lost. Offline, with a loss."""
+"""`barnabas cluster recover`: make one voter's folder the whole quorum when most voters are lost. Offline; loses metadata."""
 
 import os
 import sys
@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING
 from ..frame.command import key_value
 from ..frame.exit_codes import CommandError, ExitCode
 
-if TYPE_CHECKING:  # the command line must not pay for the quorum's modules
+if TYPE_CHECKING:  # help must not import the quorum's modules
     from barnabas.log.vocabulary.node_address import NodeAddress
 
 
 def recover_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--config", metavar="FILE", help="server.properties of the broker whose folder is kept; it must not run"
+        "--config",
+        metavar="FILE",
+        help="server.properties of the broker whose folder is kept; that broker must be stopped",
     )
     parser.add_argument("--override", type=key_value, action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument(
-        "--accept-loss", action="store_true", help="do it; without this, only say what would be done and lost"
+        "--accept-loss",
+        action="store_true",
+        help="perform the recovery; without this, only show what would be changed and lost",
     )
 
 
@@ -37,31 +41,31 @@ def recover(arguments: Namespace) -> int:
     folder, files = config.metadata_folder(), RealFiles()
     journal_path, snapshot_path = f"{folder}/{JOURNAL_NAME}", f"{folder}/{SNAPSHOT_NAME}"
     if not files.exists(folder):
-        raise CommandError(f"there is no folder {folder}: name the configuration of a broker that was a voter")
+        raise CommandError(f"there is no folder {folder}: give the configuration of a broker that was a voter")
     locks = [files.lock(f"{path}/.lock") for path in config.data_folders() if files.exists(path)]
     try:
         found = inspect(files, journal_path=journal_path, snapshot_path=snapshot_path, given=given)
         own = [voter for voter in (*found.former_voters, *given) if voter.node_id == config.node_id]
         if not own:
             raise CommandError(
-                f"node {config.node_id} was no voter; use the folder of one of {_named(found.former_voters)}"
+                f"node {config.node_id} was not a voter; use the folder of one of {_named(found.former_voters)}"
             )
         lost = [voter for voter in found.former_voters if voter.node_id != config.node_id]
         print(
             f"{folder} holds the metadata up to entry {found.last_index} of term {found.last_term}. Node {config.node_id} "
             f"becomes the only voter, in the same cluster.\n"
-            f"Lost for good: every change of metadata that was committed after entry {found.last_index}: topics, ISRs, "
+            f"Permanently lost: every change of metadata that was committed after entry {found.last_index}: topics, ISRs, "
             f"configurations, groups and their offsets. A partition whose in-sync and "
             f"eligible replicas are all lost has no leader until unclean.leader.election.enable=true lets another one lead. "
-            f"If an ISR has shrunk since then, a replica without the newest records may lead. Brokers that know more are taken "
-            f"again and say so in their logs; replicas of forgotten topics are set aside.\n"
-            f"Before you start it: no other former voter ({_named(lost)}) may start with its old quorum folder again. Empty "
-            f"__cluster_metadata there (keep the data folders). Start this broker first, and the others once it leads its "
+            f"If an ISR has shrunk since then, a replica without the newest records may lead. Brokers with newer metadata are "
+            f"accepted again and report it in their logs; replicas of forgotten topics are set aside.\n"
+            f"Before you start the broker: no other former voter ({_named(lost)}) may start with its old quorum folder again. "
+            f"Empty __cluster_metadata there (keep the data folders). Start this broker first, and the others once it leads its "
             f"partitions, or a replica that was emptied may be elected; then `barnabas cluster voters add NODE` for each.",
             file=sys.stderr,
         )
         if not arguments.accept_loss:
-            raise CommandError("nothing was changed; give --accept-loss to do it", ExitCode.USAGE)
+            raise CommandError("nothing was changed; add --accept-loss to perform the recovery", ExitCode.USAGE)
         accepted = RecoveryRecord(recovery_epoch=int(time.time() * 1000))
         command = encode_batch(RecordBatch(controller_epoch=found.next_term, records=(accepted,)))
         make_sole_voter(files, journal_path=journal_path, found=found, voter=own[0], command=command)

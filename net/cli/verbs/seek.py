@@ -1,4 +1,4 @@
-"""`barnabas group seek`: moves the committed offsets of a group, also while it runs; shows what that means; takes it back."""
+"""`barnabas group seek`: move the committed offsets of a group, also while it runs; preview and undo."""
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -15,10 +15,21 @@ from ..frame.output import Row
 def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="GROUP", help="the group")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--to", metavar="WHERE", help="start, end, @timestamp in ms, an offset N, or +N and -N relative")
-    what.add_argument("--undo", action="store_true", help="take back the last seek, or the last undo")
-    parser.add_argument("-t", "--topic", action="append", default=[], metavar="TOPIC", help="only these; or new ones")
-    parser.add_argument("--preview", action="store_true", help="show what would change, change nothing")
+    what.add_argument(
+        "--to",
+        metavar="WHERE",
+        help="start, end, @timestamp in ms, an offset N, or +N and -N relative to the committed offset",
+    )
+    what.add_argument("--undo", action="store_true", help="undo the last seek, or the last undo")
+    parser.add_argument(
+        "-t",
+        "--topic",
+        action="append",
+        default=[],
+        metavar="TOPIC",
+        help="only this topic (repeatable); may be new to the group",
+    )
+    parser.add_argument("--preview", action="store_true", help="show the changes without making them")
 
 
 async def _seek(context: Context) -> int:
@@ -44,13 +55,13 @@ async def _seek(context: Context) -> int:
 async def _undo(context: Context) -> int:
     wanted = context.arguments
     if wanted.topic:
-        raise CommandError("-t does not go with --undo: a seek is taken back as a whole", ExitCode.USAGE)
+        raise CommandError("-t does not go with --undo: a seek is undone as a whole", ExitCode.USAGE)
     async with context.connector.admin(context.bootstrap) as admin:
         undone, moved = await undo_seek(admin, wanted.name, preview=wanted.preview)
     _show(context, moved)
     at = datetime.fromtimestamp(undone.at_ms / 1000, UTC).isoformat(timespec="seconds")
-    told = "would take back" if wanted.preview else "took back"
-    context.out.note(f"{told} the seek of {at} by {undone.by}; the same command again brings it back")
+    told = "would undo" if wanted.preview else "undid"
+    context.out.note(f"{told} the seek of {at} by {undone.by}; run the command again to redo it")
     return ExitCode.OK
 
 

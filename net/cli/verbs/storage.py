@@ -8,7 +8,7 @@ from ..frame.output import Output
 
 
 def show_folders(out: Output, found: DescribeStorageResponse) -> None:
-    """A table; whatever is wrong is told in a line of its own on stderr, because it is too long for a column."""
+    """Print a table. Each problem is printed as a separate line on stderr, because it is too long for a column."""
     rows = [_row(folder) for folder in found.folders]
     out.rows(rows, ("folder", "state", "partitions", "offline", "size_bytes", "free_bytes", "since"))
     for folder in found.folders:
@@ -24,7 +24,7 @@ def show_folders(out: Output, found: DescribeStorageResponse) -> None:
         if folder.strays:
             out.note(
                 f"{folder.path}: {len(folder.strays)} replicas that the cluster does not assign to broker {found.node_id} are"
-                f" kept: {', '.join(folder.strays[:10])}; `rm -r` them on its machine when nobody needs their records"
+                f" kept: {', '.join(folder.strays[:10])}; `rm -r` them on its machine when their records are no longer needed"
             )
 
 
@@ -46,7 +46,7 @@ def _row(folder: StorageFolder) -> dict[str, object]:
 
 
 def folder_cause(node_id: int, folder: TroubledFolder) -> str:
-    """What is wrong, since when, why, and the cure, in one line."""
+    """The problem, since when, why, and what to do, in one line."""
     cure = (
         ""
         if folder.state in ("full", "hanging")

@@ -1,4 +1,4 @@
-"""`barnabas topic ...`: everything about topics except the records in them (`produce`, `consume`)."""
+"""`barnabas topic ...`: topics, except for their records (`produce`, `consume`)."""
 
 from argparse import ArgumentParser, ArgumentTypeError
 
@@ -12,18 +12,30 @@ from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
 from . import consume, produce
 
-_COMMITTED_END = -1  # as DeleteRecords means it
+_COMMITTED_END = -1  # DeleteRecords: up to the high watermark
 
 
 def _create_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the topic; several may be given", nargs="+")
+    parser.add_argument("name", metavar="NAME", help="the topics", nargs="+")
     parser.add_argument(
-        "-p", "--partitions", type=number_from(1), default=-1, metavar="N", help="default: the cluster's"
+        "-p",
+        "--partitions",
+        type=number_from(1),
+        default=-1,
+        metavar="N",
+        help="number of partitions; default: the cluster's",
     )
-    parser.add_argument("-r", "--replicas", type=number_from(1), default=-1, metavar="N", help="default: the cluster's")
+    parser.add_argument(
+        "-r",
+        "--replicas",
+        type=number_from(1),
+        default=-1,
+        metavar="N",
+        help="replicas of each partition; default: the cluster's",
+    )
     parser.add_argument("-c", "--config", type=key_value, action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--if-not-exists", action="store_true", help="a topic that is there already is no error")
-    parser.add_argument("--dry-run", action="store_true", help="check only, create nothing")
+    parser.add_argument("--if-not-exists", action="store_true", help="an existing topic is not an error")
+    parser.add_argument("--dry-run", action="store_true", help="validate only, create nothing")
 
 
 async def _create(context: Context) -> int:
@@ -114,7 +126,7 @@ async def _describe(context: Context) -> int:
 
 
 def _partition_columns(partitions: list[Row]) -> tuple[str, ...]:
-    """What is rare is shown where it is."""
+    """Show rare fields only where they are set."""
     rare = tuple(column for column in ("eligible", "unclean") if any(row[column] for row in partitions))
     return ("partition", "leader", "epoch", "replicas", "isr", "offline", *rare)
 
@@ -122,7 +134,14 @@ def _partition_columns(partitions: list[Row]) -> tuple[str, ...]:
 def _alter_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the topic")
     parser.add_argument("-c", "--config", type=key_value, action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("-d", "--delete-config", action="append", default=[], metavar="KEY", help="back to the default")
+    parser.add_argument(
+        "-d",
+        "--delete-config",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="reset KEY to its default (repeatable)",
+    )
 
 
 async def _alter(context: Context) -> int:
@@ -139,8 +158,8 @@ async def _alter(context: Context) -> int:
 def _add_partitions_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the topic")
     count = parser.add_mutually_exclusive_group(required=True)
-    count.add_argument("-n", "--num", type=number_from(1), metavar="N", help="how many to add")
-    count.add_argument("--total", type=number_from(1), metavar="N", help="how many there shall be")
+    count.add_argument("-n", "--num", type=number_from(1), metavar="N", help="how many partitions to add")
+    count.add_argument("--total", type=number_from(1), metavar="N", help="the new number of partitions")
 
 
 async def _add_partitions(context: Context) -> int:
@@ -150,12 +169,12 @@ async def _add_partitions(context: Context) -> int:
         if total is None:
             total = len((await admin.describe_topic(name)).partitions) + context.arguments.num
         await admin.add_partitions(name, total)
-    context.out.line(f"{name} has {total} partitions now", {"topic": name, "partitions": total})
+    context.out.line(f"{name} now has {total} partitions", {"topic": name, "partitions": total})
     return ExitCode.OK
 
 
 def _delete_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the topic; several may be given", nargs="+")
+    parser.add_argument("name", metavar="NAME", help="the topics", nargs="+")
 
 
 async def _delete(context: Context) -> int:
@@ -168,9 +187,20 @@ async def _delete(context: Context) -> int:
 
 def _delete_records_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the topic")
-    parser.add_argument("-p", "--partition", type=int, action="append", metavar="P", help="of these; default: of all")
     parser.add_argument(
-        "--before", type=_offset_or_end, required=True, metavar="OFFSET|end", help="what lies before goes"
+        "-p",
+        "--partition",
+        type=int,
+        action="append",
+        metavar="P",
+        help="only this partition (repeatable); default: all",
+    )
+    parser.add_argument(
+        "--before",
+        type=_offset_or_end,
+        required=True,
+        metavar="OFFSET|end",
+        help="delete records before this offset; `end`: all records",
     )
 
 
@@ -183,7 +213,7 @@ def _offset_or_end(text: str) -> int:
 
 
 async def _delete_records(context: Context) -> int:
-    """One partition after the other; one that has less than is to go keeps what it has, and holds up no other."""
+    """Delete in one partition after the other. A refused partition keeps its records and does not stop the others."""
     name, before = context.arguments.name, context.arguments.before
     refused = []
     async with context.connector.admin(context.bootstrap) as admin:
@@ -214,6 +244,6 @@ VERBS = (
         run=_delete_records,
     ),
     Verb(name="delete", summary="delete topics and all that is in them", arguments=_delete_arguments, run=_delete),
-    Verb(name="produce", summary="lines to records", arguments=produce.arguments, run=produce.run, timed=False),
-    Verb(name="consume", summary="records to lines", arguments=consume.arguments, run=consume.run, timed=False),
+    Verb(name="produce", summary="send lines as records", arguments=produce.arguments, run=produce.run, timed=False),
+    Verb(name="consume", summary="print records as lines", arguments=consume.arguments, run=consume.run, timed=False),
 )

@@ -1,4 +1,4 @@
-"""`Admin`: topics, configuration, the cluster, consumer groups. Each call is retried where that can help, within a
+"""`Admin`: topics, configuration, the cluster, consumer groups. Each call retries retriable errors within a
 timeout."""
 
 import asyncio
@@ -85,7 +85,7 @@ class Admin(GroupAdmin):
         await self.close()
 
     async def start(self) -> None:
-        """Connect. Raises NoBrokersAvailableError, which names each address and its reason."""
+        """Connect. Raises NoBrokersAvailableError, which lists each address with its error."""
         await self._client.start()
 
     async def close(self) -> None:
@@ -93,7 +93,7 @@ class Admin(GroupAdmin):
 
     @property
     def client(self) -> Client:
-        """The connections and the metadata, which producers, consumers and admins share."""
+        """The connections and the metadata, which producers, consumers and admin clients can share."""
         return self._client
 
     # --- topics ------------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class Admin(GroupAdmin):
         assignment: Iterable[Iterable[int]] = (),
         validate_only: bool = False,
     ) -> CreateTopicResponse:
-        """Create a topic; -1 leaves a number to the cluster. `assignment` names the replicas of each partition
+        """Create a topic; -1 means the cluster's default. `assignment` lists the replicas of each partition
         instead."""
         created: CreateTopicResponse = await self._controller(
             q.CreateTopicRequest(
@@ -131,7 +131,7 @@ class Admin(GroupAdmin):
     async def add_partitions(
         self, name: str, total_count: int, *, assignment: Iterable[Iterable[int]] = (), validate_only: bool = False
     ) -> None:
-        """Grow a topic to `total_count` partitions. Keys will go to other partitions than before."""
+        """Grow a topic to `total_count` partitions. This changes the partition of most keys."""
         await self._controller(
             AddPartitionsRequest(
                 name=name,
@@ -146,27 +146,27 @@ class Admin(GroupAdmin):
         return sorted(topic.name for topic in topics if include_internal or not topic.internal)
 
     async def describe_topic(self, name: str) -> TopicMetadata:
-        """Partitions with leaders, replicas and ISR. Raises UnknownTopicOrPartitionError."""
+        """Describe the partitions with leaders, replicas and ISR. Raises UnknownTopicOrPartitionError."""
         (topic,) = (await self._metadata((name,))).topics
         if topic.error:
             raise error_for(topic.error, topic.message or f"topic {name!r}")
         return topic
 
     async def list_offsets(self, topic: str, *, timestamp_ms: int = LATEST) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """For each partition the first offset at or after a time; LATEST (-1) is the end, EARLIEST (-2) the start."""
+        """Return the first offset at or after a time for each partition; LATEST (-1) is the end, EARLIEST (-2) the start."""
         count = await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
         times_ms = {TopicPartition(topic, number): timestamp_ms for number in range(count)}
         return await list_offsets(self._client, times_ms, timeout_ms=self._timeout_ms)
 
     async def describe_topics(self, *, include_internal: bool = True) -> list[TopicMetadata]:
-        """All topics with their partitions, sorted by name."""
+        """Describe all topics with their partitions, sorted by name."""
         topics = (await self._metadata(None)).topics
         return sorted((t for t in topics if include_internal or not t.internal), key=lambda topic: topic.name)
 
     async def find_offsets(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Offsets of several partitions by time (or EARLIEST, LATEST), also of several topics."""
+        """Return offsets of several partitions, also of several topics, by time (or EARLIEST, LATEST)."""
         for topic in {partition.topic for partition in timestamps_ms}:
             await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
         return await list_offsets(self._client, dict(timestamps_ms), timeout_ms=self._timeout_ms)
@@ -174,14 +174,16 @@ class Admin(GroupAdmin):
     async def delete_records(self, topic: str, partition: int, *, before_offset: int = -1) -> int:
         """Delete all records before an offset (-1: all that are committed); returns the new start of the log.
 
-        Raises UnknownTopicOrPartitionError, for a partition that does not exist at once.
+        Raises UnknownTopicOrPartitionError, without retries if the partition does not exist.
         """
         count = await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
-        if partition >= count:  # It may have been added since.
+        if partition >= count:  # The partition may have been added since.
             await self._client.refresh()
             count = self._client.metadata.partition_count(topic)
         if not 0 <= partition < count:
-            raise UnknownTopicOrPartitionError(f"{topic} has no partition {partition}; it has 0 to {count - 1}")
+            raise UnknownTopicOrPartitionError(
+                f"{topic} has no partition {partition}; its partitions are 0 to {count - 1}"
+            )
         request = q.DeleteRecordsRequest(topic=topic, partition=partition, before_offset=before_offset)
 
         async def attempt() -> DeleteRecordsResponse:
@@ -201,7 +203,7 @@ class Admin(GroupAdmin):
         resource_type: int = TOPIC,
         validate_only: bool = False,
     ) -> None:
-        """Change the configuration of a topic, or of a broker (`resource_type` BROKER); None takes a key back."""
+        """Change the configuration of a topic, or of a broker (`resource_type` BROKER); None resets a key to its default."""
         await self._controller(
             AlterConfigRequest(
                 resource_type=resource_type,
@@ -215,7 +217,7 @@ class Admin(GroupAdmin):
         request = q.DescribeConfigsRequest(resource_type=resource_type, resource=str(resource))
 
         async def attempt() -> DescribeConfigsResponse:
-            # Of a broker, only that broker knows what its own file says.
+            # Only a broker itself knows its configuration file.
             is_broker = resource_type == BROKER and str(resource).isdigit()
             response: DescribeConfigsResponse = (
                 await self._client.call(int(resource), request) if is_broker else await self._client.call_any(request)
@@ -229,7 +231,7 @@ class Admin(GroupAdmin):
     async def elect_leader(
         self, topic: str, partition: int, *, target: int | None = None, unclean: bool = False
     ) -> None:
-        """Give the leadership to the preferred replica, or to `target`. `unclean` allows one that may lack records."""
+        """Elect the preferred replica, or `target`, as leader. `unclean` allows a replica that may lack records."""
         await self._controller(ElectLeaderRequest(topic=topic, partition=partition, target=target, unclean=unclean))
 
     async def transfer_leadership(self, topic: str, partition: int, target: int) -> None:
@@ -238,8 +240,8 @@ class Admin(GroupAdmin):
     async def assign_replicas(
         self, topic: str, partition: int, replicas: Iterable[int], *, throttle_bytes_per_s: int = 0
     ) -> None:
-        """Move a partition (no replicas: cancel its move); returns when the move has begun. `describe_moves` shows how far
-        it is. A throttle holds for all moves, never for in-sync replicas, and goes when the last move has ended."""
+        """Move a partition (no replicas: cancel its move); returns when the move has started. `describe_moves` shows the
+        progress. A throttle applies to all moves, never to in-sync replicas, and ends with the last move."""
         await self._controller(
             AssignReplicasRequest(
                 topic=topic,
@@ -250,7 +252,7 @@ class Admin(GroupAdmin):
         )
 
     async def describe_moves(self) -> DescribeMovesResponse:
-        """Partitions that are being moved, with what each new replica has still to copy as far as its leader can be asked."""
+        """List moves in progress, with the bytes that each new replica has yet to copy if its leader can be queried."""
         found: DescribeMovesResponse = await self._anywhere(q.DescribeMovesRequest())
         leaders = sorted({move.leader for move in found.moves} & self._client.metadata.brokers.keys())
         answers = await asyncio.gather(*(self._moves_led_by(leader) for leader in leaders))
@@ -264,7 +266,7 @@ class Admin(GroupAdmin):
         except BarnabasError as error:
             if not error.retriable:
                 raise
-            return []  # it is just going: what it leads is listed without progress
+            return []  # this leader is shutting down: its moves are listed without progress
         return [move for move in answer.moves if move.leader == leader]
 
     # --- the cluster -------------------------------------------------------------------------------------------------
@@ -278,57 +280,57 @@ class Admin(GroupAdmin):
         return response
 
     async def add_voter(self, node_id: int) -> str:
-        """Make a running broker a voter of the quorum; returns when that is committed, with who votes in words.
+        """Make a running broker a voter of the quorum; returns the list of voters in words after the commit.
 
-        Raises InvalidRequestError when it is one already, is not active, or another change is under way.
+        Raises InvalidRequestError if the broker is a voter already or is not active, or another change is in progress.
         """
         return await self._alter_voters(node_id, add=True)
 
     async def remove_voter(self, node_id: int) -> str:
-        """Take a voter, dead or alive, out of the quorum; it stays a broker. Returns when that is committed.
+        """Remove a voter, dead or alive, from the quorum; it stays a broker. Returns after the commit.
 
-        Raises InvalidRequestError when it is none, is the last one, or without it no majority of the voters is up.
+        Raises InvalidRequestError if the node is not a voter, is the last one, or no majority would be up without it.
         """
         return await self._alter_voters(node_id, add=False)
 
     async def _alter_voters(self, node_id: int, *, add: bool) -> str:
         timeout_ms = min(
             self._timeout_ms, self._client.request_timeout_ms * 9 // 10
-        )  # so that it says why it took longer
+        )  # so that the broker can report why the change takes longer
         request = q.AlterVotersRequest(node_id=node_id, add=add, timeout_ms=timeout_ms)
         response: AlterVotersResponse = await self._controller(request)
         return response.state
 
     async def unregister_broker(self, node_id: int) -> None:
-        """Forget a broker that is gone for good; it must not hold replicas."""
+        """Remove a permanently lost broker from the cluster; it must not hold replicas."""
         await self._controller(UnregisterBrokerRequest(node_id=node_id))
 
     async def decommission_broker(self, node_id: int, *, cancel: bool = False, throttle_bytes_per_s: int = 0) -> None:
-        """Have the cluster move everything off a broker; returns when that has begun. `describe_cluster` shows how many
-        replicas and slots it has left. Raises InvalidReplicationFactorError where too few brokers would remain."""
+        """Have the cluster move all replicas and group slots off a broker; returns when that has started. `describe_cluster`
+        shows how many are left. Raises InvalidReplicationFactorError if too few brokers would remain."""
         await self._controller(
             DecommissionBrokerRequest(node_id=node_id, cancel=cancel, throttle_bytes_per_s=throttle_bytes_per_s)
         )
 
     async def fill_broker(self, node_id: int, *, throttle_bytes_per_s: int = 0) -> int:
-        """Move a fair share of replicas to a broker; returns how many moves have begun."""
+        """Move a fair share of replicas to a broker; returns the number of moves started."""
         begun: FillBrokerResponse = await self._controller(
             FillBrokerRequest(node_id=node_id, throttle_bytes_per_s=throttle_bytes_per_s)
         )
         return begun.move_count
 
     async def shut_down_broker(self, node_id: int) -> None:
-        """Have a broker hand its leaderships over and stop."""
+        """Have a broker hand over its leaderships and stop."""
         await self._client.call(node_id, q.BrokerShutdownRequest(node_id=node_id), timeout_ms=self._timeout_ms)
 
     async def describe_storage(self, node_id: int) -> DescribeStorageResponse:
-        """The data folders of a broker, with what is wrong with them."""
+        """Describe the data folders of a broker and their problems."""
         request = q.DescribeStorageRequest(node_id=node_id)
         response: DescribeStorageResponse = await self._client.call(node_id, request, timeout_ms=self._timeout_ms)
         return response
 
     async def bring_back_folder(self, node_id: int, path: str) -> DescribeStorageResponse:
-        """Recover a data folder whose disk has been mended; its replicas follow until they are in sync again."""
+        """Recover a data folder after a disk repair; its replicas fetch until they are in sync again."""
         request = q.BringBackFolderRequest(node_id=node_id, path=path)
         response: DescribeStorageResponse = await self._client.call(node_id, request, timeout_ms=self._timeout_ms)
         return response

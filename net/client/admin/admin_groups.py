@@ -1,4 +1,4 @@
-"""The part of `Admin` that deals with consumer groups."""
+"""The consumer group methods of `Admin`."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ class GroupAdmin:
     _timeout_ms: int
 
     async def list_groups(self) -> list[ListedGroup]:
-        """Ask every broker for the groups that it coordinates. Raises when one cannot be asked: no group is left
+        """Ask every broker for the groups that it coordinates. Raises if a broker cannot be reached: no group is left
         out."""
         await self._client.refresh()
         answers: list[ListGroupsResponse] = await asyncio.gather(
@@ -37,12 +37,12 @@ class GroupAdmin:
         return [groups[group_id] for group_id in sorted(groups)]
 
     async def describe_group(self, group_id: str) -> DescribeGroupResponse:
-        """Members, assignments and the causes of the last rebalances. Raises GroupIdNotFoundError."""
+        """Describe members, assignments and the causes of the last rebalances. Raises GroupIdNotFoundError."""
         response: DescribeGroupResponse = await self._coordinator(group_id, q.DescribeGroupRequest(group_id=group_id))
         return response
 
     async def explain_group(self, group_id: str) -> DescribeGroupResponse:
-        """The same, with what moved in each rebalance, what nobody reads now, and who is silent or slow."""
+        """Like `describe_group`, with the moves of each rebalance, partitions without a reader, and silent or slow members."""
         request = q.DescribeGroupRequest(group_id=group_id, explain=True)
         response: DescribeGroupResponse = await self._coordinator(group_id, request)
         return response
@@ -52,10 +52,10 @@ class GroupAdmin:
         await self._coordinator(group_id, q.DeleteGroupRequest(group_id=group_id))
 
     async def group_offsets(self, group_id: str, *, only_reachable: bool = False) -> dict[TopicPartition, Lag]:
-        """Where the group stands, with its lag: in all partitions where it has committed, and those that its members own.
+        """Return the group's offsets and lag for all partitions with a committed offset, and those that its members own.
 
-        Partitions of deleted topics are left out. `only_reachable` also leaves out partitions whose leader cannot be asked
-        now, instead of waiting for it.
+        Partitions of deleted topics are left out. `only_reachable` also leaves out partitions whose leader cannot be reached
+        now, instead of waiting for the leader.
         """
         committed = await fetch_committed(self._client, group_id, None, timeout_ms=self._timeout_ms)
         offsets = {partition: item.offset for partition, item in committed.items()}
@@ -71,14 +71,14 @@ class GroupAdmin:
     async def unread_now(
         self, places: Iterable[tuple[TopicPartition, int]]
     ) -> dict[tuple[TopicPartition, int], UnreadPartitionResponse]:
-        """What there is to read behind offsets, asked of each leader once; what cannot be asked now is left out."""
+        """Return the unread records after each offset; asks each leader once and leaves out leaders that cannot be reached."""
         return await unread_now(self._client, places)
 
     async def _owned(self, group_id: str) -> list[TopicPartition]:
         try:
             group = await self.describe_group(group_id)
         except GroupIdNotFoundError:
-            return []  # offsets that were committed by hand have no members
+            return []  # a group whose offsets were committed from outside has no members
         return [
             TopicPartition(owned.topic, number)
             for member in group.members
@@ -87,21 +87,21 @@ class GroupAdmin:
         ]
 
     async def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit for a group that has no members."""
+        """Commit offsets of a group that has no members."""
         plain = {TopicPartition(*partition): OffsetAndMetadata(offset) for partition, offset in offsets.items()}
         await commit_offsets(self._client, group_id, plain, timeout_ms=self._timeout_ms)
 
     async def reset_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set committed offsets, also of a group that is running: its members go on from there. See `undo_reset`."""
+        """Set committed offsets, also of a group that is running: its members continue from there. See `undo_reset`."""
         partitions = tuple(
             OffsetToCommit(topic=topic, partition=number, offset=offset) for (topic, number), offset in offsets.items()
         )
         await self._coordinator(group_id, q.ResetOffsetsRequest(group_id=group_id, partitions=partitions))
 
     async def undo_reset(self, group_id: str, *, validate_only: bool = False) -> UndoOffsetResetResponse:
-        """Bring back the offsets from before the last reset; undoing that again makes the reset again.
+        """Restore the offsets from before the last reset; a second undo repeats the reset.
 
-        `validate_only`: tell what would change, change nothing. Raises InvalidRequestError when no reset is known.
+        `validate_only`: return what would change, without changing it. Raises InvalidRequestError if no reset is known.
         """
         request = q.UndoOffsetResetRequest(group_id=group_id, validate_only=validate_only)
         response: UndoOffsetResetResponse = await self._coordinator(group_id, request)
@@ -119,7 +119,7 @@ class GroupAdmin:
     # --- how: where a request goes -----------------------------------------------------------------------------------
 
     async def _controller(self, request: q.Request, *, done_already: tuple[type[BarnabasError], ...] = ()) -> Any:
-        """To clients at large an unknown topic may be one that is not known yet; the controller knows all there are."""
+        """In general the metadata may not show a new topic yet, so that error is retried; the controller knows all topics."""
         final = (UnknownTopicOrPartitionError,)
         return await self._client.call_controller(
             request, timeout_ms=self._timeout_ms, final=final, done_already=done_already

@@ -1,6 +1,6 @@
-"""Moving the committed offsets of a group, also while it runs, with a preview, and taking that back.
+"""Move the committed offsets of a group, also while it runs, with preview and undo.
 
-The command (`group seek`) and the HTTP API show what these functions return.
+The command (`group seek`) and the HTTP API show the results of these functions.
 """
 
 import re
@@ -14,7 +14,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from ...protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from .offset_seek import SeekStep, held_within, steps
 
-if TYPE_CHECKING:  # commands import this module before they need a client
+if TYPE_CHECKING:  # commands import this module without importing a client
     from .admin import Admin
 
 # 18 digits fit into 64 bits, also when added to an offset.
@@ -24,18 +24,18 @@ Offsets = Mapping[TopicPartition, int]
 
 
 class NothingCommittedError(InvalidRequestError):
-    """The group has committed nothing, so only named topics tell which partitions are meant."""
+    """The group has no committed offsets, so the caller must name topics."""
 
 
 def is_target(text: str) -> bool:
-    """Whether `seek_group` understands this; TARGETS says what it understands."""
+    """Whether `seek_group` accepts this target; TARGETS lists the accepted forms."""
     return _TARGET.fullmatch(text) is not None
 
 
 async def seek_group(
     admin: "Admin", group_id: str, where: str, *, topics: Sequence[str] = (), preview: bool = False
 ) -> list[SeekStep]:
-    """Move the offsets of a group in `topics` (none: wherever it has committed or reads), and return what that means.
+    """Move the offsets of a group in `topics` (none: all that it has committed or reads), and return the steps.
 
     `preview` changes nothing. Raises NothingCommittedError, UnknownTopicOrPartitionError.
     """
@@ -53,7 +53,7 @@ async def seek_group(
 async def undo_seek(
     admin: "Admin", group_id: str, *, preview: bool = False
 ) -> tuple[UndoOffsetResetResponse, list[SeekStep]]:
-    """Take back the last seek, or the last undo. Raises InvalidRequestError if none is known."""
+    """Undo the last seek, or the last undo. Raises InvalidRequestError if none is known."""
     undone = await admin.undo_reset(group_id, validate_only=preview)
     before = {TopicPartition(item.topic, item.partition): _offset(item.before) for item in undone.offsets}
     after = {TopicPartition(item.topic, item.partition): _offset(item.after) for item in undone.offsets}
@@ -66,7 +66,7 @@ def _offset(answered: int) -> int | None:
 
 
 async def positions(admin: "Admin", partitions: Iterable[TopicPartition], where: str) -> Offsets:
-    """The offsets that `start`, `end`, `N` or `@timestamp` means in each partition; past the last timestamp: the end."""
+    """Resolve `start`, `end`, `N` or `@timestamp` to an offset per partition; after the last timestamp: the end."""
     if where.isdigit():
         return dict.fromkeys(partitions, int(where))
     timestamp = {"start": EARLIEST_TIMESTAMP, "end": LATEST_TIMESTAMP}.get(where)
@@ -76,7 +76,7 @@ async def positions(admin: "Admin", partitions: Iterable[TopicPartition], where:
 
 
 async def _committed(admin: "Admin", group_id: str, topics: Sequence[str]) -> dict[TopicPartition, int | None]:
-    """Every partition that the seek concerns, with what is committed there."""
+    """Every partition of the seek, with its committed offset."""
     found: dict[TopicPartition, int | None] = {}
     for topic in topics:
         count = len((await admin.describe_topic(topic)).partitions)
@@ -102,6 +102,6 @@ async def _ends(admin: "Admin", places: Iterable[TopicPartition]) -> tuple[Offse
 async def _offsets_at(
     admin: "Admin", partitions: Iterable[TopicPartition], timestamp_ms: int
 ) -> dict[TopicPartition, int]:
-    """Offsets of that time (or EARLIEST, LATEST); -1 where there is none."""
+    """Offsets by time (or EARLIEST, LATEST); -1 if there is none."""
     asked = dict.fromkeys(partitions, timestamp_ms)
     return {place: found.offset for place, found in (await admin.find_offsets(asked)).items()} if asked else {}

@@ -1,4 +1,4 @@
-"""What a seek of a group would do, before it is done: for the command and for the admin API alike. Pure."""
+"""The effect of a group seek, computed beforehand for the command and the admin API. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeekStep:
-    """One partition. `before` and `after` are what is committed; None: nothing is, and the group's reset policy decides."""
+    """One partition. `before` and `after` are committed offsets; None: no commit, the group's reset policy applies."""
 
     place: TopicPartition
     before: int | None
     after: int | None
     log_start_offset: int
     log_end_offset: int
-    asked: int | None = None  # the offset that was asked for, before it was held within the log
+    asked: int | None = None  # the requested offset, before it was limited to the log
 
     @property
     def skipped(self) -> int:
@@ -29,15 +29,15 @@ class SeekStep:
 
     @property
     def lag_after(self) -> int:
-        """Records to read from there on."""
+        """Records to read from `after` on."""
         return self.log_end_offset - self._held(self.after)
 
     def _held(self, offset: int | None) -> int:
-        """Within what the log has; a group that has committed nothing stands, for the count, at its start."""
+        """Limit an offset to the log; a group without a commit counts from the log start."""
         return min(max(offset if offset is not None else 0, self.log_start_offset), self.log_end_offset)
 
     def row(self) -> dict[str, object]:
-        """As it is shown."""
+        """The form for output."""
         return {
             "topic": self.place.topic,
             "partition": self.place.partition,
@@ -59,7 +59,7 @@ def steps(
     ends: Mapping[TopicPartition, int],
     asked: Mapping[TopicPartition, int] | None = None,
 ) -> list[SeekStep]:
-    """One step for each partition of `after` that has a log, in order."""
+    """Return one step for each partition of `after` that has a log, in order."""
     return [
         SeekStep(
             place=place,
@@ -77,7 +77,7 @@ def steps(
 def held_within(
     wanted: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """New offsets, held within what the log has: a group behind either end would be reset by its own policy."""
+    """Limit new offsets to the log: outside of it, the group's reset policy would apply."""
     return {
         place: min(max(offset, starts[place]), ends[place])
         for place, offset in wanted.items()

@@ -4,16 +4,16 @@ from collections.abc import Iterable
 
 from .errors import InvalidConfigError
 
-DEFAULT_PORT = 9092  # Port of node 0 for clients.
+DEFAULT_PORT = 9092  # The client port of node 0.
 Address = tuple[str, int]
 
 
 def parse_bootstrap(bootstrap: str | Iterable[str]) -> tuple[Address, ...]:
-    """Return the addresses in the order given. Raises InvalidConfigError, which shows the part that cannot be read."""
+    """Return the addresses in the order given. Raises InvalidConfigError, which shows the invalid part."""
     parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
     addresses = tuple(_parse(part.strip()) for part in parts if part.strip())
     if not addresses:
-        raise InvalidConfigError('bootstrap names no broker; write it as "host:port,host:port"')
+        raise InvalidConfigError('bootstrap contains no address; use "host:port,host:port"')
     return addresses
 
 
@@ -26,5 +26,5 @@ def _parse(text: str) -> Address:
     else:
         host, _, port = text.partition(":")
     if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
-        raise InvalidConfigError(f"bootstrap address {text!r} is not host:port")
+        raise InvalidConfigError(f"bootstrap address {text!r} is invalid; use host:port")
     return host, int(port) if port else DEFAULT_PORT

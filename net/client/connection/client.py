@@ -1,7 +1,7 @@
-"""`Client`: what producer, consumer and admin share: connections, metadata that stays fresh, and trying again.
+"""`Client`: shared by producer, consumer and admin: connections, metadata refresh, and retries.
 
 Each broker gets two connections, one for control and produce and one for fetches: a fetch answer of many megabytes
-must not stand in front of an acknowledgement.
+must not delay an acknowledgement.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ T = TypeVar("T")
 DEFAULT_BOOTSTRAP = "localhost:9092"
 REQUEST_TIMEOUT_MS = 30_000  # Kafka's request.timeout.ms.
 API_TIMEOUT_MS = 60_000  # Kafka's default.api.timeout.ms: a whole call with its retries.
-CONNECT_TIMEOUT_MS = 5_000  # A dead address must not use up the time in which the next one would have answered.
-SLOW_CONNECT_S = 0.5  # Longer than any handshake that works, on one machine or across an ocean.
-METADATA_MAX_AGE_MS = 300_000  # Kafka's metadata.max.age.ms: partitions that were added are noticed by then.
+CONNECT_TIMEOUT_MS = 5_000  # A dead address must not use up the time for the next one.
+SLOW_CONNECT_S = 0.5  # Longer than any working handshake, even between continents.
+METADATA_MAX_AGE_MS = 300_000  # Kafka's metadata.max.age.ms: new partitions are noticed within this time.
 RETRY_BACKOFF_MS = 50
 RETRY_BACKOFF_MAX_MS = 1_000  # Kafka's retry.backoff.max.ms.
 
@@ -54,8 +54,8 @@ RETRY_BACKOFF_MAX_MS = 1_000  # Kafka's retry.backoff.max.ms.
 class Home(NamedTuple):
     """The broker that a client in the same process belongs to, and the address under which the pool knows it.
 
-    It answers whatever any broker can answer. It also forwards changes to the controller, so that its own metadata shows
-    them when the answer comes; and it can be asked before the cluster knows it, or after the cluster has fenced it.
+    It answers whatever any broker can answer. It also forwards changes to the controller, so that its own metadata shows the
+    changes when the answer arrives; and it can be queried before the cluster knows it, or after the cluster has fenced it.
     """
 
     node_id: int
@@ -63,7 +63,7 @@ class Home(NamedTuple):
 
 
 class Client:
-    """Start it before use, close it after. All methods belong to one event loop."""
+    """Start it before use and close it afterwards. Call all methods on one event loop."""
 
     def __init__(
         self,
@@ -86,14 +86,14 @@ class Client:
         self.rng = rng or Random()
         self.backoff = Backoff(first_ms=retry_backoff_ms, max_ms=max(retry_backoff_ms, RETRY_BACKOFF_MAX_MS))
         self.troubles = Troubles()
-        self._connecting: set[int] = set()  # Brokers.
-        self._told_by = ""  # The address that the newest metadata came from.
+        self._connecting: set[int] = set()  # Node ids.
+        self._told_by = ""  # The source address of the newest metadata.
         self._clock = clock
         self._network = network
         self._home = home
         self._new_pool = new_pool or self._rpc_pool
         self._metadata_max_age_ms = metadata_max_age_ms
-        self._topics: dict[str, bool] = {}  # That we keep metadata of -> whether they may be created.
+        self._topics: dict[str, bool] = {}  # Topics whose metadata is kept -> whether they may be created.
         self._wants_all = False
         self._listeners: list[Callable[[], None]] = []
         self._coordinators: dict[str, FindCoordinatorResponse] = {}
@@ -106,7 +106,7 @@ class Client:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Learn the cluster. Raises NoBrokersAvailableError, which names each address and its reason."""
+        """Connect and fetch metadata. Raises NoBrokersAvailableError, which lists each address with its error."""
         if self._keeper is not None:
             return
         self._loop = asyncio.get_running_loop()
@@ -147,7 +147,7 @@ class Client:
     # --- connections -------------------------------------------------------------------------------------------------
 
     def peek(self, node_id: int, *, bulk: bool = False) -> Connection | None:
-        """Return the open connection to a broker, if there is one: the way of the hot path."""
+        """Return the open connection to a broker, if there is one. For the hot path."""
         broker = self.metadata.brokers.get(node_id)
         if broker is None:
             return None
@@ -178,17 +178,17 @@ class Client:
         return found
 
     def note_trouble(self, what: str, error: BarnabasError) -> None:
-        """Something does not work now and is tried again; the log tells of it when it lasts."""
+        """Record a failure that is retried; it is logged if it persists."""
         if self.troubles.failed(what, error, self.clock.now_ms()):
-            logger.warning("%s: %s; trying again", what, error.message)
+            logger.warning("%s: %s; retrying", what, error.message)
 
     def trouble(self) -> str:
-        """What has kept it from getting on for longest, in words; "" if it knows of nothing."""
+        """The failure that has persisted longest, in words; "" if there is none."""
         oldest = self.troubles.oldest
         return "" if oldest is None else oldest.message
 
     def unanswered(self) -> str:
-        """Which brokers have requests and have not answered yet; "" if none."""
+        """Brokers with unanswered requests, in words; "" if there are none."""
         silent = [
             f"broker {broker.node_id} at {broker.host}:{broker.port}"
             for broker in self.metadata.brokers.values()
@@ -198,16 +198,16 @@ class Client:
         return f"no answer yet from {', '.join(silent)}" if silent else ""
 
     def _unreachable(self, error: NetworkError, broker: NodeAddress) -> NetworkError:
-        """An address that nobody here has configured: say where it comes from, and who can mend it."""
+        """The advertised address was not configured here: report its source, and how the operator can fix it."""
         if (broker.host, broker.port) in self.bootstrap:
             return error
         return NetworkError(
-            f"{error.message}. Broker {broker.node_id} advertises {broker.host}:{broker.port}, as {self._told_by} tells: if the"
-            " broker is up, set its advertised.listeners to an address that this machine can reach"
+            f"{error.message}. Broker {broker.node_id} advertises {broker.host}:{broker.port}, according to {self._told_by}: if"
+            " the broker is up, set its advertised.listeners to an address that this machine can reach"
         )
 
     async def _open(self, pool: Pool, broker: NodeAddress) -> Connection:
-        """A broker that is slow to answer may lead nothing any more by the time that it is given up: look meanwhile."""
+        """Refresh metadata while a broker is slow: it may have lost its leaderships before the request times out."""
         opening = asyncio.ensure_future(pool.get(broker.host, broker.port))
         opening.add_done_callback(_look_at_error)
         try:
@@ -218,21 +218,21 @@ class Client:
             opening.cancel()
 
     async def call(self, node_id: int, request: Request, *, timeout_ms: int | None = None) -> Any:
-        """Ask one broker, once."""
+        """Send a request to one broker, once."""
         connection = await self.connect(node_id)
         return await connection.call(request, timeout_ms=timeout_ms or self.request_timeout_ms)
 
     async def call_leader(self, partition: TopicPartition, request: Request) -> Any:
-        """Ask the leader of a partition, once. Raises LeaderNotAvailableError."""
+        """Send a request to the leader of a partition, once. Raises LeaderNotAvailableError."""
         leader = self.metadata.leader(partition).node_id
         if leader < 0:
-            raise LeaderNotAvailableError(f"{partition} has no leader now")
+            raise LeaderNotAvailableError(f"{partition} has no leader")
         return await self.call(leader, request)
 
     async def call_any(self, request: Request) -> Any:
-        """Ask brokers in random order until one answers. Raises NoBrokersAvailableError when none does.
+        """Try brokers in random order until one answers. Raises NoBrokersAvailableError if none does.
 
-        Who cannot be connected to soon is left for last: behind a cut wire that takes seconds to fail.
+        Brokers that do not accept a connection soon are tried last: if the network is cut, that takes seconds to fail.
         """
         self._check_open()
         if self._home is not None:
@@ -261,13 +261,13 @@ class Client:
         raise NoBrokersAvailableError("no broker answers: " + "; ".join(reasons))
 
     def _note(self, error: BarnabasError, host: str, port: int, reasons: list[str]) -> None:
-        """Another broker may know better, unless the request itself is to blame."""
+        """Record the error and try another broker, unless the request itself is invalid."""
         if not error.retriable:
             raise error
         reasons.append(f"{host}:{port}: {error.message}")
 
     def _addresses(self) -> list[Address]:
-        """Brokers known, those with an open connection first, then the bootstrap list."""
+        """Known brokers, those with an open connection first, then the bootstrap list."""
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
         self.rng.shuffle(known)
         known.sort(key=lambda address: self._control.peek(*address) is None)
@@ -283,12 +283,12 @@ class Client:
         final: tuple[type[BarnabasError], ...] = (),
         done_already: tuple[type[BarnabasError], ...] = (),
     ) -> Any:
-        """Ask the controller, wherever it moves, until `timeout_ms` is over.
+        """Send a request to the controller, following its moves, for at most `timeout_ms`.
 
-        `final` refusals are not tried again, whatever they say of themselves. One of `done_already` is no refusal (None is
-        returned) when an earlier copy of the request may have been carried out: the connection was lost behind it.
+        `final` errors are not retried, even if they are retriable. An error in `done_already` counts as success (None is
+        returned) if an earlier copy of the request may have been executed: its connection was lost after sending.
         """
-        copies = Copies(NoBrokersAvailableError)  # behind which a connection may have been lost
+        copies = Copies(NoBrokersAvailableError)  # whose connection may have been lost after sending
 
         async def attempt() -> Any:
             try:
@@ -307,11 +307,11 @@ class Client:
         return outcome
 
     async def call_coordinator(self, group_id: str, request: Request, *, timeout_ms: int = API_TIMEOUT_MS) -> Any:
-        """Ask the coordinator of a group, wherever it moves, until `timeout_ms` is over."""
+        """Send a request to the coordinator of a group, following its moves, for at most `timeout_ms`."""
         return await self.retrying(lambda: self.ask_coordinator(group_id, request), timeout_ms=timeout_ms)
 
     async def ask_coordinator(self, group_id: str, request: Request, *, timeout_ms: int | None = None) -> Any:
-        """Ask the coordinator once; when that fails for its sake, it is looked up again the next time."""
+        """Ask the coordinator once. If the coordinator is the cause of a failure, the next call looks it up again."""
         coordinator: FindCoordinatorResponse | None = self._coordinators.get(group_id)
         if coordinator is None:
             coordinator = await self.call_any(FindCoordinatorRequest(group_id=group_id))
@@ -336,8 +336,8 @@ class Client:
             raise self._unreachable(error, broker) from error
 
     def _numbered(self, request: OffsetCommitRequest, coordinator_epoch: int) -> OffsetCommitRequest:
-        """A copy of it that we have sent before may still arrive, by a connection that was given up: behind a newer number it
-        is not taken."""
+        """Give the commit a new number on each attempt. An earlier copy may still arrive on an abandoned connection: the
+        coordinator does not accept it after a higher number."""
         if coordinator_epoch < 0:
             return request
         self._last_commit += 1
@@ -352,7 +352,7 @@ class Client:
         timeout_ms: float,
         before_retry: Callable[[], Awaitable[None]] | None = None,
     ) -> T:
-        """Call until it succeeds, fails for good, or the time is over; then the last error is raised."""
+        """Call until success, an error that is not retriable, or the timeout; then raise the last error."""
         deadline_ms = self.clock.now_ms() + timeout_ms
         failures = 0
         while True:
@@ -374,7 +374,7 @@ class Client:
         self._topics[topic] = self._topics.get(topic, False) or create
 
     def want_all_topics(self) -> None:
-        """Keep metadata of all topics, also of those to come: a pattern is matched against them."""
+        """Keep metadata of all topics, including future ones: a pattern is matched against them."""
         if not self._wants_all:
             self._wants_all = True
             self.request_refresh()
@@ -384,23 +384,25 @@ class Client:
         self._listeners.append(listener)
 
     def request_refresh(self) -> None:
-        """Something told us that the metadata is old; returns at once."""
+        """The metadata is known to be outdated: refresh it in the background."""
         self._stale.set()
 
     async def refresh(self) -> None:
-        """Ask for metadata now; callers at the same time share one request."""
+        """Refresh the metadata now; concurrent callers share one request."""
         self._check_open()
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh())
             self._refreshing.add_done_callback(_look_at_error)
         task = self._refreshing
-        await asyncio.wait([task])  # Not the task itself: a caller who gives up must not cancel it for the others.
+        await asyncio.wait(
+            [task]
+        )  # Do not await the task itself: a cancelled caller must not cancel it for the others.
         if task.cancelled():
             raise ClientClosedError("the client was closed")
         task.result()
 
     async def wait_for_topic(self, topic: str, *, timeout_ms: float, create: bool = False) -> int:
-        """Return the number of partitions, once known. Raises the last reason why it is not, when the time is over."""
+        """Return the number of partitions once it is known. Raises the last error at the timeout."""
         if topic not in self._topics:
             self.want_topic(topic, create=create)
 
@@ -439,7 +441,7 @@ class Client:
                 self.note_trouble(what, self.metadata.topic_failure(topic))
 
     async def _keep_fresh(self) -> None:
-        """Refresh when asked, when old, and again and again while a topic of ours has a partition without a leader."""
+        """Refresh on request, at the maximum age, and repeatedly while a tracked topic has a partition without a leader."""
         attempts = 0
         if self.metadata.without_leader(self._topics):
             self._stale.set()
@@ -467,20 +469,20 @@ class Client:
 
 
 def check_loop(loop: asyncio.AbstractEventLoop, what: str) -> None:
-    """Raises ConcurrentUseError elsewhere than on the loop that the client was started on: what it waits for belongs to that
-    loop, and a call from another one would wait for ever."""
+    """Raises ConcurrentUseError on any loop other than the one that the client was started on: its futures belong to that loop,
+    and a call from another one would wait forever."""
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:
         running = None
     if running is not loop:
         raise ConcurrentUseError(
-            f"this {what} was started on another event loop: call it there (asyncio.run_coroutine_threadsafe), make one for each"
-            " loop, or use barnabas.sync from threads"
+            f"this {what} was started on another event loop: call it on that loop (asyncio.run_coroutine_threadsafe), make one"
+            " for each loop, or use barnabas.sync in threads"
         )
 
 
 def _look_at_error(task: asyncio.Future[Any]) -> None:
-    """Who waited may have given up; then nobody asks how it ended, and asyncio would print that as a bug."""
+    """Retrieve the exception: all waiters may be cancelled, and asyncio reports exceptions that are never retrieved."""
     if not task.cancelled():
         task.exception()

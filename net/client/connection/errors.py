@@ -1,4 +1,4 @@
-"""The errors that users of the SDK meet: those of the brokers, and the few that only a client can have."""
+"""The errors that the SDK raises: those of the brokers, and the few that occur only in a client."""
 
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
@@ -88,7 +88,7 @@ class ThrottlingQuotaExceededError(RetriableError):
 
 
 class NoBrokersAvailableError(BrokerNotAvailableError):
-    """Not one address answered; the message names each with its reason."""
+    """No address answered; the message lists each address with its error."""
 
 
 class DeliveryTimeoutError(RequestTimedOutError):
@@ -100,49 +100,49 @@ class ClientClosedError(BarnabasError):
 
 
 class ConcurrentUseError(InvalidRequestError):
-    """A client was called from another event loop than its own, or a consumer by two tasks at once."""
+    """A client was used from an event loop other than its own, or a consumer by two tasks at once."""
 
 
 class CommitDuringRebalanceError(RetriableError):
-    """The group is amid a rebalance; the same commit is taken when it is through, if the partitions are still ours."""
+    """The group is rebalancing; retry the commit after the rebalance if this member still owns the partitions."""
 
 
 class InvalidAssignmentError(BarnabasError):
-    """The application's own assignor gave something that is no assignment; the message says what."""
+    """The application's assignor returned an invalid assignment; the message describes it."""
 
 
 class PartitionGoneError(BarnabasError):
-    """A commit for a partition that does not exist. Of a group's own partitions its topic was deleted, so waiting for it (as
-    everywhere else) would only hold up the others."""
+    """A commit for a partition that does not exist. For the group's own partitions the topic was deleted: waiting for it (as
+    everywhere else) would only delay the others."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class TopicRecreatedError(BarnabasError):
-    """The topic was deleted, and there is another one of its name: offsets of the old one mean nothing in it."""
+    """The topic was deleted and created again: offsets of the old topic are invalid in the new one."""
 
     code = ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 class NoOffsetForPartitionError(BarnabasError):
-    """Nothing is committed, or the offset is out of range, and `auto_offset_reset` is "none"."""
+    """No offset is committed, or the offset is out of range, and `auto_offset_reset` is "none"."""
 
 
 class UnreadableBatchError(CorruptRecordError):
-    """The next batch of a partition cannot be read. Every further read raises this again, until the application goes behind
-    the batch: `consumer.seek(error.partition, error.next_offset)`. Its records are then lost to this consumer."""
+    """The next batch of a partition cannot be read. Every further read raises this error again until the application skips the
+    batch with `consumer.seek(error.partition, error.next_offset)`. This consumer then does not receive its records."""
 
     retriable = False
 
     def __init__(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
         self.partition = partition
-        self.offset = offset  # the first that cannot be read
-        self.next_offset = next_offset  # the first behind the batch
+        self.offset = offset  # the first unreadable offset
+        self.next_offset = next_offset  # the first offset after the batch
         super().__init__(
-            f"the batch of {partition} with the offsets {offset} to {next_offset - 1} cannot be read: {reason}; to go on"
+            f"the batch of {partition} with the offsets {offset} to {next_offset - 1} cannot be read: {reason}; to continue"
             f" without these records, seek to offset {next_offset}"
         )
 
 
 class NotAssignedError(BarnabasError):
-    """The call names a partition that this consumer does not have."""
+    """The call names a partition that is not assigned to this consumer."""

@@ -1,7 +1,7 @@
-"""`LoopThread`: the event loop of a process whose own code is not asyncio: `barnabas.sync`, Spark's Python workers.
+"""`LoopThread`: an event loop for processes whose code does not use asyncio: `barnabas.sync`, Spark's Python workers.
 
-One loop in one daemon thread serves all clients of the process and stays for its life. After a fork the child has no such
-thread, so it makes its own; what the parent opened belongs to the parent.
+One loop in one daemon thread serves all clients of the process until the process exits. After a fork the child has no such
+thread, so it starts its own; clients that the parent opened belong to the parent.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ logger = logging.getLogger("barnabas.client")
 T = TypeVar("T")
 Close = Callable[[], Coroutine[Any, Any, None]]
 
-MAX_EXIT_WAIT_S = 5.0  # A process that ends says good-bye, but does not hang on a cluster that is gone.
+MAX_EXIT_WAIT_S = 5.0  # An exiting process closes its clients, but does not hang if the cluster is unreachable.
 
 
 class LoopThread:
@@ -40,20 +40,20 @@ class LoopThread:
         self.loop.run_forever()
 
     def begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run it on the loop while the caller does something else. Dropping the future does not cancel it."""
+        """Start a coroutine on the loop and return its future. Dropping the future does not cancel it."""
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError(
-                "barnabas.sync was called on its own loop's thread; use the asyncio classes in callbacks"
+                "barnabas.sync was called on the thread of its own loop; use the asyncio classes in callbacks"
             )
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def look_after(self, owner: object, close: Close) -> Callable[[], None]:
-        """Run `close` when the owner is dropped, or the process ends. Returns a function that calls this off."""
+        """Run `close` when the owner is garbage-collected or the process exits. Returns a function that cancels this."""
         key = id(close)
         self._open[key] = close
         finalizer = weakref.finalize(owner, self._begin_close, key)
-        finalizer.atexit = False  # `close_all` does that: nobody knows which of the two comes first.
+        finalizer.atexit = False  # `close_all` does that: the order of exit handlers is not defined.
 
         def call_off() -> None:
             finalizer.detach()
@@ -62,7 +62,7 @@ class LoopThread:
         return call_off
 
     def _begin_close(self, key: int) -> Future[None] | None:
-        """A finalizer comes in any thread, this one's included, so it must not wait."""
+        """A finalizer may run in any thread, including the loop's, so it must not wait."""
         close = self._open.pop(key, None)
         if close is None or self.process_id != os.getpid() or not self._thread.is_alive():
             return None
@@ -71,7 +71,7 @@ class LoopThread:
         def finish(task: asyncio.Task[None]) -> None:
             self._closing.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None:
-                logger.info("a client that was left open did not close cleanly: %s", error)
+                logger.info("a client that was not closed did not close cleanly at exit: %s", error)
             ended.set_result(None)
 
         def begin() -> None:
@@ -83,12 +83,12 @@ class LoopThread:
         return ended
 
     def close_all(self) -> None:
-        """At the end of the process, while the daemon thread still runs."""
+        """At process exit, while the daemon thread still runs."""
         closing = [self._begin_close(key) for key in list(self._open)]
         wait([ended for ended in closing if ended is not None], timeout=MAX_EXIT_WAIT_S)
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run it on the loop and wait. On Ctrl-C or a timeout it is cancelled."""
+        """Run a coroutine on the loop and wait. Ctrl-C or a timeout cancels it."""
         future = self.begin(coroutine)
         try:
             return future.result(timeout)
@@ -107,7 +107,7 @@ _lock = threading.Lock()
 
 
 def loop_thread() -> LoopThread:
-    """The process's loop thread; a forked child does not have its parent's thread, so it makes its own."""
+    """The process's loop thread; a forked child does not have its parent's thread, so it starts its own."""
     global _shared
     with _lock:
         if _shared is None or _shared.process_id != os.getpid():
@@ -117,7 +117,7 @@ def loop_thread() -> LoopThread:
 
 
 def _after_fork() -> None:
-    """Another thread of the parent may have held the lock while it forked."""
+    """Another thread of the parent may have held the lock during the fork."""
     global _lock, _shared
     _lock = threading.Lock()
     _shared = None

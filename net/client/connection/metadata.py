@@ -1,8 +1,8 @@
-"""What a client knows of the cluster: brokers, topics, and the leader of each partition with its epoch. Pure.
+"""A client's view of the cluster: brokers, topics, and the leader of each partition with its epoch. Pure.
 
-Any broker may answer, so an answer may be older than the one before it: a leader is replaced only by one of an epoch
-that is not older (KIP-320), brokers and topics only by an answer whose metadata offset is not older. A topic that was
-deleted and made again begins anew, since its epochs do.
+Any broker may answer, so an answer may be older than the previous one. A leader is replaced only by one whose epoch is not
+older (KIP-320), brokers and topics only by an answer whose metadata offset is not older. A topic that was deleted and
+created again starts with new state, because its epochs restart.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from ...protocol.responses import MetadataResponse, PartitionMetadata, TopicMetadata
 
 NO_LEADER = -1
-MAX_FIRST_IDS = 20_000  # names, also of topics that are gone: as many as one Metadata request may name
+MAX_FIRST_IDS = 20_000  # names, including deleted topics: as many as one Metadata request may name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +34,11 @@ class MetadataCache:
         self.brokers: dict[int, NodeAddress] = {}
         self.cluster_id = ""
         self.controller_id = -1
-        self.offset = -1  # Of the newest answer taken; never goes back within one cluster.
+        self.offset = -1  # Of the newest accepted answer; never decreases within one cluster.
         self._leaders: dict[TopicPartition, Leader] = {}
         self._partition_counts: dict[str, int] = {}  # Never shrinks while the topic id stays.
         self._topic_ids: dict[str, str] = {}
-        self._first_topic_ids: dict[str, str] = {}  # What a name meant when we first heard it.
+        self._first_topic_ids: dict[str, str] = {}  # The topic id of a name when it was first seen.
         self._topic_errors: dict[str, tuple[int, str]] = {}
 
     def leader(self, partition: TopicPartition) -> Leader:
@@ -49,11 +49,11 @@ class MetadataCache:
         return self._partition_counts.get(topic, 0)
 
     def topic_id(self, topic: str) -> str:
-        """Changes when a topic is deleted and made anew; "" while the topic is not known."""
+        """Changes when a topic is deleted and created again; "" while the topic is not known."""
         return self._topic_ids.get(topic, "")
 
     def is_successor(self, topic: str) -> bool:
-        """Whether another topic had this name when we first heard it: all records of today's one are younger than this client."""
+        """Whether another topic had this name when it was first seen: all records of the current one are newer."""
         now = self.topic_id(topic)
         return bool(now) and now != self._first_topic_ids.get(topic, now)
 
@@ -64,12 +64,12 @@ class MetadataCache:
         return [TopicPartition(topic, number) for number in range(self.partition_count(topic))]
 
     def topic_failure(self, topic: str) -> BarnabasError:
-        """Why the topic cannot be used now, as the last answer about it said."""
+        """Why the topic is not usable, according to the last answer about it."""
         code, message = self._topic_errors.get(topic, (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""))
-        return error_for(code, message or f"topic {topic!r} does not exist (yet): create it, or correct the name")
+        return error_for(code, message or f"topic {topic!r} does not exist (yet): create it or correct the name")
 
     def update(self, response: MetadataResponse) -> None:
-        """Take an answer in, whichever broker it came from."""
+        """Merge an answer from any broker."""
         if response.cluster_id != self.cluster_id:
             self._forget_cluster(response.cluster_id)
         is_current = response.offset >= self.offset
@@ -84,7 +84,7 @@ class MetadataCache:
             self._update_topic(topic, is_current=is_current)
 
     def hint(self, partition: TopicPartition, *, node_id: int, epoch: int) -> bool:
-        """Take a leader that came with another answer; returns whether that was news."""
+        """Merge a leader that another response named; returns whether it was new."""
         known = self.leader(partition)
         if node_id < 0 or epoch <= known.epoch or partition.partition >= self.partition_count(partition.topic):
             return False
@@ -92,7 +92,7 @@ class MetadataCache:
         return True
 
     def forget_leader(self, partition: TopicPartition, *, node_id: int) -> None:
-        """This broker says that it does not lead, and nobody says who does. The epoch stays as the lower bound."""
+        """The broker reports that it is not the leader, and no other leader is known. The epoch stays as the lower bound."""
         known = self.leader(partition)
         if known.node_id == node_id:
             self._leaders[partition] = Leader(node_id=NO_LEADER, epoch=known.epoch)
@@ -120,7 +120,7 @@ class MetadataCache:
         known_id = self._topic_ids.get(topic.name)
         if known_id is not None and topic.topic_id != known_id:
             if not is_current:
-                return  # About the topic that was deleted under this name.
+                return  # The answer is about a deleted topic of this name.
             self.forget_topic(topic.name)
         self._topic_ids[topic.name] = topic.topic_id
         self._first_topic_ids.setdefault(topic.name, topic.topic_id)
@@ -138,7 +138,7 @@ class MetadataCache:
         self.brokers = {node_id: broker for node_id, broker in self.brokers.items() if node_id in keep}
 
     def _forget_cluster(self, cluster_id: str) -> None:
-        """Another cluster answers at this address (a test cluster that was made anew): nothing known holds any more."""
+        """Another cluster answers at this address (for example a recreated test cluster): discard all known state."""
         self.cluster_id = cluster_id
         self.offset = -1
         self._first_topic_ids.clear()

@@ -1,4 +1,4 @@
-"""What the SDK needs of its connections, as ports: `net.rpc` has the real ones, tests script their own."""
+"""The ports for connections of the SDK: `net.rpc` implements them, tests use scripted ones."""
 
 import asyncio
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ from ...protocol.responses import Response
 
 
 class Connection(Protocol):
-    """One connection to one broker, as `net.rpc.RpcConnection`."""
+    """One connection to one broker, such as `net.rpc.RpcConnection`."""
 
     @property
     def in_flight(self) -> int:
@@ -25,16 +25,16 @@ class Connection(Protocol):
         """Send a request that has no answer (produce with acks=0). Raises as `send` does."""
 
     async def call(self, request: Request, *, timeout_ms: int) -> Any:
-        """Send and return the answer; raises the error that it names."""
+        """Send and return the answer; raises the error in the answer."""
 
 
 class Pool(Protocol):
-    """One connection per address, as `net.rpc.RpcPool`: capped back-off with jitter after failures."""
+    """One connection per address, such as `net.rpc.RpcPool`: capped back-off with jitter after failures."""
 
     def peek(self, host: str, port: int) -> Connection | None:
         """Return the open connection, if there is one."""
 
     async def get(self, host: str, port: int) -> Connection:
-        """Return it, opened if need be. Raises NetworkError or UnsupportedVersionError."""
+        """Return the connection, opening it if necessary. Raises NetworkError or UnsupportedVersionError."""
 
     async def close(self) -> None: ...

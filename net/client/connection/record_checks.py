@@ -1,4 +1,4 @@
-"""What a record may be made of: checked before it joins a batch, where it would keep all others from being sent. Pure."""
+"""Validate a record before it joins a batch, because an invalid record would block the whole batch. Pure."""
 
 from operator import index
 
@@ -14,7 +14,7 @@ def as_bytes(data: bytes | None, what: str) -> bytes | None:
     if isinstance(data, bytearray | memoryview | bytes):
         return bytes(data)
     cure = f"{what}.encode()" if isinstance(data, str) else f"bytes, for instance json.dumps({what}).encode()"
-    raise TypeError(f"the {what} of a record is bytes, not {type(data).__name__}: pass {cure}")
+    raise TypeError(f"the {what} of a record must be bytes, not {type(data).__name__}: pass {cure}")
 
 
 def checked_headers(headers: Headers | None) -> Headers:
@@ -24,20 +24,22 @@ def checked_headers(headers: Headers | None) -> Headers:
     checked = []
     for name, value in pairs:
         if not isinstance(name, str):
-            raise TypeError(f"a header's name is str, not {type(name).__name__}")
+            raise TypeError(f"the name of a header must be str, not {type(name).__name__}")
         name.encode()  # Raises UnicodeEncodeError here rather than when the whole batch is encoded.
         checked.append((name, as_bytes(value, f"header {name!r}")))
     return tuple(checked)
 
 
 def checked_stamp(timestamp_ms: int) -> int:
-    """What cannot be encoded must not get into a batch, where it would keep all others from being sent."""
+    """A timestamp that cannot be encoded must not join a batch, because it would block the whole batch."""
     try:
         stamp_ms = index(timestamp_ms)
     except TypeError:
         raise TypeError(
-            f"timestamp_ms is whole milliseconds, not {type(timestamp_ms).__name__}: pass int(timestamp_ms)"
+            f"timestamp_ms must be an integer, not {type(timestamp_ms).__name__}: pass int(timestamp_ms)"
         ) from None
     if not 0 <= stamp_ms <= MAX_TIMESTAMP_MS:
-        raise InvalidRequestError(f"timestamp_ms is {stamp_ms}; it counts from 1970 and fits into 64 bits")
+        raise InvalidRequestError(
+            f"timestamp_ms is {stamp_ms}; it must be milliseconds since 1970 that fit into 64 bits"
+        )
     return stamp_ms

@@ -1,6 +1,6 @@
-"""The values that users get: records, columns of records, and what is known of a record that was sent. Pure.
+"""Values for users: records, columns of records, and metadata of sent records. Pure.
 
-`ConsumerRecord` is made by the million, so it is a tuple, which is made in C. Its topic and partition are the same for all
+`ConsumerRecord` is created by the million, so it is a tuple, which is created in C. Its topic and partition are the same for all
 records of a partition, so they are attributes of a class made per partition (`record_class`): a quarter cheaper than seven
 fields. It derives from tuple directly, since a NamedTuple's constructor is a Python function; it only borrows the fast
 readers of a NamedTuple's fields.
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 Headers = Sequence[tuple[str, bytes | None]]
-MAX_CACHED_PARTITIONS = 4096  # Classes kept; far more partitions than one consumer has.
+MAX_CACHED_PARTITIONS = 4096  # Classes kept; far more than the partitions of one consumer.
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record that was sent now lies. `offset` is -1 with acks=0: nobody said."""
+    """The position of a sent record. `offset` is -1 with acks=0, because no broker reports it."""
 
     topic: str
     partition: int
@@ -27,9 +27,9 @@ class RecordMetadata(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """What a group commits for a partition: the offset of the next record to read, a text of the application's own (up to
-    4,096 bytes unless the operator says otherwise), the leader epoch of the record before it (-1: not known), and the id of the
-    topic that the offset is of ("": not known). A group takes no offset of a topic that was deleted."""
+    """A group's commit for a partition: the offset of the next record to read, metadata text of the application (up to 4,096
+    bytes by default), the leader epoch of the record before it (-1: not known), and the id of the topic that the offset belongs
+    to ("": not known). A group refuses offsets of a deleted topic."""
 
     offset: int
     metadata: str = ""
@@ -67,7 +67,7 @@ class ConsumerRecord(tuple[Any, ...]):
         return (self.topic, self.partition) == (other.topic, other.partition) and tuple(self) == tuple(other)
 
     def __ne__(self, other: object) -> bool:
-        return not self == other  # A tuple has its own, which would look at the fields only.
+        return not self == other  # The tuple's own __ne__ would compare only the fields.
 
     def __hash__(self) -> int:
         return hash((self.topic, self.partition, self.offset))
@@ -88,7 +88,7 @@ for _name in _Fields._fields:
 
 @lru_cache(MAX_CACHED_PARTITIONS)
 def record_class(topic: str, partition: int) -> Callable[[Iterable[Any]], ConsumerRecord]:
-    """Return what turns (offset, timestamp_ms, key, value, headers) into a record of this partition, in C."""
+    """Return a constructor, implemented in C, from (offset, timestamp_ms, key, value, headers) to a record of this partition."""
     return type("ConsumerRecord", (ConsumerRecord,), {"__slots__": (), "topic": topic, "partition": partition})
 
 
@@ -101,7 +101,7 @@ def consumer_record(
     value: bytes | None,
     headers: Headers = (),
 ) -> ConsumerRecord:
-    """Make one record by hand, as tests of applications do."""
+    """Create a single record, for tests of applications."""
     return record_class(topic, partition)((offset, timestamp_ms, key, value, headers))
 
 
@@ -121,10 +121,10 @@ class RecordColumns:
 
 
 class ReadingOrigin(NamedTuple):
-    """Since when a consumer reads a partition without a jump: equal values mean that nothing was left out between."""
+    """The last jump of a consumer in a partition: between two equal values no record was skipped."""
 
-    offset: int  # where the last jump went; -1 while that is looked up
-    topic_id: str  # of the topic that the offset is of; "" while that is looked up
+    offset: int  # the target of the last jump; -1 while it is looked up
+    topic_id: str  # the topic of the offset; "" while it is looked up
     version: int  # of the last jump: no two have the same
 
     @property
@@ -134,9 +134,9 @@ class ReadingOrigin(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAndTimestamp:
-    """An answer to "which offset has this time": `offset` -1 where no record is that young."""
+    """An answer to "which offset has this time": `offset` is -1 if no record is that recent."""
 
     offset: int
     timestamp_ms: int
     leader_epoch: int = -1
-    topic_id: str = ""  # of the topic that was asked
+    topic_id: str = ""  # the topic that was queried

@@ -1,14 +1,14 @@
-"""`Troubles`: what a client cannot do now, since when, and why. Pure.
+"""`Troubles`: the failures that a client is retrying, since when, and why. Pure.
 
-A retriable error is the client's own affair for some seconds: leaders move, brokers restart. One that lasts is told, as otherwise
-an application waits without a word: in the log, and to whoever asks (`oldest`), as the command line does before it gives up.
+For some seconds a retriable error is internal to the client: leaders move, brokers restart. An error that persists is reported,
+because the application would otherwise wait without a reason: in the log, and by `oldest`, which the command line prints.
 """
 
 from .errors import BarnabasError
 
-QUIET_MS = 3_000  # An election and a new connection fit in: what is over by then was nobody's concern.
-AGAIN_MS = 60_000  # A trouble that stays is told once a minute: often enough to be found, too rarely to fill a disk.
-MAX_TROUBLES = 1_000  # By then the first ones tell what is wrong.
+QUIET_MS = 3_000  # Long enough for an election and a new connection: shorter failures are not reported.
+AGAIN_MS = 60_000  # A persistent failure is logged once a minute: often enough to be found, too rarely to fill a disk.
+MAX_TROUBLES = 1_000  # The first ones are enough to show the problem.
 
 
 class _Trouble:
@@ -22,7 +22,7 @@ class _Trouble:
 
 class Troubles:
     def __init__(self) -> None:
-        self._of: dict[str, _Trouble] = {}  # The oldest first.
+        self._of: dict[str, _Trouble] = {}  # Oldest first.
 
     def __bool__(self) -> bool:
         return bool(self._of)
@@ -32,7 +32,7 @@ class Troubles:
         return next((trouble.error for trouble in self._of.values()), None)
 
     def failed(self, what: str, error: BarnabasError, now_ms: int) -> bool:
-        """Returns whether it has lasted for so long that it is to be told now."""
+        """Record a failure; return whether it is due to be logged now."""
         trouble = self._of.get(what)
         if trouble is None:
             if len(self._of) >= MAX_TROUBLES:
@@ -47,10 +47,10 @@ class Troubles:
         return is_due
 
     def works(self, what: str) -> None:
-        """It goes again, or is of no concern any more."""
+        """The operation succeeded, or does not matter any more."""
         self._of.pop(what, None)
 
     def keep(self, prefix: str, whats: set[str]) -> None:
-        """Of those that begin so, only these are of concern."""
+        """Drop the failures with this prefix that are not in `whats`."""
         for what in [what for what in self._of if what.startswith(prefix) and what not in whats]:
             del self._of[what]

@@ -1,8 +1,8 @@
-"""`Consumer`: reads records, of partitions that it is given or that its group shares out.
+"""`Consumer`: reads records of partitions that the application or its group assigns.
 
-Fetching goes on ahead in the background (`fetcher`), heartbeats too (`group_session`). Everything that changes what the
-application sees, a rebalance above all, happens only when the application asks for records: so a record in its hands is
-never committed, and a partition never taken, behind its back.
+Fetching (`fetcher`) and heartbeats (`group_session`) run in the background. Everything that changes what the application sees,
+above all a rebalance, happens only when the application asks for records. So the consumer never commits a record that the
+application is still processing, and never revokes a partition between two calls.
 """
 
 import asyncio
@@ -59,13 +59,13 @@ class Consumer:
             async for record in consumer:
                 handle(record)
 
-    With topics and a group, the group shares out the partitions; with topics and no group, this consumer reads all of
-    them; without topics, `assign` says what to read. `auto_commit` (default: with a group) commits what the application
-    is done with: all that was handed out before the last call of `poll`, or the last step of `async for`.
+    With topics and a group, the group assigns the partitions; with topics and no group, this consumer reads all of them;
+    without topics, `assign` selects the partitions. `auto_commit` (default: with a group) commits the records that the
+    application has finished: all that were returned before the last call of `poll`, or the last step of `async for`.
 
-    `group_protocol` "consumer" (default): the coordinator assigns (KIP-848), by `assignor`, a name that it knows. "classic": a
-    leader among the members assigns; `assignor` is then a name, an object of your own (`assignors.Assignor`), or several
-    of them. Listeners: see `rebalancing`. How long a handler may take: see `session`.
+    `group_protocol` "consumer" (default): the coordinator assigns (KIP-848) with `assignor`, a name that it knows. "classic": a
+    leader among the members assigns; `assignor` is then a name, an object of the application (`assignors.Assignor`), or several
+    of them. See `rebalancing` about listeners, and `session` about the time limit of handlers.
     """
 
     _session: Session | None = None
@@ -149,7 +149,7 @@ class Consumer:
 
     @property
     def client(self) -> Client:
-        """The connections and the metadata, which producers, consumers and admins share."""
+        """The connections and the metadata, which producers, consumers and admin clients can share."""
         return self._client
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class Consumer:
         return self._reading.states
 
     async def start(self) -> None:
-        """Connect, and join the group. Raises NoBrokersAvailableError, which names each address and its reason.
+        """Connect, and join the group. Raises NoBrokersAvailableError, which lists each address with its error.
 
         A topic that does not exist is waited for, with a warning in the log after 3 s: without a group up to 60 s, then
         UnknownTopicOrPartitionError is raised; in a group without end, as a group may subscribe to a topic to come.
@@ -221,17 +221,19 @@ class Consumer:
         if self._subscription.topics or self._subscription.pattern is not None:
             try:
                 await self._begin(self._subscription)
-            except BaseException:  # Cancelled, say, while it waits for a topic: nobody else closes what is open.
+            except (
+                BaseException
+            ):  # For example cancelled while waiting for a topic: close what is open, because the caller cannot.
                 await self.close()
                 raise
         if self._config.auto_commit and self._config.group is not None:
             self._commits.start(self._config.auto_commit_interval_ms)
 
     async def close(self) -> None:
-        """Commit (with auto_commit), give up the partitions (`on_revoked`), leave the group, disconnect.
+        """Commit (with auto_commit), revoke the partitions (`on_revoked`), leave the group, disconnect.
 
-        What is committed is what was handed out before the last poll or the last step of `async for`, as at any other time: the
-        handler of what came last may have failed. An application that is done with that too says so by `commit()` before.
+        Auto-commit covers only the records returned before the last poll or the last step of `async for`, as at any other time:
+        the handler of the last records may have failed. If they are finished too, call `commit()` before.
         """
         if self._is_closed or not self._is_started or self._polling.is_closing:
             self._is_closed = True
@@ -256,12 +258,12 @@ class Consumer:
     # --- what to read ------------------------------------------------------------------------------------------------
 
     async def subscribe(self, *topics: str, pattern: str | None = None) -> None:
-        """Read these topics, or those that the whole pattern matches, from now on, instead of those before."""
+        """Read these topics, or those that the whole pattern matches, from now on, instead of the previous ones."""
         self._check_usable()
         await self._begin(Subscription(topics=tuple(dict.fromkeys(topics)), pattern=pattern))
 
     async def unsubscribe(self) -> None:
-        """Read nothing any more; leaves the group, if there is one, as `close` does."""
+        """Stop reading. Leaves the group, if there is one, as `close` does."""
         self._check_usable()
         self._subscription = Subscription()
         if self._session is not None:
@@ -274,10 +276,10 @@ class Consumer:
         self._reading.drop(list(self._states))
 
     def assign(self, partitions: Iterable[PartitionLike]) -> None:
-        """Read exactly these partitions. Those that stay keep their position; a group is then used for commits only."""
+        """Read exactly these partitions. Partitions that stay keep their position; a group is then used only for commits."""
         self._check_usable()
         if self._session is not None:
-            raise InvalidRequestError("this consumer's partitions are given out by its group; leave out the topics")
+            raise InvalidRequestError("the group of this consumer assigns its partitions; omit the topics")
         wanted = [TopicPartition(*partition) for partition in partitions]
         self._reading.drop([partition for partition in self._states if partition not in set(wanted)])
         self._add(wanted)
@@ -312,7 +314,7 @@ class Consumer:
     async def _assign_whole_topics(self, subscription: Subscription) -> None:
         topics = subscription.topics
         if subscription.pattern is not None:
-            matching(subscription.pattern, [])  # Refused here and now, if it is no expression.
+            matching(subscription.pattern, [])  # Raises at once if the pattern is invalid.
             self._client.want_all_topics()
             await self._client.refresh()
             topics = self._topics_now()
@@ -323,7 +325,7 @@ class Consumer:
         self._positions.find_soon()
 
     def _topics_now(self) -> tuple[str, ...]:
-        """Without a group: the topics that the subscription means."""
+        """Without a group: the topics of the subscription."""
         pattern = self._subscription.pattern
         return self._subscription.topics if pattern is None else matching(pattern, self._client.metadata.topics())
 
@@ -341,19 +343,19 @@ class Consumer:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     async def poll(self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000) -> RecordsByPartition:
-        """Return what is there, at most `max_records`; waits up to `timeout_ms` for the first. May be empty."""
+        """Return available records, at most `max_records`; wait up to `timeout_ms` for the first. May be empty."""
         self._check_usable()
         return await self._polling.poll(max_records=max_records, timeout_ms=timeout_ms)
 
     async def poll_with_origins(
         self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000
     ) -> tuple[RecordsByPartition, dict[TopicPartition, ReadingOrigin]]:
-        """As `poll`, with the origin of each assigned partition at the moment when the records were taken."""
+        """Like `poll`, with the origin of each assigned partition at the moment when the records were taken."""
         found = await self.poll(max_records=max_records, timeout_ms=timeout_ms)
         return found, {partition: self.origin(partition) for partition in self.assignment}
 
     async def poll_batch(self, *, timeout_ms: float = 1_000) -> RecordColumns | None:
-        """Return the next batch of one partition as columns, the cheapest form; None when nothing came in time."""
+        """Return the next batch of one partition as columns, the cheapest form; None at the timeout."""
         self._check_usable()
         return await self._polling.poll_batch(timeout_ms=timeout_ms)
 
@@ -361,16 +363,16 @@ class Consumer:
         return self._walk()
 
     async def _walk(self) -> AsyncIterator[ConsumerRecord]:
-        """A plain generator over each decoded batch; awaits only between batches. Ends when the consumer is closed."""
+        """Yield records from each decoded batch; awaits only between batches. Ends when the consumer is closed."""
         self._check_usable()
         while not self._polling.is_closing:
             for record in await self.walk_batch(timeout_ms=FOREVER_MS):
                 yield record
 
     async def walk_batch(self, *, timeout_ms: float) -> Iterator[ConsumerRecord]:
-        """Return an iterator over the rest of the batch in work, else over the next one; empty when none came.
+        """Return an iterator over the rest of the current batch, or over the next batch; empty at the timeout.
 
-        The position moves with each step. The iterator may be walked in another thread than the loop's.
+        The position moves with each step. The iterator may be used in a thread other than the loop's.
         """
         self._check_usable()
         return await self._polling.walk_batch(timeout_ms=timeout_ms)
@@ -378,17 +380,17 @@ class Consumer:
     # --- positions ---------------------------------------------------------------------------------------------------
 
     def seek(self, partition: PartitionLike, offset: int, *, topic_id: str = "") -> None:
-        """The next record is the one with this offset, or the first behind it. `topic_id`: of the topic that the offset is of, if
-        the caller knows it (`origin`); reading begins at the start if another topic has that name by now."""
+        """Continue with the record at this offset, or the first one after it. `topic_id`: the topic of the offset, if the caller
+        knows it (`origin`); if another topic has that name by now, reading starts at its beginning."""
         if offset < 0:
-            raise InvalidRequestError(f"offset {offset} is negative; seek_to_start and seek_to_end go to the ends")
+            raise InvalidRequestError(f"offset {offset} is negative; use seek_to_start or seek_to_end")
         state = self._state(partition)
         self._reading.stop_cursor(state)
         state.seek(offset, topic_id=topic_id or state.topic_id or self._client.metadata.topic_id(state.partition.topic))
         self._fetcher.pump_soon()
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: PartitionLike) -> None:
-        """The next record is the first that is at least as young, or the end where none is. No partitions: all."""
+        """Continue with the first record at or after this time, or at the end if there is none. No partitions: all."""
         await self._seek_by_time(timestamp_ms, partitions)
 
     async def seek_to_start(self, *partitions: PartitionLike) -> None:
@@ -398,29 +400,29 @@ class Consumer:
         await self._seek_by_time(LATEST, partitions)
 
     async def position(self, partition: PartitionLike) -> int:
-        """The offset of the next record."""
+        """Return the offset of the next record."""
         state = self._state(partition)
         while state.position < 0:
             if state.lacks_offset:
                 raise no_offset([state])
             await self._positions.find()
             self._polling.raise_error()
-            state = self._state(partition)  # The group may have taken it away, or somebody closed the consumer.
+            state = self._state(partition)  # The group may have revoked it, or the consumer was closed.
         return self._reading.position(state)
 
     def origin(self, partition: PartitionLike) -> ReadingOrigin:
-        """From where this partition is read without a jump. Any thread may ask."""
+        """Return where the reading of this partition last jumped to. Thread-safe."""
         state = self._states.get(TopicPartition(*partition))
         if state is None:
             raise NotAssignedError(f"{TopicPartition(*partition)} is not assigned to this consumer")
         return ReadingOrigin(state.origin_offset, state.topic_id, state.version)
 
     async def committed(self, *partitions: PartitionLike) -> dict[TopicPartition, int]:
-        """What the group has committed for these (no partitions: for the assigned ones); those without are left out."""
+        """Return the committed offsets of these partitions (none given: the assigned ones); leaves out those without a commit."""
         return {partition: item.offset for partition, item in (await self.committed_offsets(*partitions)).items()}
 
     async def committed_offsets(self, *partitions: PartitionLike) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The same, with the metadata of each commit."""
+        """Like `committed`, with the metadata of each commit."""
         self._check_usable()
         wanted = [TopicPartition(*partition) for partition in partitions] or self.assignment
         found = await fetch_committed(self._client, self._group(), wanted)
@@ -430,11 +432,11 @@ class Consumer:
         }
 
     async def beginning_offsets(self, *partitions: PartitionLike) -> dict[TopicPartition, int]:
-        """The first offset that is still there, of these partitions (none given: of the assigned ones)."""
+        """Return the log start offset of these partitions (none given: of the assigned ones)."""
         return await self._ends(EARLIEST, partitions)
 
     async def end_offsets(self, *partitions: PartitionLike) -> dict[TopicPartition, int]:
-        """The offset that the next record gets, as far as this consumer may read."""
+        """Return the end offset that this consumer may read up to."""
         return await self._ends(LATEST, partitions)
 
     async def _ends(self, timestamp_ms: int, partitions: tuple[PartitionLike, ...]) -> dict[TopicPartition, int]:
@@ -444,7 +446,7 @@ class Consumer:
         return {partition: item.offset for partition, item in found.items()}
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """Waits until the topic is known. Raises UnknownTopicOrPartitionError when it never is."""
+        """Wait until the topic is known. Raises UnknownTopicOrPartitionError at the timeout."""
         self._check_usable()
         await self._client.wait_for_topic(topic, timeout_ms=API_TIMEOUT_MS)
         return self._client.metadata.partitions(topic)
@@ -456,7 +458,7 @@ class Consumer:
         return await list_offsets(self._client, times_ms)
 
     def pause(self, *partitions: PartitionLike) -> None:
-        """Hand out nothing of these, and fetch nothing more, until `resume`."""
+        """Return and fetch no records of these partitions until `resume`."""
         for partition in partitions:
             state = self._state(partition)
             self._reading.stop_cursor(state)
@@ -473,7 +475,7 @@ class Consumer:
         return [state.partition for state in self._states.values() if state.is_paused]
 
     def lag(self, partition: PartitionLike) -> int | None:
-        """Records behind the position, as of the last fetch; None before the first."""
+        """Records after the position, as of the last fetch; None before the first fetch."""
         state = self._state(partition)
         if state.high_watermark < 0 or state.position < 0:
             return None
@@ -497,22 +499,22 @@ class Consumer:
     # --- commits -----------------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: ToCommit | None = None) -> None:
-        """Commit these offsets (of the next records to read; as numbers, or with a text: `OffsetAndMetadata`), or the positions:
-        all that was handed out so far is done.
+        """Commit these offsets (of the next records to read; as numbers, or with metadata: `OffsetAndMetadata`), or without
+        arguments the positions: all records returned so far are finished.
 
-        Commits of a consumer are made one after the other, in the order of the calls. While one of them must be repeated, a later
-        one of the same partition takes its place, and its outcome is that of both.
+        A consumer sends its commits one after the other, in the order of the calls. While one of them is being retried, a later
+        one of the same partition replaces it, and both get the outcome of the later one.
 
-        Raises FencedMemberEpochError, UnknownMemberIdError or IllegalGenerationError when the group goes on without us, and
-        NotAssignedError when a partition of ours goes to another member meanwhile.
+        Raises FencedMemberEpochError, UnknownMemberIdError or IllegalGenerationError if the group has removed this member, and
+        NotAssignedError if one of the partitions moves to another member meanwhile.
         """
         self._group()
         self._check_usable()
         await self._commits.commit(self._commits.wanted(offsets))
 
     def commit_nowait(self, offsets: ToCommit | None = None) -> asyncio.Future[None]:
-        """As `commit`, in the background; await the future, or give it a callback, to learn how it ended. Who does neither finds
-        a failure in the log. Raises BufferExhaustedError when a thousand are under way."""
+        """Like `commit`, in the background; await the future, or add a callback, to get the outcome. Otherwise a failure is
+        logged. Raises BufferExhaustedError if 1,000 commits are in flight."""
         self._group()
         self._check_usable()
         return self._commits.commit_nowait(self._commits.wanted(offsets))
@@ -520,14 +522,14 @@ class Consumer:
     # --- the group ---------------------------------------------------------------------------------------------------
 
     def _group_changed(self) -> None:
-        """Partitions come or go: have the application ask soon, and deal with it then."""
+        """The assignment changes: wake up the application's call for records, which carries it out."""
         self._reading.interrupt()
         self._wake.set()
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 
     def _metadata_changed(self) -> None:
-        """New leaders; and for a consumer of whole topics, partitions that were added: read from their start."""
+        """Handle new leaders; for a consumer of whole topics, read added partitions from their start."""
         if self._is_closed:
             return
         if self._session is not None:
@@ -551,7 +553,7 @@ class Consumer:
 
     def _group(self) -> str:
         if self._config.group is None:
-            raise InvalidRequestError("this consumer has no group: give it one to commit")
+            raise InvalidRequestError("this consumer has no group; set `group` to commit")
         return self._config.group
 
     def _check_usable(self) -> None:

@@ -1,4 +1,4 @@
-"""The consumer's settings, their checks, and the session of a group that they ask for."""
+"""The consumer's settings, their checks, and the group session that they select."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from ..positions.offset_lookup import EARLIEST, LATEST
 RESET_TIMES: dict[str, int | None] = {"latest": LATEST, "earliest": EARLIEST, "none": None}
 ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 
-MAX_POLL_RECORDS = 10_000  # Of one `poll`, unless told otherwise: enough to make the call itself free.
-FOREVER_MS = 86_400_000  # How long `async for` waits at a time.
+MAX_POLL_RECORDS = 10_000  # Default of one `poll`: enough to make the cost of the call negligible.
+FOREVER_MS = 86_400_000  # The timeout of each wait of `async for`.
 CLASSIC_SESSION_TIMEOUT_MS = 45_000  # Kafka's session.timeout.ms.
-HEARTBEATS_PER_SESSION = 3  # At least so many: one that is lost or late costs nobody the membership.
-CLOSE_COMMIT_TIMEOUT_MS = 10_000  # A failover fits in; beyond it, closing must not hang on a cluster that is gone.
+HEARTBEATS_PER_SESSION = 3  # At least this many: one lost or late heartbeat does not cost the membership.
+CLOSE_COMMIT_TIMEOUT_MS = 10_000  # Long enough for a failover; closing must not hang if the cluster is unreachable.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         if self.group == "":
-            raise InvalidConfigError("the group is empty; leave it out to read without a group")
+            raise InvalidConfigError("the group is empty; omit it to read without a group")
         for name in ("auto_commit_interval_ms", "max_poll_interval_ms", "partition_max_bytes"):
             if getattr(self, name) <= 0:
                 raise InvalidConfigError(f"{name} must be positive")
@@ -54,7 +54,7 @@ class ConsumerConfig:
             chosen(self.assignor)
         elif self.assignor is not None and not isinstance(self.assignor, str):
             raise InvalidConfigError(
-                "the coordinator assigns, by the name of an assignor that it knows; for your own, use group_protocol='classic'"
+                "the coordinator needs the name of an assignor that it knows; to use your own, set group_protocol='classic'"
             )
 
     def session(
@@ -66,7 +66,7 @@ class ConsumerConfig:
         on_error: Callable[[BarnabasError], None],
         idle_ms: Callable[[], int],
     ) -> Session:
-        """Begin to be a member of the group."""
+        """Start the membership in the group."""
         limits = {"idle_ms": idle_ms, "max_poll_interval_ms": self.max_poll_interval_ms}
         if self.group_protocol == "classic":
             classic = self._classic_membership(client, subscription)

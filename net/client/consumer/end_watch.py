@@ -1,8 +1,8 @@
-"""`EndWatch`: where logs end, and a word when one of them grows.
+"""`EndWatch`: where logs end, and a notification when one of them grows.
 
-Who waits for records without wanting to read them yet would otherwise ask again and again. Here a fetch of one byte waits at
-each leader instead, as any consumer's does, for as long as nothing comes: a query without news costs a broker one request
-in `WAIT_MS`.
+A reader that waits for records without reading them yet would otherwise poll the ends. Here a fetch of one byte waits at each
+leader instead, like any consumer's fetch, until a record arrives: a query without new records costs a broker one request per
+`WAIT_MS`.
 """
 
 import asyncio
@@ -16,25 +16,25 @@ from ..connection.client import Client
 from ..connection.errors import BarnabasError
 from ..positions.offset_lookup import LATEST, list_offsets
 
-WAIT_MS = 5_000  # Of one fetch at a leader without news.
+WAIT_MS = 5_000  # Of one fetch at a leader without new records.
 RESPONSE_GRACE_MS = 30_000
-PAUSE_AFTER_FAILURE_MS = 200  # Then the ends are asked for anew, which finds the new leader.
+PAUSE_AFTER_FAILURE_MS = 200  # Then the ends are queried again, which finds the new leader.
 
 
 class EndWatch:
-    """Belongs to one loop."""
+    """Used on one event loop."""
 
     def __init__(self, client: Client, *, is_committed_only: bool) -> None:
         self._client = client
         self._isolation_level = READ_COMMITTED if is_committed_only else READ_UNCOMMITTED
-        self._watched: dict[TopicPartition, int] = {}  # Ends that are still true unless `_news` is set.
+        self._watched: dict[TopicPartition, int] = {}  # Ends that are current unless `_news` is set.
         self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
 
     async def ends(self, partitions: Iterable[TopicPartition], *, timeout_ms: float) -> dict[TopicPartition, int]:
-        """The end of each log; asked of the leaders unless a watch already says that nothing has come.
+        """Return the end of each log; queries the leaders unless a watch shows that nothing was appended.
 
-        Raises the last error when leaders could not be asked within the timeout.
+        Raises the last error if a leader could not be queried within the timeout.
         """
         wanted = list(partitions)
         if not self._news.is_set() and all(partition in self._watched for partition in wanted):
@@ -50,7 +50,7 @@ class EndWatch:
         return {partition: item.offset for partition, item in found.items()}
 
     async def wait(self, ends: Mapping[TopicPartition, int], *, timeout_ms: float) -> bool:
-        """Wait until a log has grown beyond these ends; False when the time is over first."""
+        """Wait until a log has grown beyond these ends; False at the timeout."""
         if not self._news.is_set():
             self._watch(ends)
         try:
@@ -67,7 +67,7 @@ class EndWatch:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _watch(self, ends: Mapping[TopicPartition, int]) -> None:
-        """A fetch that waits already, from an older end, comes back at once if there was news: it need not be sent anew."""
+        """A fetch that already waits, from an older end, returns at once if there are new records: no need to send it again."""
         self._watched = dict(ends)
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         for partition, end in ends.items():
@@ -89,7 +89,7 @@ class EndWatch:
             self._news.set()
 
     async def _has_news(self, node_id: int, ends: dict[TopicPartition, int]) -> bool:
-        """Errors are news too: the leader has moved, or the log begins behind its end."""
+        """Errors count as a change too: the leader has moved, or the log starts after the known end."""
         connection = await self._client.connect(node_id, bulk=True)
         request = FetchRequest(
             max_wait_ms=WAIT_MS,

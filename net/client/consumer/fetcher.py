@@ -1,8 +1,8 @@
-"""`Fetcher`: keeps a fetch under way to every leader that has something for us, ahead of the application, within
+"""`Fetcher`: keeps a fetch in flight to every leader of an assigned partition, ahead of the application, within
 bounds.
 
-A partition is asked for as soon as there is room for it, whatever else is on its way to the same broker: so a partition
-without news, whose fetch waits at the broker, holds up nobody. No task per fetch: answers come as callbacks.
+A partition is fetched as soon as there is room for its records, independent of other requests to the same broker. So a partition
+without new records, whose fetch waits at the broker, delays no other. No task per fetch: answers arrive as callbacks.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from ..positions.partition_state import PartitionState
 
 logger = logging.getLogger("barnabas.consumer")
 
-MAX_FETCHES_PER_BROKER = 16  # Each holds partitions of its own; more would only crowd the broker's purgatory.
-RESPONSE_GRACE_MS = 30_000  # On top of the time that the broker may wait for data, before the connection is suspected.
+MAX_FETCHES_PER_BROKER = 16  # Each holds different partitions; more would only fill the broker's purgatory.
+RESPONSE_GRACE_MS = 30_000  # On top of the time that the broker may wait for data, before the request times out.
 _MOVED = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -38,7 +38,7 @@ class FetchConfig:
     min_bytes: int
     max_bytes: int  # Of one answer.
     max_wait_ms: int
-    max_buffered_bytes: int  # Of all partitions, decoded ones not counted: at most this and one answer per broker.
+    max_buffered_bytes: int  # Of all partitions, without decoded records: at most this plus one answer per broker.
     isolation_level: int
     rack: str
 
@@ -55,7 +55,7 @@ class Fetcher:
         on_made_anew: Callable[[PartitionState], None],
         on_error: Callable[[BarnabasError], None],
     ) -> None:
-        """`states` is the consumer's own: what is added to it is fetched after the next `pump_soon`."""
+        """`states` is the consumer's own: partitions added to it are fetched after the next `pump_soon`."""
         self._client = client
         self._config = config
         self._states = states
@@ -71,7 +71,7 @@ class Fetcher:
         self._is_closed = False
 
     def pump_soon(self) -> None:
-        """Something changed: fetch what may be fetched, at the end of this turn of the loop."""
+        """Something changed: send all possible fetches at the end of this iteration of the loop."""
         if self._pump is None and not self._is_closed:
             self._pump = self._loop.call_soon(self._pump_now)
 
@@ -99,7 +99,7 @@ class Fetcher:
                 by_leader.setdefault(self._client.metadata.leader(state.partition).node_id, []).append(state)
         for node_id, states in by_leader.items():
             if node_id < 0:
-                self._client.request_refresh()  # We are called again with the next metadata.
+                self._client.request_refresh()  # The next metadata calls `pump_soon` again.
             elif self._in_flight.get(node_id, 0) < MAX_FETCHES_PER_BROKER:
                 self._fetch(node_id, states)
 
@@ -176,7 +176,7 @@ class Fetcher:
             self._failed(states, error_for(response.error, response.message))
             return
         if not isinstance(response, FetchResponse):
-            self._failed(states, CorruptRecordError("a fetch was answered as something else"))
+            self._failed(states, CorruptRecordError("a fetch received a response of another type"))
             return
         has_news = False
         for answer in response.partitions:
@@ -187,7 +187,7 @@ class Fetcher:
             self._on_data()
 
     def _take_partition(self, state: PartitionState, answer: FetchPartitionResponse) -> bool:
-        """Returns whether there is something to hand out."""
+        """Return whether there is something for the application."""
         if answer.error:
             self._refused(state, answer)
             return False
@@ -212,8 +212,8 @@ class Fetcher:
         return state.has_records
 
     def _unreadable(self, state: PartitionState, error: CorruptRecordError) -> None:
-        """The header of the next batch means nothing. The application is told when it has everything before it: it may seek
-        behind the offset that is named. Until it does, or another leader answers, the fetch is repeated and told again."""
+        """The header of the next batch is damaged. The application gets the error after all records before the batch: it may
+        seek to the offset in the error. Until it does, or another leader answers, the fetch is repeated and fails again."""
         self._back_off(state)
         if not state.has_records:
             offset = state.fetch_offset
@@ -231,15 +231,15 @@ class Fetcher:
                 state.topic_id = known
                 self._on_made_anew(state)
                 return
-            self._client.request_refresh()  # The broker, or we, have still to learn of the new topic.
+            self._client.request_refresh()  # The broker or this client does not know the new topic yet.
         if answer.error in _MOVED:
             if self._client.metadata.hint(state.partition, node_id=answer.leader_id, epoch=answer.leader_epoch):
-                return  # Straight to the new leader.
+                return  # Fetch from the new leader at once.
             self._client.request_refresh()
         self._failed([state], error_for(answer.error, answer.message))
 
     def _failed(self, states: Iterable[PartitionState], error: BarnabasError) -> None:
-        """Retriable errors are ours to deal with; the others are told to the application."""
+        """Retry retriable errors; report the others to the application."""
         if not error.retriable:
             self._on_error(error)
         self._client.request_refresh()

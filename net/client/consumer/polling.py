@@ -1,7 +1,7 @@
-"""`Polling`: hands out records when the application asks for them, and carries a rebalance out then, never behind its back.
+"""`Polling`: returns records when the application asks for them, and carries out a rebalance only then.
 
-The rule that commits rest on stands in `reading`: what was handed out is done when the application asks for more. So one task at
-a time may ask: of two, one would declare done what the other has in its hands.
+Commits rely on the rule in `reading`: returned records are finished when the application asks for more. So only one task at a
+time may ask: with two, one call would mark the other's unfinished records as finished.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Polling:
         pump: Callable[[], None],
         wake: asyncio.Event,
     ) -> None:
-        """`pump` has the fetcher look for room; `wake` is set when there is something to hand out or to carry out."""
+        """`pump` lets the fetcher use free room; `wake` is set when there are records to return or a change to carry out."""
         self._reading = reading
         self._rebalancing = rebalancing
         self._clock = clock
@@ -41,14 +41,14 @@ class Polling:
         self._pump = pump
         self._wake = wake
         self._is_asked = False  # A task waits in a call for records.
-        self._is_closing = False  # No more records; what a listener does on the way out still works.
+        self._is_closing = False  # No more records; calls of a listener still work during the close.
         self._error: BarnabasError | None = None  # For the application, at its next call.
         self._last_poll_ms = clock.now_ms()
         self._last_progress = -1
 
     async def poll(self, *, max_records: int, timeout_ms: float) -> dict[TopicPartition, list[ConsumerRecord]]:
         if max_records < 1:
-            raise InvalidRequestError(f"max_records is {max_records}; a poll needs room for at least 1 record")
+            raise InvalidRequestError(f"max_records is {max_records}; it must be at least 1")
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         with self._asked():
             deadline_ms = self._begin(timeout_ms)
@@ -60,7 +60,7 @@ class Polling:
                     except CorruptRecordError:
                         if not found:
                             raise
-                        break  # For the next call: what was taken already must not be lost to it.
+                        break  # Raise it in the next call: the records taken so far must not be lost.
                     if records:
                         found.setdefault(state.partition, []).extend(records)
                         left -= len(records)
@@ -100,12 +100,12 @@ class Polling:
         return self._is_closing
 
     def close(self) -> None:
-        """Nothing more is handed out; who waits for records gets none."""
+        """Return no more records; waiting calls return empty."""
         self._is_closing = True
         self._wake.set()
 
     def fail(self, error: BarnabasError) -> None:
-        """The application learns it at its next call."""
+        """The application gets the error in its next call."""
         self._error = error
         self._wake.set()
 
@@ -128,7 +128,7 @@ class Polling:
     def _asked(self) -> Iterator[None]:
         if self._is_asked:
             raise ConcurrentUseError(
-                "another call waits for records of this consumer: one task at a time may ask; make a consumer for each task"
+                "another task is waiting for records of this consumer; create one consumer per task"
             )
         self._is_asked = True
         try:
@@ -137,14 +137,14 @@ class Polling:
             self._is_asked = False
 
     def _begin(self, timeout_ms: float) -> int:
-        """What was handed out before is done with. Returns the deadline."""
+        """Mark the records returned before as finished. Returns the deadline."""
         self._reading.finish_handed_out()
         if (session := self._session()) is not None:
             session.resume()
         return self._clock.now_ms() + int(timeout_ms)
 
     async def _next_state(self, deadline_ms: int) -> PartitionState | None:
-        """Wait for a partition with records. None when the time is over or the consumer is closed."""
+        """Wait for a partition with records. None at the timeout or when the consumer is closed."""
         while not self._is_closing:
             now_ms = self._last_poll_ms = self._clock.now_ms()
             self.raise_error()
@@ -160,10 +160,10 @@ class Polling:
                 return state
             self._pump()
             if now_ms >= deadline_ms:
-                await asyncio.sleep(0)  # Who polls in a loop without a timeout must let the answers in.
+                await asyncio.sleep(0)  # A loop of polls without a timeout must still let answers be processed.
                 return self._reading.next_ready()
             self._wake.clear()
-            # An application that waits here is alive, so it looks up well before it would be thought dead.
+            # A waiting application is alive: wake up well before the poll interval expires.
             wait_ms = min(deadline_ms - now_ms, self._max_poll_interval_ms // 3)
             try:
                 async with asyncio.timeout(max(wait_ms, 1) / 1000):

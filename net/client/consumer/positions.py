@@ -1,4 +1,4 @@
-"""`PositionFinder`: where to begin reading, for partitions that have no position: the group's commit, else the reset
+"""`PositionFinder`: where to start reading in partitions without a position: the group's commit, else the reset
 policy."""
 
 import asyncio
@@ -20,7 +20,7 @@ logger = logging.getLogger("barnabas.consumer")
 def no_offset(states: Iterable[PartitionState]) -> NoOffsetForPartitionError:
     names = ", ".join(str(state.partition) for state in states)
     return NoOffsetForPartitionError(
-        f"nothing is committed for {names}, and auto_offset_reset is 'none': seek to where reading shall begin"
+        f"no offset is committed for {names}, and auto_offset_reset is 'none': seek to a start offset"
     )
 
 
@@ -45,24 +45,24 @@ class PositionFinder:
         self._task: asyncio.Task[None] | None = None
 
     def find_soon(self) -> None:
-        """Find what is not known, in the background."""
+        """Find missing positions in the background."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._find_all(), name="barnabas-positions")
 
     async def find(self) -> None:
-        """As `find_soon`, and wait. What goes wrong is told to `on_error`."""
+        """Like `find_soon`, and wait. Errors go to `on_error`."""
         self.find_soon()
         assert self._task is not None
         await asyncio.wait([self._task])
 
     def out_of_range(self, state: PartitionState) -> None:
-        """The records at the position are gone (or never were): reset, or tell the application."""
+        """The position is outside of the log: reset it, or raise an error in the application."""
         offset = state.fetch_offset
         if self._reset_time_ms is None:
-            state.is_paused = True  # Until the application has dealt with it, by seek and resume.
+            state.is_paused = True  # Until the application handles it by seek and resume.
             self._on_error(
                 OffsetOutOfRangeError(
-                    f"offset {offset} of {state.partition} is out of range: seek elsewhere, then resume"
+                    f"offset {offset} of {state.partition} is out of range: seek to another offset, then resume"
                 )
             )
             return
@@ -71,19 +71,21 @@ class PositionFinder:
         self.find_soon()
 
     def made_anew(self, state: PartitionState) -> None:
-        """The topic was deleted, and there is another one of its name. All of its records are new, so it is read from its start,
-        whatever the policy; only where no reset is allowed, the application decides."""
+        """The topic was deleted and created again. All of its records are new, so it is read from its start, independent of the
+        policy; but if no reset is allowed, the application decides."""
         offset = state.fetch_offset
         state.seek_to_time(EARLIEST)
         if self._reset_time_ms is None:
             state.is_paused = True
             self._on_error(
                 TopicRecreatedError(
-                    f"topic {state.partition.topic!r} was deleted and made anew, and offset {offset} of {state.partition} was"
-                    " one of the old topic: seek, then resume"
+                    f"topic {state.partition.topic!r} was deleted and created again, and offset {offset} of {state.partition} was"
+                    " an offset of the old topic: seek, then resume"
                 )
             )
-        logger.warning("topic made anew, read from its start partition=%s offset_before=%d", state.partition, offset)
+        logger.warning(
+            "topic created again, reading from its start partition=%s offset_before=%d", state.partition, offset
+        )
         self.find_soon()
 
     async def close(self) -> None:
@@ -104,14 +106,14 @@ class PositionFinder:
                     self._on_error(error)
                     return
                 failures += 1
-                logger.warning("positions not found, trying again: %s", error.message)
+                logger.warning("positions not found, retrying: %s", error.message)
                 await asyncio.sleep(self._client.backoff.delay_ms(failures, self._client.rng.random) / 1000)
         self._on_found()
 
     async def _find_committed(self, states: list[PartitionState]) -> list[PartitionState]:
-        """Returns those for which the coordinator and our metadata do not mean the same topic. Without a group, the policy right
-        away. Where nothing is committed and no reset is allowed, the partition waits for the application, which is told of it;
-        the others are found all the same."""
+        """Return the partitions for which the coordinator and this client's metadata mean different topics. Without a group, the
+        policy applies at once. Without a commit and an allowed reset, the partition waits for the application, which gets an
+        error; the others are found all the same."""
         if not states:
             return []
         partitions = [state.partition for state in states]
@@ -121,7 +123,7 @@ class PositionFinder:
         for state in states:
             found = committed.get(state.partition)
             if state.position >= 0 or state.reset_timestamp_ms is not None:
-                continue  # The application jumped meanwhile.
+                continue  # The application called seek meanwhile.
             known_id = self._client.metadata.topic_id(state.partition.topic)
             if found is not None and found.topic_id not in ("", known_id):
                 differing.append(state)
@@ -144,8 +146,8 @@ class PositionFinder:
         )
 
     def _reset(self, state: PartitionState, topic_id: str) -> None:
-        """Nothing is committed. A topic that took a name over while we knew it is read from its start, as by a consumer that
-        stood in the old one: another member of the group may have."""
+        """No offset is committed. A topic that took over a name while this client knew it is read from its start, as by a
+        consumer with a position in the old topic: another member of the group may have had one."""
         assert self._reset_time_ms is not None
         state.topic_id = topic_id
         state.seek_to_time(
@@ -166,7 +168,7 @@ class PositionFinder:
         late = [partition for partition, item in found.items() if item.offset < 0]
         ends = await list_offsets(self._client, dict.fromkeys(late, LATEST)) if late else {}
         for state in states:
-            if state.version == versions[state.partition]:  # Else the application jumped meanwhile.
+            if state.version == versions[state.partition]:  # Otherwise the application called seek meanwhile.
                 answer = ends.get(state.partition) or found[state.partition]
                 if state.topic_id in ("", answer.topic_id):
                     state.seek(answer.offset, topic_id=answer.topic_id)

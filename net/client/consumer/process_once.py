@@ -1,22 +1,23 @@
-"""`process_once`: each record's effect in a database exactly once, whatever crashes, by keeping offsets beside the effects.
+"""`process_once`: apply each record to a database exactly once, despite crashes, by storing offsets with the effects.
 
     async with process_once(consumer, connection) as records:
         async for record, cursor in records:
             cursor.execute("INSERT INTO invoices VALUES (?, ?)", (record.key, record.value))
 
-The records of one poll are one transaction, and so is the offset of the last of them, in the table `barnabas_offsets`. The
-database decides where reading goes on, not the group: whatever moves the consumer (a rebalance, `group seek`, a reset, a seek of
-the application), it is sent back behind the last record that was processed. Offsets may be missing between two polls only while
-nothing has moved it: those are records that compaction removed. What retention removed before it was processed is an error, and
-so is a topic that was deleted and made anew, whose id is not that of the row.
+The records of one poll, and the offset of the last of them in the table `barnabas_offsets`, are one transaction. The
+database, not the group, decides where reading continues: after anything that moves the consumer (a rebalance, `group seek`, a
+reset, a seek of the application), it seeks back to the first record after the last processed one. Between two polls offsets
+may be missing only if nothing has moved the consumer: those records were removed by compaction. Records that retention
+removed before they were processed are an error, and so is a topic that was deleted and created again, whose id differs from
+that in the row.
 
-A transaction begins by moving the offset from where this owner stopped to where it will stop; who finds it elsewhere is not the
-owner any more (a member that was away for too long and has not noticed), gets none of the records, and goes on where the database
-is. The row's lock holds off a second owner until the first has committed or is gone. So of two owners at once every record has
-one, and its effects come all or not at all.
+A transaction first moves the offset from where this owner stopped to where it will stop. If the stored offset differs, this
+member is not the owner any more (it was away for too long and has not noticed): it processes none of the records, and
+continues from the database. The lock of the row blocks a second owner until the first has committed or is gone. So with two
+owners at once each record is processed by one of them, with all of its effects or none.
 
-`ProcessOnce` is written once, over whatever the consumer and the connection return: what is awaitable is awaited.
-`BlockingProcessOnce` runs the same coroutines where nothing is.
+`ProcessOnce` works with blocking and asyncio consumers and connections: it awaits results that are awaitable.
+`BlockingProcessOnce` runs the same coroutines when no result is awaitable.
 """
 
 import inspect
@@ -34,9 +35,11 @@ from ..connection.records import ConsumerRecord, ReadingOrigin
 
 logger = logging.getLogger("barnabas.consumer")
 
-MAX_RECORDS = 100  # of one transaction: a crash repeats as many, and their effects are rolled back before that
-MAX_SEEKS = 10  # in a row that lead nowhere: a rebalance may undo one, but not so many
-POLL_MS = 1_000  # how often a blocking iteration comes up for air, so that Ctrl-C works
+MAX_RECORDS = (
+    100  # of one transaction: after a crash at most this many are repeated, after their effects were rolled back
+)
+MAX_SEEKS = 10  # in a row without effect: a rebalance may undo one, but not this many
+POLL_MS = 1_000  # how often a blocking iteration wakes up, so that Ctrl-C works
 _NOTHING_PROCESSED: Final = -1
 _PLACEHOLDERS: Final = {"qmark": "?", "format": "%s", "pyformat": "%s"}  # of DB-API 2 (PEP 249)
 _CREATE: Final = """CREATE TABLE IF NOT EXISTS barnabas_offsets (
@@ -44,7 +47,7 @@ _CREATE: Final = """CREATE TABLE IF NOT EXISTS barnabas_offsets (
     topic_id TEXT NOT NULL DEFAULT '', PRIMARY KEY (group_id, topic, partition_id))"""
 _IS_CURRENT: Final = "SELECT topic_id FROM barnabas_offsets WHERE 1 = 0"
 _MIGRATE: Final = (
-    "ALTER TABLE barnabas_offsets ADD COLUMN topic_id TEXT NOT NULL DEFAULT ''"  # tables of before had none
+    "ALTER TABLE barnabas_offsets ADD COLUMN topic_id TEXT NOT NULL DEFAULT ''"  # tables of older versions have none
 )
 _INSERT: Final = (
     "INSERT INTO barnabas_offsets (group_id, topic, partition_id, last_offset, topic_id)"
@@ -52,7 +55,7 @@ _INSERT: Final = (
 )
 _ROW: Final = "WHERE group_id = ? AND topic = ? AND partition_id = ?"
 _SELECT: Final = f"SELECT last_offset, topic_id FROM barnabas_offsets {_ROW}"
-# A row of a table of before has no id: it is taken for one of the topic that is there now.
+# A row written by an older version has no topic id: it is assumed to belong to the current topic.
 _MOVE: Final = (
     f"UPDATE barnabas_offsets SET last_offset = ?, topic_id = ? {_ROW} AND last_offset = ? AND topic_id IN (?, '')"
 )
@@ -73,7 +76,7 @@ class OnceConsumer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Claim:
-    """In the open transaction the stored offset is `last_offset`, and was `before` when it began. Both are inclusive."""
+    """In the open transaction the stored offset is `last_offset`, and was `before` at its start. Both are inclusive."""
 
     before: int
     last_offset: int
@@ -82,7 +85,7 @@ class _Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stored:
-    """A row. `topic_id` is "" where the table was made before it had this column."""
+    """A row. `topic_id` is "" if the row was written before the table had this column."""
 
     last_offset: int
     topic_id: str
@@ -103,7 +106,7 @@ class _Database:
         self._group = group
 
     async def create_table(self) -> None:
-        """Make it, or give an older one the columns that it lacks; others may be doing the same at this moment."""
+        """Create the table, or add missing columns to an older one; other processes may be doing the same concurrently."""
         for statement in (_CREATE, _MIGRATE):
             if not await self._has_table():
                 try:
@@ -112,7 +115,7 @@ class _Database:
                 except self._error:
                     await (
                         self.rollback()
-                    )  # somebody else did it at the same time; else the last look says what is wrong
+                    )  # another process may have done it at the same time; otherwise the last check raises the error
         await self._execute(_IS_CURRENT)
         await self.rollback()
 
@@ -131,17 +134,17 @@ class _Database:
         return None if row is None else _Stored(last_offset=int(row[0]), topic_id=str(row[1]))
 
     async def begin(self, place: TopicPartition, position: int, topic_id: str) -> _Stored:
-        """What is stored; where nothing is, everything before `position` counts as processed from now on."""
+        """The stored offset; if there is none, everything before `position` counts as processed from now on."""
         found = await self.stored(place)
         if found is None:
             await self._execute(_INSERT, *self._key(place), position - 1, topic_id)
             found = await self.stored(place)
         await self.commit()
-        assert found is not None, "the row was there a moment ago"
+        assert found is not None, "the row was inserted or found just before"
         return found
 
     async def move(self, place: TopicPartition, topic_id: str, *, before: int, last_offset: int) -> bool:
-        """Lock the row and move the offset; False when it is not where we left it, or another topic's."""
+        """Lock the row and move the offset; False if the stored offset is not the expected one, or belongs to another topic."""
         cursor = await self._execute(_MOVE, last_offset, topic_id, *self._key(place), before, topic_id)
         return bool(cursor.rowcount == 1)
 
@@ -164,17 +167,17 @@ class _Database:
 
 
 def _driver_of(connection: Any) -> Any:
-    """The DB-API module that the connection's class comes from. Raises InvalidRequestError for what cannot do it."""
+    """The DB-API module that the connection's class comes from. Raises InvalidRequestError for an unsupported connection."""
     for cls in type(connection).__mro__:
         module = sys.modules.get(cls.__module__.partition(".")[0])
         if getattr(module, "paramstyle", None) in _PLACEHOLDERS:
             if _is_autocommit(module, connection):
                 raise InvalidRequestError(
-                    "the connection is in autocommit mode, where nothing can be undone: switch it off"
+                    "the connection is in autocommit mode, which cannot roll back: turn autocommit off"
                 )
             return module
     raise InvalidRequestError(
-        f"{type(connection).__name__} is no connection of a driver that process_once knows: use sqlite3 or psycopg"
+        f"{type(connection).__name__} is not a connection of a supported driver: use sqlite3 or psycopg"
     )
 
 
@@ -185,21 +188,25 @@ def _is_autocommit(driver: Any, connection: Any) -> bool:
 
 
 class ProcessOnce:
-    """An asynchronous iterator of (record, cursor). Leaving it cleanly commits the record in hand, an exception undoes it."""
+    """An asynchronous iterator of (record, cursor). Leaving it cleanly commits the current record, an exception rolls it back."""
 
     def __init__(self, consumer: OnceConsumer, connection: Any, *, max_records: int = MAX_RECORDS) -> None:
         if consumer.group is None:
-            raise InvalidRequestError("process_once needs a consumer with a group, under whose name offsets are stored")
+            raise InvalidRequestError(
+                "process_once needs a consumer with a group: the group's name is the key of the stored offsets"
+            )
         self._consumer = consumer
         self._group = consumer.group
         self._database = _Database(connection, consumer.group)
         self._max_records = max_records
-        self._processed: dict[TopicPartition, _Stored] = {}  # what the database says of the partitions that are ours
-        self._origin_approved: dict[TopicPartition, ReadingOrigin] = {}  # from where reading follows what is processed
-        self._seeks: dict[TopicPartition, int] = {}  # since the last record that was in place
+        self._processed: dict[TopicPartition, _Stored] = {}  # the database rows of the assigned partitions
+        self._origin_approved: dict[
+            TopicPartition, ReadingOrigin
+        ] = {}  # origins from which reading continues after the processed records
+        self._seeks: dict[TopicPartition, int] = {}  # since the last record at the expected offset
         self._claims: dict[TopicPartition, _Claim] = {}  # of the open transaction
         self._batch: Sequence[tuple[TopicPartition, ConsumerRecord]] = ()
-        self._handed_out = 0  # of the batch
+        self._handed_out = 0  # of the batch, records returned to the application
         self._cursor: Any = None
 
     async def __aenter__(self) -> Self:
@@ -218,7 +225,7 @@ class ProcessOnce:
         return found
 
     async def _next(self) -> tuple[ConsumerRecord, Any] | None:
-        """The next record; None when a poll brought none."""
+        """The next record; None if a poll returned none."""
         if self._handed_out == len(self._batch):
             await self._commit()
             polled = self._consumer.poll_with_origins(max_records=self._max_records, timeout_ms=POLL_MS)
@@ -234,13 +241,13 @@ class ProcessOnce:
     async def _begin(
         self, found: dict[TopicPartition, list[ConsumerRecord]], origins: dict[TopicPartition, ReadingOrigin]
     ) -> None:
-        """Claim what was polled, as far as it is ours. `origins` are those of the records: a consumer that is not asyncio's may
-        have jumped since the poll, and what it says of itself now is of later records."""
+        """Claim the polled records of assigned partitions. `origins` are those of the records: a consumer that is not asyncio's
+        may have jumped since the poll, so its current origins belong to later records."""
         first = {place: records[0].offset for place, records in found.items()}
         try:
             batch = await self._claim_all(found, origins)
         except BaseException:
-            for place, offset in first.items():  # the next `process_once` with this consumer must find them
+            for place, offset in first.items():  # a later `process_once` with this consumer must find these records
                 self._go(place, offset, origins[place].topic_id if place in origins else "")
             raise
         self._batch, self._handed_out = batch, 0
@@ -254,7 +261,7 @@ class ProcessOnce:
     ) -> list[tuple[TopicPartition, ConsumerRecord]]:
         await self._follow_assignment(found, origins)
         batch: list[tuple[TopicPartition, ConsumerRecord]] = []
-        for place, records in sorted(found.items()):  # in one order, so that two owners cannot wait for each other
+        for place, records in sorted(found.items()):  # in a fixed order, so that two owners cannot deadlock
             if await self._claim(place, records, origins[place].topic_id):
                 self._seeks.pop(place, None)
                 batch += [(place, record) for record in records]
@@ -263,8 +270,8 @@ class ProcessOnce:
     async def _follow_assignment(
         self, found: dict[TopicPartition, list[ConsumerRecord]], origins: dict[TopicPartition, ReadingOrigin]
     ) -> None:
-        """Those that are gone are somebody else's. Where partitions are new, or reading has jumped since we last sent it there,
-        go to where the database is. What is left in `found` follows what is processed, without a gap but by compaction."""
+        """Drop partitions that are assigned to other members. For new partitions, or after a jump since the last seek of this
+        object, seek to the database's offset. Records left in `found` follow the processed ones, with gaps only by compaction."""
         self._processed = {place: stored for place, stored in self._processed.items() if place in origins}
         for place in [place for place in found if place not in origins]:
             del found[place]
@@ -276,7 +283,7 @@ class ProcessOnce:
                     self._go(place, records[0].offset, origin.topic_id)
                 continue
             if place in self._processed and self._processed[place].topic_id != origin.topic_id:
-                del self._processed[place]  # what does the database say of the topic that has the name now?
+                del self._processed[place]  # look up the row of the topic that has the name now
             if place not in self._processed and not await self._begin_place(place, origin, records):
                 found.pop(place, None)
                 continue
@@ -288,7 +295,7 @@ class ProcessOnce:
     async def _begin_place(
         self, place: TopicPartition, origin: ReadingOrigin, records: Sequence[ConsumerRecord] | None
     ) -> bool:
-        """Look up what is processed of a partition that is new to us. False: its position is not known yet."""
+        """Look up the processed offset of a newly assigned partition. False: its position is not known yet."""
         try:
             position = records[0].offset if records else await _settled(self._consumer.position(place))
         except BarnabasError as error:
@@ -303,7 +310,7 @@ class ProcessOnce:
         return True
 
     async def _return(self, place: TopicPartition) -> None:
-        """Reading has been somewhere else: send it behind what is processed. Raises OffsetOutOfRangeError where that is gone."""
+        """Reading is elsewhere: seek to the record after the last processed one. Raises OffsetOutOfRangeError if it is gone."""
         processed = self._processed[place].last_offset
         try:
             start = (await _settled(self._consumer.beginning_offsets(place)))[place]
@@ -320,15 +327,15 @@ class ProcessOnce:
             )
         if self._seeks.get(place, 0) >= MAX_SEEKS:
             raise OffsetOutOfRangeError(
-                f"the database has processed {place} up to offset {processed}, and reading cannot go on there: was the topic made"
-                f" anew, or its log truncated? Then delete the rows of group {self._group!r} in barnabas_offsets"
+                f"the database has processed {place} up to offset {processed}, and reading cannot continue there. Was the topic"
+                f" created again, or its log truncated? Then delete the rows of group {self._group!r} in barnabas_offsets"
             )
         self._seek(place)
 
     def _check_topic(self, place: TopicPartition, stored: _Stored, topic_id: str) -> None:
         if stored.topic_id not in ("", topic_id):
             raise TopicRecreatedError(
-                f"topic {place.topic!r} was deleted and made anew: the database has processed {place} up to offset"
+                f"topic {place.topic!r} was deleted and created again: the database has processed {place} up to offset"
                 f" {stored.last_offset} of topic id {stored.topic_id}, and the topic's id is {topic_id} now. To read the new"
                 f" topic, delete the rows of group {self._group!r} and this topic in barnabas_offsets"
             )
@@ -345,7 +352,7 @@ class ProcessOnce:
             return False
         self._check_topic(place, stored, topic_id)
         logger.warning(
-            "another member has processed records of ours group=%s partition=%s up_to=%d",
+            "another member has processed records of this member's partition group=%s partition=%s up_to=%d",
             self._group,
             place,
             stored.last_offset,
@@ -364,7 +371,7 @@ class ProcessOnce:
         self._forget_transaction()
 
     async def _end(self, *, is_clean: bool) -> None:
-        """Commit what was handed out, or nothing; what was not processed comes next again."""
+        """Commit the records returned so far, or none; unprocessed records are returned again."""
         done: dict[TopicPartition, int] = {}
         try:
             if is_clean:
@@ -399,21 +406,21 @@ class ProcessOnce:
         if origin is not None and (origin.offset, origin.topic_id) == (
             offset,
             stored.topic_id,
-        ):  # else it has jumped again
+        ):  # otherwise it has jumped again
             self._origin_approved[place] = origin
 
     def _go(self, place: TopicPartition, offset: int, topic_id: str) -> ReadingOrigin | None:
-        """An offset of a topic that was deleted leads to the start of the one that has its name now."""
+        """For an offset of a deleted topic, seek to the start of the topic that has its name now."""
         try:
             self._consumer.seek(place, offset, topic_id=topic_id)
             return self._consumer.origin(place)
         except BarnabasError as error:
-            logger.info("not ours any more partition=%s reason=%s", place, error.message)
+            logger.info("partition not assigned any more partition=%s reason=%s", place, error.message)
             return None
 
 
 class BlockingProcessOnce:
-    """The same without asyncio: a context manager and iterator, in the caller's thread, as sqlite3 wants it."""
+    """`ProcessOnce` without asyncio: a context manager and iterator, in the caller's thread, as sqlite3 wants it."""
 
     def __init__(self, consumer: OnceConsumer, connection: Any, *, max_records: int = MAX_RECORDS) -> None:
         self._once = ProcessOnce(consumer, connection, max_records=max_records)
@@ -435,7 +442,7 @@ class BlockingProcessOnce:
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in which nothing is awaitable: it ends at its first step."""
+    """Run a coroutine that never suspends: it ends at its first step."""
     try:
         coroutine.send(None)
     except StopIteration as ended:
@@ -448,8 +455,8 @@ def _run(coroutine: Coroutine[Any, Any, T]) -> T:
 def process_once(consumer: OnceConsumer, connection: Any, *, max_records: int = MAX_RECORDS) -> ProcessOnce:
     """Process each record exactly once into the database of this connection: `async with`, then `async for`.
 
-    `connection` is one of sqlite3 or psycopg, also psycopg's AsyncConnection, not in autocommit mode, and nobody commits on
-    it but this. A connection that is not asyncio's holds up the loop, heartbeats too, while the database works. At most
-    `max_records` make one transaction.
+    `connection` is a connection of sqlite3 or psycopg, or psycopg's AsyncConnection, not in autocommit mode; only this object may
+    commit on it. A blocking connection blocks the event loop, including heartbeats, while the database works. One transaction has
+    at most `max_records`.
     """
     return ProcessOnce(consumer, connection, max_records=max_records)

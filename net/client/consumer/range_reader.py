@@ -1,8 +1,8 @@
-"""`RangeReader`: the batches of one partition from one offset to another, wherever its leader moves meanwhile.
+"""`RangeReader`: the batches of one partition from one offset to another, following moves of its leader.
 
-For readers that know exactly what they want, as a task of Spark does: no group, no reset, no buffer beyond the chunk that is
-being fetched. Decoding is `batches_of`, and the caller's affair: it takes longer than fetching, so it belongs into the thread
-that wants the records, while the next chunk is on its way.
+For readers of a fixed range, such as a task of Spark: no group, no reset, no buffer beyond the chunk being fetched. The caller
+decodes with `batches_of`: decoding takes longer than fetching, so it belongs in the thread that needs the records, while the next
+chunk is in flight.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,23 +30,21 @@ from ..connection.errors import (
     error_for,
 )
 
-FIRST_FETCH_BYTES = (
-    1 << 20
-)  # A short range must not bring the rest of the log along; each further fetch asks for twice as much.
-MAX_WAIT_MS = 500  # The records are there already, or will be as soon as a new leader knows that they are committed.
-UNKNOWN_TOPIC_PATIENCE_MS = 5_000  # Longer than any broker that runs is behind with its metadata.
-RESPONSE_GRACE_MS = 30_000  # On top of that wait, before the connection is suspected.
+FIRST_FETCH_BYTES = 1 << 20  # A short range must not fetch the rest of the log; each further fetch doubles the size.
+MAX_WAIT_MS = 500  # The records exist already, or become visible as soon as a new leader knows that they are committed.
+UNKNOWN_TOPIC_PATIENCE_MS = 5_000  # Longer than the metadata lag of any running broker.
+RESPONSE_GRACE_MS = 30_000  # On top of that wait, before the request times out.
 
 
 class Chunk(NamedTuple):
-    """Whole batches. Those of their records that lie before `start` were not asked for, or do not exist any more."""
+    """Whole batches. Ignore records before `start`: they were not requested, or do not exist any more."""
 
     start: int
     data: bytes
 
 
 class RangeReader:
-    """Belongs to one loop; one call of `next_chunk` at a time."""
+    """Used on one event loop; one call of `next_chunk` at a time."""
 
     def __init__(
         self,
@@ -60,10 +58,10 @@ class RangeReader:
         rack: str = "",
         timeout_ms: int,
     ) -> None:
-        """`timeout_ms` bounds how long a chunk may take, with all that is tried again for it."""
+        """`timeout_ms` bounds the time of one chunk, including retries."""
         assert 0 <= start <= end
         self.partition = partition
-        self.position = start  # 0 <= start <= position; at `end` or behind it, there is nothing more.
+        self.position = start  # 0 <= start <= position; at `end` or after it, the range is complete.
         self.end = end
         self._client = client
         self._max_bytes = max_bytes
@@ -73,11 +71,11 @@ class RangeReader:
         self._timeout_ms = timeout_ms
 
     async def next_chunk(self) -> Chunk | None:
-        """Whole batches from the position on, which moves behind them; None at the end of the range.
+        """Return whole batches from the position on, and advance the position; None at the end of the range.
 
-        Batches may begin before the position and reach behind the end: `batches_of` leaves that out. Raises
-        OffsetOutOfRangeError where the log does not have the position (any more), PartitionGoneError where the topic is gone, and
-        the last error when nothing came within the timeout.
+        Batches may start before the position and reach beyond the end: `batches_of` drops those records. Raises
+        OffsetOutOfRangeError if the log does not have the position (any more), PartitionGoneError if the topic is gone, and the
+        last error at the timeout.
         """
         deadline_ms = self._client.clock.now_ms() + self._timeout_ms
         while self.position < self.end:
@@ -94,7 +92,7 @@ class RangeReader:
         return None
 
     def skip_to(self, offset: int) -> None:
-        """Go on from there: what lies before it is lost."""
+        """Continue from this offset: records before it are lost."""
         self.position = max(self.position, offset)
 
     async def _wait_for_topic(self) -> None:
@@ -109,7 +107,7 @@ class RangeReader:
             await self._wait_for_topic()
         leader = self._client.metadata.leader(self.partition)
         if leader.node_id < 0:
-            raise LeaderNotAvailableError(f"{self.partition} has no leader now")
+            raise LeaderNotAvailableError(f"{self.partition} has no leader")
         connection = await self._client.connect(leader.node_id, bulk=True)
         request = FetchRequest(
             max_wait_ms=MAX_WAIT_MS,
@@ -139,7 +137,7 @@ class RangeReader:
         size_bytes, next_offset = _whole_batches(answer.records)
         if not size_bytes:
             if len(answer.records):
-                self._fetch_bytes *= 2  # A batch that is larger than what we asked for.
+                self._fetch_bytes *= 2  # The batch is larger than the requested size.
             return b""
         self._fetch_bytes = max(self._fetch_bytes, min(2 * self._fetch_bytes, self._max_bytes))
         self.position = max(self.position, next_offset)
@@ -147,7 +145,7 @@ class RangeReader:
 
 
 def batches_of(chunk: Chunk, *, end: int) -> Iterator[tuple[BatchHeader, Sequence[Record]]]:
-    """The records of a chunk before `end`, batch by batch, batches without any left out.
+    """The records of a chunk before `end`, batch by batch; batches without records in the range are left out.
 
     Raises CorruptRecordError for a damaged batch.
     """
@@ -168,7 +166,7 @@ def batches_of(chunk: Chunk, *, end: int) -> Iterator[tuple[BatchHeader, Sequenc
 
 
 def _whole_batches(data: bytes | bytearray | memoryview) -> tuple[int, int]:
-    """The size of all whole batches at the front of an answer, and the offset behind the last of them."""
+    """The size of all whole batches at the start of an answer, and the offset after the last of them."""
     end = 0
     next_offset = -1
     while len(data) - end >= LOG_OVERHEAD:

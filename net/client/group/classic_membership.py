@@ -103,7 +103,7 @@ class ClassicMembership(Ownership):
     def join(self) -> JoinGroupRequest:
         assert self.can_join
         self._topics_said = self.topics
-        # What is ours by the last assignment and not taken up yet is claimed too: nobody else may have it meanwhile.
+        # Partitions of the last assignment that are not adopted yet are claimed too: no other member may get them meanwhile.
         claimed = self.owned | (self._target or NO_PARTITIONS) if self.is_cooperative else NO_PARTITIONS
         return JoinGroupRequest(
             group_id=self.group_id,
@@ -143,7 +143,7 @@ class ClassicMembership(Ownership):
         )
 
     def heartbeat(self) -> HeartbeatRequest | None:
-        """None: we are no member yet. A member that has still to give up its partitions heartbeats on."""
+        """None: not a member yet. A member that has yet to revoke its partitions continues its heartbeats."""
         if self.epoch == NO_GENERATION or self.state is ClassicState.LEFT:
             return None
         return HeartbeatRequest(
@@ -155,7 +155,7 @@ class ClassicMembership(Ownership):
         return self.state is ClassicState.LEFT
 
     def leave(self, reason: str = "") -> LeaveGroupRequest | None:
-        """All partitions are lost. None: nobody knows us, or we are a static member, whose partitions wait for it."""
+        """Leave; all partitions are lost. None: the coordinator knows no such member, or a static member keeps its partitions."""
         member_id, self.member_id = self.member_id, ""
         self._out()
         self.state = ClassicState.LEFT
@@ -171,7 +171,7 @@ class ClassicMembership(Ownership):
 
     def joined(self, response: JoinGroupResponse) -> None:
         if self.state is not ClassicState.JOINING:
-            return  # The answer to a join from before we left.
+            return  # The answer to a join from before the leave.
         self.member_id = response.member_id
         if response.error == ErrorCode.MEMBER_ID_REQUIRED:
             return
@@ -220,7 +220,7 @@ class ClassicMembership(Ownership):
             assigned = checked(assignor.name, assignor.assign(members, existing), members, existing)
         except InvalidAssignmentError:
             raise
-        except Exception as error:  # the application's: whatever it raises or returns, the application hears of it
+        except Exception as error:  # code of the application: report whatever it raises or returns to the application
             raise InvalidAssignmentError(f"assignor {assignor.name!r} failed: {error!r}") from error
         if is_cooperative(assignor):
             claims = {name: (member.owned, member.generation) for name, member in self._members.items()}
@@ -242,7 +242,7 @@ class ClassicMembership(Ownership):
             self._rebalance()
 
     def failed(self, error: BarnabasError) -> bool:
-        """Returns whether it is of use to go on: the application must hear of any other error."""
+        """Return whether the session can continue: the application must get any other error."""
         if error.code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._rebalance()
         elif error.code in _OUT:
@@ -261,7 +261,7 @@ class ClassicMembership(Ownership):
             self._target = NO_PARTITIONS  # Everything is given up, when the application lets us.
 
     def _out(self) -> None:
-        """We are out: others may own our partitions already."""
+        """This member was removed: other members may own its partitions already."""
         self._lose_all()
         self.epoch = NO_GENERATION
         self.is_leader = False
@@ -283,13 +283,13 @@ class ClassicMembership(Ownership):
             self.topics_are(subscription.topics)
 
     def topics_are(self, topics: tuple[str, ...]) -> None:
-        """What we want from now on."""
+        """Change the subscription."""
         self.topics = topics
         if self.state is ClassicState.MEMBER and topics != self._topics_said:
             self._rebalance()
 
     def partitions_are(self, partitions: Mapping[str, int]) -> None:
-        """The leader assigns anew when topics have come, grown or gone."""
+        """The leader assigns again when topics were added, grown or deleted."""
         if self.state is not ClassicState.MEMBER or not self.is_leader:
             return
         existing = {topic: partitions[topic] for topic in self.topics_of_group if partitions.get(topic)}

@@ -14,7 +14,7 @@ from .session import Session
 
 logger = logging.getLogger("barnabas.consumer")
 
-JOIN_GRACE_MS = 5_000  # On top of the rebalance timeout, before a join is suspected to be lost (as Kafka's).
+JOIN_GRACE_MS = 5_000  # On top of the rebalance timeout, before a join times out (as in Kafka).
 
 
 class ClassicSession(Session):
@@ -83,7 +83,7 @@ class ClassicSession(Session):
         logger.info("group joined group=%s generation=%d", membership.group_id, membership.epoch)
 
     async def _assign(self) -> None:
-        """The topics of the other members may be news to us."""
+        """The topics of the other members may be unknown to this client."""
         topics = self.membership.topics_of_group
         for topic in topics:
             self._client.want_topic(topic)
@@ -98,7 +98,7 @@ class ClassicSession(Session):
             self._on_error(error)
             await (
                 self._leave()
-            )  # The others must not wait for us. We come back when the application asks for records again.
+            )  # The other members must not wait for this one. It rejoins when the application asks for records again.
         if membership.has_change:
             self._on_change()
         if is_ours and not error.retriable:

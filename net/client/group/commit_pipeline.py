@@ -5,9 +5,9 @@
       |                 |--refused for good--> failed
       +-- a later commit of the same partition takes the place of the earlier one, and answers its callers
 
-A commit that must be repeated (a coordinator that is frozen, moves, or resets the connection) would otherwise be repeated
-behind a newer one: each would succeed, and the committed offset would go back. For this reason Java's commitAsync is never
-repeated at all. Later is what is asked for later, whatever its offset: an application may commit a smaller one.
+A commit that must be retried (a coordinator that is frozen, moves, or resets the connection) could otherwise be sent again
+after a newer one: both would succeed, and the committed offset would go back. For this reason Java's commitAsync never
+retries. "Later" means the order of the calls, not of the offsets: an application may commit a smaller offset.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from .ownership import Ownership
 
 @dataclass(slots=True, eq=False)
 class _Ask:
-    """A call that waits for its partitions. Its future may be cancelled, or its time be over, at any moment."""
+    """A call that waits for its partitions. Its future may be cancelled, or time out, at any moment."""
 
     done: asyncio.Future[None]
     missing: int
-    error: BarnabasError | None = None  # the first refusal for good
-    obstacle: BarnabasError | None = None  # why it was not taken yet
+    error: BarnabasError | None = None  # the first permanent refusal
+    obstacle: BarnabasError | None = None  # the last retriable error
 
     def settle(self, error: BarnabasError | None) -> None:
         """One of its partitions is committed, or refused."""
@@ -98,10 +98,10 @@ class CommitPipeline:
         return partition in self._wanted or partition in self._in_flight
 
     def ask(self, offsets: Offsets, *, timeout_ms: int, may_join: bool = False) -> asyncio.Future[None]:
-        """Commit these, in the order of asking. The future ends when all of them, or what took their place, are committed or one
-        is refused for good. `may_join`: where as much is being committed already, wait for that.
+        """Commit these, in the order of asking. The future ends when all of them, or their replacements, are committed or one
+        is refused permanently. `may_join`: if these offsets are being committed already, wait for that.
 
-        Raises NotAssignedError where the group has taken one of them away.
+        Raises NotAssignedError if the group has revoked one of them.
         """
         loop = asyncio.get_running_loop()
         ask = _Ask(loop.create_future(), len(offsets))
@@ -146,8 +146,8 @@ class CommitPipeline:
             ask.done.set_exception(
                 ask.obstacle
                 or RequestTimedOutError(
-                    f"the coordinator of group {self._group_id!r} did not confirm the commit within {timeout_ms} ms; it may be"
-                    " committed or not: commit again, or look at committed()"
+                    f"the coordinator of group {self._group_id!r} did not confirm the commit within {timeout_ms} ms; the offsets"
+                    " may be committed or not: commit again, or check committed()"
                 )
             )
 
@@ -167,7 +167,7 @@ class CommitPipeline:
                 wanted.settle(ClientClosedError("the consumer was closed before the offsets were committed"))
 
     def _next_batch(self) -> dict[TopicPartition, _Wanted]:
-        """What one request can carry: all that is wanted in the name of one membership. What nobody waits for is dropped."""
+        """The commits for the next request: all of one membership. Commits without a waiting caller are dropped."""
         self._wanted = {partition: wanted for partition, wanted in self._wanted.items() if wanted.is_awaited}
         batch: dict[TopicPartition, _Wanted] = {}
         for partition, wanted in list(self._wanted.items()):
@@ -224,8 +224,9 @@ class CommitPipeline:
 
 
 def _why_not(partition: TopicPartition, wanted: _Wanted) -> BarnabasError | None:
-    """A partition that was ours when the commit was asked for, and went since, must not be committed, even if it is back: under
-    our next epoch the coordinator would take it, and it would undo a reset, or what another member has committed meanwhile."""
+    """A partition that was owned at the call of commit, and revoked since, must not be committed, even if it is owned again:
+    with the new epoch the coordinator would accept it, and it would undo a reset, or a commit of another member made
+    meanwhile."""
     if wanted.membership is None or wanted.tenure is None:
         return None
     try:

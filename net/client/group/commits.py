@@ -1,4 +1,4 @@
-"""`Commits`: what a consumer commits, when it is told to and by itself. All of it goes through one `commit_pipeline`."""
+"""`Commits`: manual and automatic commits of a consumer. All of them go through one `commit_pipeline`."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from .session import Session
 
 logger = logging.getLogger("barnabas.consumer")
 
-MAX_COMMITS_UNDER_WAY = 1_000  # Of `commit_nowait`: each waits for the quorum; who is faster than that must wait too.
+MAX_COMMITS_UNDER_WAY = 1_000  # Of `commit_nowait`: each waits for the quorum; a faster application must wait too.
 ToCommit = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 
@@ -57,16 +57,16 @@ class Commits:
         await self._pipeline.ask(offsets, timeout_ms=API_TIMEOUT_MS)
 
     def commit_nowait(self, offsets: Offsets) -> asyncio.Future[None]:
-        """Raises BufferExhaustedError when too many are under way."""
+        """Raises BufferExhaustedError if too many are in flight."""
         if len(self._under_way) >= MAX_COMMITS_UNDER_WAY:
-            raise BufferExhaustedError(f"{MAX_COMMITS_UNDER_WAY} commits are under way: await some of them first")
+            raise BufferExhaustedError(f"{MAX_COMMITS_UNDER_WAY} commits are in flight: await some of them first")
         done = self._pipeline.ask(offsets, timeout_ms=API_TIMEOUT_MS)
         self._under_way.add(done)
         done.add_done_callback(self._ended)
         return done
 
     def _ended(self, done: asyncio.Future[None]) -> None:
-        """Who does not look at the future finds its error in the log."""
+        """Log the error if the caller does not use the future."""
         self._under_way.discard(done)
         error = None if done.cancelled() else done.exception()
         if error is not None:

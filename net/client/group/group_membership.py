@@ -78,7 +78,7 @@ class GroupMembership(Ownership):
 
     @property
     def must_tell(self) -> bool:
-        """There is something that the coordinator waits for: do not sleep out the interval."""
+        """The coordinator waits for a change of this member: do not wait for the heartbeat interval."""
         return self.state is not State.LEFT and self._news_known < self._news
 
     def heartbeat(self) -> ConsumerGroupHeartbeatRequest:
@@ -110,9 +110,9 @@ class GroupMembership(Ownership):
         )
 
     def answered(self, response: ConsumerGroupHeartbeatResponse) -> bool:
-        """Returns whether it says anything new."""
+        """Process a response; return whether it changes anything."""
         if self.state is State.LEFT:
-            return False  # The answer to a heartbeat from before we left.
+            return False  # The answer to a heartbeat from before the leave.
         known = (self.state, self.member_id, self.epoch, self._target)
         self.state = State.MEMBER
         self.member_id = response.member_id or self.member_id
@@ -134,7 +134,7 @@ class GroupMembership(Ownership):
         self._news_known = min(self._news_known, self._news_said - 1)
 
     def failed(self, error: BarnabasError) -> Verdict:
-        """A heartbeat was refused or lost. After REJOIN all partitions are lost and the next heartbeat joins anew."""
+        """A heartbeat was refused or lost. After REJOIN all partitions are lost and the next heartbeat joins again."""
         self.gave_up()
         if error.code in _FENCED:
             self.fence()
@@ -144,7 +144,7 @@ class GroupMembership(Ownership):
         return Verdict.FATAL
 
     def fence(self) -> None:
-        """We are out: others may own our partitions already."""
+        """This member was removed: other members may own its partitions already."""
         self._lose_all()
         self.epoch = JOIN_EPOCH
         self.state = State.JOINING
@@ -155,7 +155,7 @@ class GroupMembership(Ownership):
         return self.state is State.LEFT
 
     def leave(self, reason: str = "") -> ConsumerGroupHeartbeatRequest | None:
-        """Leave; returns the last heartbeat, or None if we are no member. All partitions are lost.
+        """Leave; returns the last heartbeat, or None without a membership. All partitions are lost.
 
         `reason` is a cause code of `group explain`, or a sentence that it shows."""
         was_member = self.state is State.MEMBER
@@ -184,7 +184,7 @@ class GroupMembership(Ownership):
     # --- partitions --------------------------------------------------------------------------------------------------
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        """They are given up; the coordinator hears of it with the next heartbeat."""
+        """The partitions are revoked; the next heartbeat reports it to the coordinator."""
         super().revoked(partitions)
         self._news += 1
 

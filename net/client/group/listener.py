@@ -1,4 +1,4 @@
-"""Telling an application which partitions come and go."""
+"""Notifies an application of assigned, revoked and lost partitions."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ Listener = Callable[[list[TopicPartition]], Awaitable[None] | None]  # A functio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listeners:
-    """What an application wants to hear of. `lost`: partitions that others may have already."""
+    """The callbacks of an application. `lost`: partitions that other members may own already."""
 
     assigned: Listener | None = None
     revoked: Listener | None = None

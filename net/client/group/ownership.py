@@ -39,8 +39,8 @@ class Ownership(ABC):
 
     def __init__(self) -> None:
         self.owned: Partitions = NO_PARTITIONS
-        self._target: Partitions | None = None  # What we should own; None: nobody has said, so nothing changes.
-        self._lost: Partitions = NO_PARTITIONS  # Taken from us; the application has not been told yet.
+        self._target: Partitions | None = None  # The target assignment; None: not received yet, so nothing changes.
+        self._lost: Partitions = NO_PARTITIONS  # Lost partitions that were not reported to the application yet.
         self._tenures: dict[TopicPartition, int] = {}  # Of what we own: the how many-th adoption it came with.
         self._adoptions = 0
 
@@ -63,7 +63,7 @@ class Ownership(ABC):
         return Change(revoke=self.owned - target, adopt=target - self.owned)
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        """They are given up: others may have them."""
+        """The partitions are revoked: other members may get them."""
         gone = frozenset(partitions)
         self.owned -= gone
         for partition in gone:
@@ -76,12 +76,13 @@ class Ownership(ABC):
         self.owned |= come
 
     def tenures(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """For each of these that we own a number that changes when it goes and comes back: between two equal ones nobody
-        else had it, and no reset has moved it. Raises NotAssignedError where the application holds one that is lost."""
+        """For each of these owned partitions a number that changes when the partition is lost and assigned again: between two
+        equal numbers no other member had it, and no reset has moved it. Raises NotAssignedError if the application holds a
+        lost one."""
         wanted = list(partitions)
         gone = sorted(partition for partition in wanted if partition in self._lost)
         if gone:
-            raise NotAssignedError(f"{', '.join(map(str, gone))} was taken away: the group went on without us")
+            raise NotAssignedError(f"{', '.join(map(str, gone))} was revoked: the group has removed this member")
         return {partition: self._tenures[partition] for partition in wanted if partition in self._tenures}
 
     @property
@@ -90,7 +91,7 @@ class Ownership(ABC):
 
     @abstractmethod
     def leave(self, reason: str = "") -> Request | None:
-        """All partitions are lost. Returns what to tell the coordinator, None where it knows of no member."""
+        """All partitions are lost. Returns the request for the coordinator, None if it knows no such member."""
 
     @abstractmethod
     def rejoin(self) -> None:

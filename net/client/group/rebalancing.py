@@ -1,9 +1,9 @@
-"""`Rebalancing`: carries out what a group wants of a consumer, when the application asks for records.
+"""`Rebalancing`: carries out assignment changes of a consumer, when the application asks for records.
 
 In this order (KIP-429): lost partitions, then those to be given up, then the new ones. Lost means that others may have them
 already: a commit would be refused. Those to be given up are still ours while `on_revoked` runs: auto-commit has come before it,
 and it may commit as well. New ones have no position yet while `on_assigned` runs, so it may seek. A listener that raises holds
-up nobody: the partitions go all the same, and its error comes out of the call that asked for records.
+up no other change: the partitions are revoked anyway, and the call that asked for records raises its error.
 
 The commit before a revocation may take long, if the coordinator is away. The call that asked for records does not wait for it
 beyond its own time; the next one goes on waiting. No records are handed out meanwhile, so that the commit is the last word.

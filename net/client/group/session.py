@@ -51,7 +51,7 @@ class Session(ABC):
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """A fault in here must reach the application: without heartbeats, poll would return nothing for ever."""
+        """A failure here must reach the application: without heartbeats, poll would return no records forever."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             group_id = self.ownership.group_id
@@ -111,7 +111,7 @@ class Session(ABC):
             async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):  # A single attempt could take longer than that.
                 await self._client.call_coordinator(group_id, request, timeout_ms=LEAVE_TIMEOUT_MS)
         except (BarnabasError, TimeoutError) as error:
-            logger.info("leave not heard group=%s reason=%s", group_id, error or "no answer in time")
+            logger.info("leave not confirmed group=%s reason=%s", group_id, error or "no answer in time")
 
     async def _leave_idle(self) -> None:
         logger.warning(

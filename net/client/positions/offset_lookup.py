@@ -1,5 +1,5 @@
-"""What only the leaders of partitions know, asked of each for its own: offsets by time, and what is unread behind an offset.
-Consumer and admin share it."""
+"""Queries that only the leaders of partitions can answer, for consumer and admin: offsets by time, and unread records after an
+offset."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from ..connection.records import OffsetAndTimestamp
 
 EARLIEST = EARLIEST_TIMESTAMP
 LATEST = LATEST_TIMESTAMP
-MAX_UNREAD_PER_REQUEST: Final = 1_000  # so that no request holds up a leader's loop for more than some milliseconds
+MAX_UNREAD_PER_REQUEST: Final = 1_000  # so that no request blocks a leader's loop for more than a few milliseconds
 
 
 async def list_offsets(
@@ -75,7 +75,7 @@ async def list_offsets(
 async def unread_behind(
     client: Client, offsets: Mapping[TopicPartition, int], *, timeout_ms: float = API_TIMEOUT_MS
 ) -> dict[TopicPartition, UnreadPartitionResponse]:
-    """Return for each partition what is there to read for somebody who stands at its offset (-1: at the start)."""
+    """Return the unread records of each partition for a reader at its offset (-1: at the start)."""
 
     def request(partitions: Sequence[TopicPartition]) -> Request:
         return UnreadRequest(
@@ -96,7 +96,7 @@ async def unread_behind(
 async def unread_now(
     client: Client, places: Iterable[tuple[TopicPartition, int]]
 ) -> dict[tuple[TopicPartition, int], UnreadPartitionResponse]:
-    """The same for pairs of a partition and an offset, asked once: what cannot be answered now is left out."""
+    """Like `unread`, for pairs of a partition and an offset, asked once: partitions that cannot be queried are left out."""
     wanted = sorted(set(places))
     for topic in sorted({partition.topic for partition, _ in wanted}):
         client.want_topic(topic)
@@ -168,7 +168,7 @@ async def _ask(
 ) -> BarnabasError | None:
     """Ask one leader; answers go to `found`, the last refusal is returned."""
     if node_id < 0:
-        return LeaderNotAvailableError(f"{', '.join(map(str, partitions))} has no leader now")
+        return LeaderNotAvailableError(f"{', '.join(map(str, partitions))} has no leader")
     response = await client.call(node_id, request(partitions))
     failure: BarnabasError | None = None
     for item in response.partitions:

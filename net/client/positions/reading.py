@@ -52,12 +52,12 @@ class Reading:
     # --- the walk of `async for` -------------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """The walk ends behind the record in hand, and the application asks anew; the rest comes next again."""
+        """End the iteration after the current record, and the application asks again; the other records are returned next."""
         if self.cursor is not None:
             self.cursor.state.put_back(self.cursor.stop())
 
     def stop_cursor(self, state: PartitionState | None = None) -> None:
-        """End the walk (of one partition) for good."""
+        """End the iteration (of one partition) permanently."""
         cursor = self.cursor
         if cursor is None or (state is not None and cursor.state is not state):
             return

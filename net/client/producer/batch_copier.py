@@ -1,7 +1,7 @@
 """Whole record batches from one partition to another, under numbers that the caller has chosen.
 
 For copies that must be the same however often they are begun: with the producer id, the epoch and the sequences fixed
-beforehand, a broker takes each batch once, whoever sends it (KIP-98). Records are neither decoded nor encoded.
+beforehand, a broker appends each batch once, from any sender (KIP-98). Records are neither decoded nor encoded.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -21,16 +21,16 @@ ACKS_ALL = -1
 MAX_FETCH_BYTES = 8 << 20  # Two such chunks are in memory for each partition that is copied at a time.
 RESPONSE_GRACE_MS = 5_000  # On top of the broker's own timeout, before the connection is suspected.
 _SEQUENCES = 2**31
-# The second: it is in the log for so long that nobody knows its offset any more.
+# The second: the batch was appended so long ago that the broker does not remember its offset.
 _WRITTEN = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 
 
 class MissingBatchError(BarnabasError):
-    """A batch that was to be copied is not there, or is another one."""
+    """A batch to copy is missing, or differs from the expected one."""
 
 
 class BatchCopier:
-    """Belongs to the loop of its client. `timeout_ms` bounds each chunk that is fetched and each batch that is written."""
+    """Used on the loop of its client. `timeout_ms` bounds each chunk that is fetched and each batch that is written."""
 
     def __init__(self, client: Client, *, timeout_ms: int) -> None:
         self._client = client
@@ -68,7 +68,7 @@ class BatchCopier:
         expected = iter(left)
         async for base_offset, count, data in self._read(source, left[0][0], left[-1][0] + left[-1][1]):
             if base_offset not in wanted:
-                continue  # Somebody else's, or an attempt's that does not count.
+                continue  # A batch of another producer, or of an attempt that does not count.
             if (base_offset, count) != next(expected, None):
                 raise _missing(source, left)
             fields = ProducerFields(
@@ -114,7 +114,7 @@ class BatchCopier:
         async def attempt() -> None:
             leader = self._client.metadata.leader(target)
             if leader.node_id < 0:
-                raise LeaderNotAvailableError(f"{target} has no leader now")
+                raise LeaderNotAvailableError(f"{target} has no leader")
             timeout_ms = self._client.request_timeout_ms
             response: ProduceResponse = await self._client.call(
                 leader.node_id,
@@ -136,5 +136,5 @@ class BatchCopier:
 def _missing(source: TopicPartition, batches: Sequence[tuple[int, int]]) -> MissingBatchError:
     first, (last, count) = batches[0][0], batches[-1]
     return MissingBatchError(
-        f"batches between the offsets {first} and {last + count} of {source} are not there any more"
+        f"batches between the offsets {first} and {last + count} of {source} do not exist any more"
     )

@@ -48,7 +48,7 @@ class Handle(tuple[Any, ...]):
 
 
 class BatchExtent(NamedTuple):
-    """Where a whole record batch lies in the log. `base_offset` is -1 where nobody knows it (see RecordMetadata)."""
+    """Where a whole record batch lies in the log. `base_offset` is -1 if it is not known (see RecordMetadata)."""
 
     partition: TopicPartition
     base_offset: int
@@ -84,7 +84,7 @@ class BatchHandles(Sequence[Handle]):
             if 0 <= position < count:
                 return Handle((batch, first + position))
             position -= count
-        raise IndexError(f"there are {self._length} handles, and none at {index}")
+        raise IndexError(f"there are {self._length} handles; index {index} is out of range")
 
     def __iter__(self) -> Iterator[Handle]:
         for batch, first, count in self._runs:
@@ -101,7 +101,7 @@ class BatchHandles(Sequence[Handle]):
 async def extents(sent: Sequence[BatchHandles]) -> list[BatchExtent]:
     """Wait for all of them, and return the batches that they went into, in the order of sending.
 
-    Raises the first error. Somebody else's records may be in the first batches and the last ones, if somebody else sends.
+    Raises the first error. The first and last batches may contain records of other callers of the producer.
     """
     batches = {id(batch): batch for handles in sent for batch, _, _ in handles.runs}.values()
     found: list[BatchExtent] = []
@@ -127,7 +127,7 @@ def _in_order(runs: list[tuple[Batch, int, int]], order: list[int]) -> list[tupl
 
 
 def until_done(batch: Batch) -> Generator[Any, None, None]:
-    """Wait for a batch. Each waiter has a future of its own, so that one who is cancelled cancels nobody else."""
+    """Wait for a batch. Each waiter has its own future, so that cancelling one waiter does not affect the others."""
     future = asyncio.get_running_loop().create_future()
 
     def wake() -> None:

@@ -4,8 +4,8 @@ Up to five batches are in flight, one a request. A batch keeps its sequence thro
 sent until all answers are here; then what was not acknowledged goes back to the front, in order, and the first of it goes
 alone. Within an epoch the batches that are written are the first ones, without a gap.
 
-A gap (a batch was refused for good or given up, or its predecessor is missing on the broker) ends the epoch: what is left
-gets new sequences in the next one. Never is a batch numbered anew that may have been written: the front is sent again as it
+A gap (a batch was refused permanently or given up, or its predecessor is missing on the broker) ends the epoch: what is left
+gets new sequences in the next one. A batch that may have been written never gets a new number: the front is sent again as it
 was until the broker says that it is there, or that it does not follow (then neither it nor anything behind it was written).
 Kafka's producer counts one epoch for all partitions; a broker compares them by partition, so here each has its own.
 
@@ -110,7 +110,7 @@ class IdempotentQueue(PartitionQueue):
         return sent
 
     def fail(self, sent: list[Batch], error: BarnabasError) -> list[Batch]:
-        """Keep what may still be written under its sequence, or under another one; return what has failed for good."""
+        """Keep what may still be written under its sequence, or under another one; return permanently failed batches."""
         (batch,) = sent
         is_front = self.in_flight[0] is batch
         done: list[Batch] = []

@@ -1,4 +1,4 @@
-"""`Producer`: sends records, in batches that nobody sees.
+"""`Producer`: sends records, in batches that the application does not see.
 
 What happens per record is an append to the columns of the partition's open batch and a tuple for its handle; all else
 is done per batch. So the two fast paths below are written out, and everything unusual about a record leaves them early.
@@ -120,7 +120,7 @@ class Producer:
         self._plain: dict[str, Batch] = {}  # Open batches of sticky partitions without keys or headers: the fast path.
         self._open: dict[PartitionQueue, None] = {}  # Queues with an open batch, oldest first.
         self._reserved_bytes = 0  # Of buffer_memory: open batches with their full size, others with their real one.
-        self._now_ms = 0  # Wall time of this turn of the loop; 0 before somebody asked for it.
+        self._now_ms = 0  # Wall time of this turn of the loop; 0 before it is first read.
         self._seals = 0  # Batches sealed since `ease` let the loop turn.
         self._stuck: set[PartitionQueue] = set()  # Waited for in vain; until one of their batches is done.
         self._sweep: asyncio.TimerHandle | None = None
@@ -275,7 +275,7 @@ class Producer:
         state = self._topics.get(topic)
         if state is None:
             raise UnknownTopicOrPartitionError(
-                f"topic {topic!r} is not known yet: await producer.prepare({topic!r}) first"
+                f"topic {topic!r} is not known yet: call `await producer.prepare({topic!r})` first"
             )
         handle = self._append(state, value, key, headers, partition, timestamp_ms)
         if handle is None:
@@ -371,7 +371,7 @@ class Producer:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Handle | None:
-        """Add a record to the open batch of its partition, sealed and opened anew if need be. None: no room in the
+        """Add a record to the open batch of its partition, sealing it and opening a new one if necessary. None: no room in the
         buffer."""
         value = as_bytes(value, "value")
         key = as_bytes(key, "key")
@@ -584,5 +584,5 @@ class Producer:
 
     def _exhausted(self) -> BufferExhaustedError:
         return BufferExhaustedError(
-            f"the buffer of {self._config.buffer_memory} bytes is full: slow down, await send, or raise buffer_memory"
+            f"the buffer of {self._config.buffer_memory} bytes is full: send more slowly, await send, or raise buffer_memory"
         )

@@ -60,9 +60,9 @@ def idempotence_of(asked: bool | None, *, acks: int, max_in_flight: int) -> bool
     Raises InvalidConfigError where it was asked for and they do not.
     """
     if acks != ACKS["all"]:
-        obstacle = f"acks is {acks} where it takes all"
+        obstacle = f"acks is {acks}, but must be all"
     elif max_in_flight > MAX_IN_FLIGHT:
-        obstacle = f"max_in_flight is {max_in_flight} where brokers remember {MAX_IN_FLIGHT} batches"
+        obstacle = f"max_in_flight is {max_in_flight}, but brokers remember only {MAX_IN_FLIGHT} batches"
     else:
         return asked is not False
     if asked:

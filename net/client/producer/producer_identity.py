@@ -1,4 +1,4 @@
-"""The producer id of an idempotent producer: asked for once, by any broker's leave; partitions that need one wait here."""
+"""The producer id of an idempotent producer: requested once, from any broker; partitions that need it wait here."""
 
 import asyncio
 import logging

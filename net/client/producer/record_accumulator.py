@@ -181,7 +181,7 @@ class Batch:
             callback()
 
     def metadata_of(self, index: int) -> RecordMetadata:
-        """Only when done. Raises the error that the batch failed with, anew for each record."""
+        """Only when done. Raises the batch's error, a new exception for each record."""
         assert self.is_done
         for part in self.parts:
             if index < part.record_count:

@@ -33,9 +33,9 @@ logger = logging.getLogger("barnabas.producer")
 
 ErrorCallback = Callable[[BarnabasError, TopicPartition, int], None]  # The error, the partition, how many records.
 _Sent = list[tuple[PartitionQueue, list[Batch]]]
-# A broker hears of its own election some milliseconds after the others may have told us of it.
+# A broker may learn of its own election some milliseconds after other brokers have reported it to this client.
 NEW_LEADER_BACKOFF = Backoff(first_ms=3, max_ms=200)
-# The second: a repetition of a batch that is in the log for so long that nobody knows its offset any more.
+# The second: a repeated batch was appended so long ago that the broker does not remember its offset.
 _WRITTEN = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 _PING = MetadataRequest(topics=(), allow_auto_topic_creation=False)  # The smallest request that is answered.
 
@@ -60,7 +60,7 @@ class _BackOff:
 
 @dataclass(slots=True)
 class _Lane:
-    """The way to one broker. `ready` is an ordered set: whoever has waited longest goes first."""
+    """The way to one broker. `ready` is an ordered set: the queue that has waited longest goes first."""
 
     node_id: int
     in_flight: int = 0
@@ -226,13 +226,13 @@ class Sender:
             self._failed(sent, error_for(response.error, response.message))
             return
         if not isinstance(response, ProduceResponse):
-            self._failed(sent, CorruptRecordError("a produce request was answered as something else"))
+            self._failed(sent, CorruptRecordError("a produce request received a response of another type"))
             return
         answers = {(item.topic, item.partition): item for item in response.partitions}
         for queue, batches in sent:
             answer = answers.get(queue.partition)
             if answer is None:
-                self._failed([(queue, batches)], CorruptRecordError(f"the answer says nothing about {queue.partition}"))
+                self._failed([(queue, batches)], CorruptRecordError(f"the response does not contain {queue.partition}"))
             elif answer.error in _WRITTEN:
                 done = queue.acknowledge(
                     batches, base_offset=answer.base_offset, log_append_time_ms=answer.log_append_time_ms
@@ -318,7 +318,7 @@ class Sender:
         def answered(done: asyncio.Future[Response]) -> None:
             lane.in_flight -= 1
             if not done.cancelled():
-                done.exception()  # What was lost with the connection was not promised to anybody.
+                done.exception()  # Records lost with the connection were never acknowledged.
             if not self._is_closed:
                 self._pump(lane)
                 if not lane.in_flight:
@@ -348,7 +348,7 @@ class Sender:
         )
 
     def _report(self, batches: list[Batch]) -> None:
-        """A failure that nobody awaits must not pass in silence. `finish` has told those who do."""
+        """Report a failure that no caller awaits. `finish` has reported it to waiting callers."""
         for batch in batches:
             self._on_done(batch)
             if batch.error is None:

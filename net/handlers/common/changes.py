@@ -1,4 +1,4 @@
-"""Changes that clients ask for: the controller decides, and the broker answers when its own image shows the decision."""
+"""Changes requested by clients: the controller decides, and the broker answers when its own image shows the decision."""
 
 from typing import Final, Protocol, cast
 
@@ -19,7 +19,7 @@ class Committed(Protocol):
 
     @property
     def offset(self) -> int:
-        """An image of at least this offset shows the change."""
+        """An image with at least this offset shows the change."""
 
 
 async def decided(
@@ -29,7 +29,7 @@ async def decided(
     done_already: tuple[type[BarnabasError], ...] = (),
     timeout_ms: int = CHANGE_TIMEOUT_MS,
 ) -> object:
-    """Return the controller's answer when this broker's own image shows the change, so that a client that asks here sees it."""
+    """Return the controller's answer when this broker's own image shows the change, so that later requests here see it."""
     timeout_ms = min(timeout_ms, CHANGE_TIMEOUT_MS)
     answer = await services.controller.call(request, timeout_ms=timeout_ms, done_already=done_already)
     await services.metadata.wait_for_offset(cast(Committed, answer).offset, timeout_ms=CHANGE_TIMEOUT_MS)

@@ -1,6 +1,6 @@
-"""Requests that name many things: each is done for itself and has an outcome of its own, and there are not too many of them.
+"""Requests with many items: each item is executed separately and has its own outcome; the number of items is bounded.
 
-One thing that is refused or times out keeps no other from being done.
+An item that is refused or times out does not affect the others.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from barnabas.net.base.limits import MAX_DATA_ITEMS
 from barnabas.net.base.slices import SharedSlice
 
 MAX_CHANGES_AT_A_TIME = (
-    32  # of one request, at the controller: it commits those that wait together, others come between
+    32  # of one request at the controller: it commits waiting changes together, and others get a turn
 )
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`message` is None where all went well: clients print what is not."""
+    """`message` is None on success: clients print any other value."""
 
     error: int = ErrorCode.NONE
     message: str | None = None
@@ -37,11 +37,11 @@ DONE = Outcome()
 def check_named_once(what: str, times: int) -> None:
     """Raises InvalidRequestError."""
     if times > 1:
-        raise InvalidRequestError(f"{what} is named {times} times in one request; name it once")
+        raise InvalidRequestError(f"{what} appears {times} times in one request; give it once")
 
 
 def check_count(partitions: Sequence[object]) -> None:
-    """Raises InvalidRequestError for more than a client may name in one request."""
+    """Raises InvalidRequestError for more partitions than one request may name."""
     if len(partitions) > MAX_DATA_ITEMS:
         raise InvalidRequestError(
             f"{len(partitions)} partitions are named in one request; name {MAX_DATA_ITEMS} at most"
@@ -49,8 +49,8 @@ def check_count(partitions: Sequence[object]) -> None:
 
 
 async def each(work: Iterable[Awaitable[T]]) -> list[T | Outcome]:
-    """Return what each gave, in order; in place of a result, the outcome of one that raised a BarnabasError. An iterable that
-    makes them one by one has no more than are worked on."""
+    """Return the results in order; the outcome of an item that raised a BarnabasError takes the place of its result. A lazy
+    iterable of awaitables is consumed only as fast as they are executed."""
     results: dict[int, T | Outcome] = {}
     numbered = enumerate(work)
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What handlers may use: the parts of a broker, put together by `net.broker` and handed to every handler."""
+"""The services of a broker that handlers use; `net.broker` creates them and passes them to every handler."""
 
 import random
 from dataclasses import dataclass, field
@@ -30,5 +30,5 @@ class Services:
     memory: MemoryBudget = field(default_factory=MemoryBudget)
 
     def group_times(self, group_id: str) -> GroupTimes:
-        """What the configuration of a group says of its members."""
+        """The settings for members in the configuration of a group."""
         return times_of(self.metadata.image.group_configs.get(group_id, {}))

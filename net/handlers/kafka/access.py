@@ -1,7 +1,7 @@
-"""Who may do what, as Kafka's clients ask: ACLs (29, 30, 31), quotas (48, 49), users with passwords (50, 51).
+"""Access control for Kafka's clients: ACLs (29, 30, 31), quotas (48, 49), users with passwords (50, 51).
 
-Versions: 1-3; 0-1; 0. Behaviour: that of a Kafka without an authorizer. There are no ACLs (SECURITY_DISABLED), no quotas and
-no users; reading says so, and a change is refused item by item with UNSUPPORTED_VERSION, so that no tool believes in one.
+Versions: 1-3; 0-1; 0. Behaviour: that of a Kafka without an authorizer. There are no ACLs (SECURITY_DISABLED), no quotas and no
+users; reads report this, and each change is refused with UNSUPPORTED_VERSION, so that no tool assumes that it took effect.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.many import Outcome
 
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = range(3, 9)  # Kafka's numbers of operations
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = range(3, 9)  # Kafka's codes of operations
 _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = range(9, 13)
 
 
@@ -21,7 +21,7 @@ def _bits(*operations: int) -> int:
     return sum(1 << operation for operation in operations)
 
 
-# What there is to be allowed (KIP-430), a bit for each operation.
+# The operations that exist for each resource (KIP-430), one bit per operation.
 ALL_CLUSTER_OPERATIONS = _bits(
     _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
 )
@@ -30,12 +30,12 @@ ALL_TOPIC_OPERATIONS = _bits(_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE,
 
 _NO_AUTHORIZER = Outcome(
     error=ErrorCode.SECURITY_DISABLED,
-    message="there is no authorizer here: everybody who can connect may do everything; restrict the listeners",
+    message="this cluster has no authorizer: every client that can connect may do everything; restrict the listeners",
 )
-_NO_QUOTAS = Outcome(error=ErrorCode.UNSUPPORTED_VERSION, message="clients have no quotas here yet")
+_NO_QUOTAS = Outcome(error=ErrorCode.UNSUPPORTED_VERSION, message="client quotas are not supported yet")
 _NO_USERS = Outcome(
     error=ErrorCode.UNSUPPORTED_VERSION,
-    message="there are no users with passwords here yet: clients connect without SASL",
+    message="users with passwords are not supported yet: connect without SASL",
 )
 
 

@@ -1,12 +1,12 @@
-"""DescribeCluster (60) and DescribeLogDirs (35), as Kafka's clients ask.
+"""DescribeCluster (60) and DescribeLogDirs (35), for Kafka's clients.
 
-Versions: 0-2, 1-4. Behaviour: the cluster as the image of the broker that is asked shows it, fenced brokers only for those who
-ask for them; the data folders of that broker alone, an offline one with KAFKA_STORAGE_ERROR. Without an authorizer everybody
-may do everything, and is told so.
+Versions: 0-2, 1-4. Behaviour: describes the cluster from the image of the broker that is asked, with fenced brokers only on
+request; describes the data folders of that broker alone, an offline one with KAFKA_STORAGE_ERROR. There is no authorizer, so
+every operation is reported as authorized.
 
-Our own DescribeCluster (`own.cluster`) has another handler because it means something else: always all brokers, with what only
-an operator of Barnabas asks for (replicas, group slots, troubled folders, ignored settings). A Kafka client gets addresses to
-connect to: of unfenced brokers, once the metadata is known, and of one kind of endpoint.
+Our own DescribeCluster (`own.cluster`) has another handler because its meaning differs: it always lists all brokers, with details
+for operators of Barnabas (replicas, group slots, troubled folders, ignored settings). A Kafka client needs addresses to connect
+to: of unfenced brokers, once the metadata is known, and of one kind of endpoint.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class KafkaClusterHandlers:
         return result
 
     def _behind(self, topic_partition: TopicPartition) -> int:
-        """How far a replica's log ends before what is committed, in records."""
+        """The lag of a replica's log behind the high watermark, in records."""
         partition = self._services.replication.manager.find(topic_partition)
         return 0 if partition is None else max(0, partition.high_watermark - partition.log.log_end_offset)
 
@@ -109,8 +109,8 @@ def _wrong_endpoint(endpoint_type: int) -> bodies.DescribeClusterResponse:
     is_known = endpoint_type == _CONTROLLERS
     return bodies.DescribeClusterResponse(
         error_code=int(ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
-        error_message="this is a broker, and every broker takes what is for the controller: bootstrap from brokers"
+        error_message="this is a broker, and it forwards requests to the controller: bootstrap from brokers"
         if is_known
-        else f"endpoints of type {endpoint_type} are not known",
+        else f"endpoint type {endpoint_type} is unknown",
         endpoint_type=_BROKERS,
     )

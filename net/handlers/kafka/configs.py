@@ -1,9 +1,9 @@
-"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44), ListConfigResources (74), as Kafka's clients ask.
+"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44), ListConfigResources (74), for Kafka's clients.
 
 Versions: 0-4, 0-2, 0-1, 0-1. Behaviour: many resources in one request, each with its own error; every key is listed with its
-source, synonyms, type and documentation. AlterConfigs resets what it does not name; lists are added to and taken from by the
-controller. The levels of loggers are the business of the broker that is named, and last until it stops. Differs from Kafka: a
-broker takes changes of configurations for another one too; client metrics have none, nor have share and streams groups.
+source, synonyms, type and documentation. AlterConfigs resets keys that it does not name; the controller adds to and removes
+from list values. Each broker changes only its own logger levels, which last until it stops. Differs from Kafka: a broker
+accepts configuration changes for another broker; client metrics, share groups and streams groups have no configuration.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from ..own.configs import (
     topic_overrides,
 )
 
-MAX_RESOURCES = 20_000  # of one description, each of them once: a few bytes of a request are kilobytes of its answer
-RESOURCES_ON_THE_LOOP = 16  # take two milliseconds or so
+MAX_RESOURCES = 20_000  # of one request, without duplicates: a few bytes of a request cause kilobytes of the answer
+RESOURCES_ON_THE_LOOP = 16  # take about two milliseconds
 _TYPES = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
-_DELETE = 1  # IncrementalAlterConfigs; for us it is to set None
+_DELETE = 1  # IncrementalAlterConfigs; equals setting None
 _OPERATIONS = {0: ConfigOperation.SET, 2: ConfigOperation.APPEND, 3: ConfigOperation.SUBTRACT}
-_IN_THE_QUORUM = (TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE)  # what the controller changes
+_IN_THE_QUORUM = (TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE)  # resources that the controller changes
 _CLIENT_METRICS = 16
 _BROKER_LOGGER = 8
 _SOURCE_OF_LEVELS = 6  # DYNAMIC_BROKER_LOGGER_CONFIG
@@ -71,12 +71,12 @@ class KafkaConfigHandlers:
     async def describe(
         self, request: KafkaRequest[bodies.DescribeConfigsRequest], context: RequestContext
     ) -> KafkaResponse[bytes]:
-        """User interfaces ask for all topics at once: that is written in a thread, as it takes a tenth of a second for a
-        thousand of them. It only reads what does not change: an image, and the configuration of this broker."""
+        """User interfaces describe all topics at once: a thread encodes that, because a thousand topics take a tenth of a
+        second. It reads only immutable data: an image, and the configuration of this broker."""
         count = len(request.body.resources)
         if count > MAX_RESOURCES:
             raise InvalidRequestError(
-                f"{count} resources are too many for one request; ask for {MAX_RESOURCES} at most"
+                f"{count} resources are too many for one request; describe at most {MAX_RESOURCES}"
             )
         writer = _Description(self._services, request)
         if count <= RESOURCES_ON_THE_LOOP:
@@ -86,7 +86,7 @@ class KafkaConfigHandlers:
     async def list_resources(
         self, request: KafkaRequest[bodies.ListConfigResourcesRequest], context: RequestContext
     ) -> KafkaResponse[bodies.ListConfigResourcesResponse]:
-        """Version 0 asks for client metrics only, of which there are none."""
+        """Version 0 lists only client metrics, of which there are none."""
         image = self._services.metadata.image
         brokers = [str(node) for node in image.brokers]
         names = {TOPIC_RESOURCE: list(image.topics), BROKER_RESOURCE: brokers, _BROKER_LOGGER: brokers}
@@ -94,7 +94,7 @@ class KafkaConfigHandlers:
         wanted = set(request.body.resource_types or names) if request.version > 0 else set()
         unknown = wanted - {*names, *_WITHOUT_CONFIGS}
         if unknown:
-            raise UnsupportedVersionError(f"resources of type {min(unknown)} are not known")
+            raise UnsupportedVersionError(f"resource type {min(unknown)} is unknown")
         resources = [
             bodies.ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=resource_type)
             for resource_type in names
@@ -159,17 +159,17 @@ class KafkaConfigHandlers:
         """Raises InvalidConfigError, InvalidRequestError."""
         check_is_this_broker(self._services.node_id, asked.name)
         if asked.replaces_all:
-            raise InvalidRequestError("levels of loggers are changed one by one: use IncrementalAlterConfigs")
+            raise InvalidRequestError("logger levels cannot be replaced as a whole: use IncrementalAlterConfigs")
         changes = asked.changes()
         for change in changes:
             if change.operation is not ConfigOperation.SET:
-                raise InvalidRequestError(f"{change.key}: a level is set or deleted, it is no list")
+                raise InvalidRequestError(f"{change.key}: a logger level is not a list: set or delete it")
         change_levels({change.key: change.value for change in changes}, validate_only=validate_only)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What either request wants of one resource. `changes` raises InvalidRequestError."""
+    """The changes that either request makes to one resource. `changes` raises InvalidRequestError."""
 
     resource_type: int
     name: str
@@ -178,7 +178,7 @@ class _Asked:
 
 
 class _Description:
-    """One answer to DescribeConfigs in the making. Topics that set the same share what is said of it."""
+    """Builds one answer to DescribeConfigs. Topics with equal overrides share their entries."""
 
     def __init__(self, services: Services, request: KafkaRequest[bodies.DescribeConfigsRequest]) -> None:
         self._services = services
@@ -205,7 +205,7 @@ class _Description:
         except BarnabasError as error:
             result.error_code, result.error_message = int(error.code), error.message
             return result
-        wanted = frozenset(resource.configuration_keys or ())  # none named, null or empty: all
+        wanted = frozenset(resource.configuration_keys or ())  # null or empty: all keys
         result.configs = [item for item in entries if item.name in wanted] if wanted else entries
         return result
 
@@ -224,7 +224,7 @@ class _Description:
             ]
         if resource_type == GROUP_RESOURCE:
             if not name:
-                raise InvalidRequestError("the group id is empty; name a group")
+                raise InvalidRequestError("the group id is empty; give a group id")
             overrides = self._image.group_configs.get(name, {})
             return self._written(describe_group(overrides, self._services.config))
         if resource_type != BROKER_RESOURCE:
@@ -246,7 +246,7 @@ class _Description:
 
 
 def _no_configs(resource_type: int) -> str:
-    reason = _WITHOUT_CONFIGS.get(resource_type, f"resources of type {resource_type} are not known")
+    reason = _WITHOUT_CONFIGS.get(resource_type, f"resource type {resource_type} is unknown")
     return (
         f"{reason}; topics ({TOPIC_RESOURCE}), brokers ({BROKER_RESOURCE}), their loggers ({_BROKER_LOGGER}) and groups "
         f"({GROUP_RESOURCE}) have configurations"
@@ -305,7 +305,7 @@ def _change(key: str, value: str | None, operation: int) -> ConfigChange:
     if operation == _DELETE:
         return ConfigChange(key=key, value=None)
     if operation not in _OPERATIONS:
-        raise InvalidRequestError(f"{key}: there is no operation {operation} on configurations")
+        raise InvalidRequestError(f"{key}: unknown configuration operation {operation}")
     if value is None:
-        raise InvalidRequestError(f"{key}: a null value is not a value; delete the key to have its default")
+        raise InvalidRequestError(f"{key}: the value is null; delete the key to reset it to its default")
     return ConfigChange(key=key, value=value, operation=_OPERATIONS[operation])

@@ -1,8 +1,8 @@
 """Fetch (1) since version 13, which names topics by id (KIP-516).
 
-Behaviour: an id is looked up in this broker's image, and what has no name there is UNKNOWN_TOPIC_ID: the topic was deleted, or
-is too new. So who reads a topic that is deleted and made again never gets records of the new one for those of the old. The work
-itself is done by `FetchHandler`, which goes by name.
+Behaviour: each id is looked up in this broker's image; without a name there, the error is UNKNOWN_TOPIC_ID: the topic was
+deleted, or is too new. So a reader of a topic that is deleted and created again never receives records of the new topic as
+those of the old one. `FetchHandler`, which uses names, does the reading.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..common.services import Services
 
 
 class FetchByTopicId:
-    """`fetch` reads by name; what it is given and what it answers are put into the other words here."""
+    """Translates between topic ids and the names that `fetch` uses."""
 
     def __init__(self, services: Services, fetch: Handler) -> None:
         self._metadata = services.metadata
@@ -39,7 +39,7 @@ class FetchByTopicId:
             named.append(topic)
         body.topics = named
         if refused:
-            body.max_wait_ms = 0  # there is something to tell
+            body.max_wait_ms = 0  # the request has an error to report
 
         def answered(response: Response | KafkaResponse[object]) -> None:
             if isinstance(response, ErrorResponse):
@@ -55,8 +55,8 @@ class FetchByTopicId:
     def _checked(
         self, topic: bodies.FetchResponse.FetchableTopicResponse, topic_id: bytes
     ) -> bodies.FetchResponse.FetchableTopicResponse:
-        """The answer about a topic, unless it has become another one of that name while the request waited, or our replica
-        has not yet."""
+        """The answer for a topic, unless another topic took over the name while the request waited, or the local replica does
+        not belong to this topic yet."""
         topic.topic_id = topic_id
         hexadecimal = topic_id.hex()
         if self._metadata.image.topic_names.get(hexadecimal) != topic.topic:

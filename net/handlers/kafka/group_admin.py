@@ -1,12 +1,12 @@
-"""DescribeGroups (15), ListGroups (16), DeleteGroups (42), ConsumerGroupDescribe (69): groups as tools see them.
+"""DescribeGroups (15), ListGroups (16), DeleteGroups (42), ConsumerGroupDescribe (69): groups for admin tools.
 
 Versions: 0-5, 0-5, 0-2, 0-1. Behaviour: a broker lists the groups that it coordinates; an unknown group is "Dead". Differs from
-Kafka: DescribeGroups also shows groups of the newer protocol, in the words of the classic one, because many tools know no other.
+Kafka: DescribeGroups also shows groups of the newer protocol, in the form of the classic one, because many tools know only that.
 
-Our own ListGroups and DescribeGroups (`own.groups`) have other handlers because they mean something else: they use the phases of
-the coordinator and not Kafka's states, refuse an unknown group, and explain what a group waits for. They cannot express filters,
-many groups in one request, or the subscriptions of classic members in bytes. Both ask the same coordinator; a deletion means the
-same and has one handler.
+Our own ListGroups and DescribeGroups (`own.groups`) have other handlers because their meaning differs: they use the phases of
+the coordinator instead of Kafka's states, refuse an unknown group, and explain what a group waits for. They cannot express
+filters, many groups in one request, or the subscriptions of classic members in bytes. Both ask the same coordinator; a
+deletion means the same and has one handler.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class KafkaGroupAdminHandlers:
 def _operations(
     request: KafkaRequest[bodies.DescribeGroupsRequest] | KafkaRequest[bodies.ConsumerGroupDescribeRequest],
 ) -> int:
-    """Without an authorizer everybody may do everything."""
+    """Without an authorizer every client is authorized for every operation."""
     return ALL_GROUP_OPERATIONS if request.body.include_authorized_operations else OPERATIONS_NOT_ASKED
 
 

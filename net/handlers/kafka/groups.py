@@ -1,9 +1,9 @@
-"""FindCoordinator (10), JoinGroup (11), LeaveGroup (13), SyncGroup (14), ConsumerGroupHeartbeat (68): members of groups, as
-Kafka's clients speak of them.
+"""FindCoordinator (10), JoinGroup (11), LeaveGroup (13), SyncGroup (14), ConsumerGroupHeartbeat (68): members of groups, for
+Kafka's clients.
 
 Versions: 0-4, 0-9, 0-5, 0-5, 0-1. Behaviour: joins and syncs wait for the other members; any refusal is the answer's error
-code. Differs from Kafka: there are no transaction coordinators yet, which is told at once instead of being retried for ever. A
-member whose connection closes before its first join is answered is out at once; Kafka waits for its session or the rebalance.
+code. Differs from Kafka: there are no transaction coordinators yet, which is reported at once instead of being retried forever. A
+member whose connection closes before its first join is answered is removed at once; Kafka waits for its session or the rebalance.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MANY_KEYS_SINCE = 4  # of FindCoordinator
 _KNOWN_ID_SINCE = 4  # of JoinGroup (KIP-394)
 _SKIP_ASSIGNMENT_SINCE = 9  # of JoinGroup (KIP-814)
 _MANY_MEMBERS_SINCE = 3  # of LeaveGroup
-LEAVING_PER_DECISION = 500  # a few milliseconds; a request may name 20,000, and each member has its own outcome anyway
+LEAVING_PER_DECISION = 500  # takes a few milliseconds; a request may name 20,000 members, and each has its own outcome
 
 
 class KafkaGroupHandlers:
@@ -84,7 +84,7 @@ class KafkaGroupHandlers:
             if key_type == _KEY_IS_TRANSACTION:
                 raise NoTransactionsError
             if key_type != _KEY_IS_GROUP:
-                raise InvalidRequestError(f"coordinators of type {key_type} are not known; groups (0) have one")
+                raise InvalidRequestError(f"coordinator type {key_type} is not supported; use 0 (group)")
             found = await self._own.find_coordinator(FindCoordinatorRequest(group_id=key), context)
         except BarnabasError as error:
             return made(key=key, error_code=error.code, error_message=error.message, node_id=-1, host="", port=-1)
@@ -180,7 +180,7 @@ class KafkaGroupHandlers:
             subscribed_topics=None if names is None else tuple(sorted(names)),
             subscribed_pattern=body.subscribed_topic_regex,
             rebalance_timeout_ms=body.rebalance_timeout_ms,
-            session_timeout_ms=self._default_session_ms,  # Kafka's clients do not say one
+            session_timeout_ms=self._default_session_ms,  # Kafka's clients do not send one
             assignor=body.server_assignor,
             owned=None if body.topic_partitions is None else self._by_name(body.topic_partitions),
         )
@@ -199,7 +199,7 @@ class KafkaGroupHandlers:
     def _by_name(
         self, items: Sequence[bodies.ConsumerGroupHeartbeatRequest.TopicPartitions]
     ) -> tuple[TopicPartitions, ...]:
-        """Topics that are gone are nobody's any more."""
+        """Deleted topics are left out of the assignment."""
         topic_names = self._services.metadata.image.topic_names
         return tuple(
             TopicPartitions(topic=name, partitions=tuple(sorted(item.partitions)))
@@ -219,7 +219,7 @@ class KafkaGroupHandlers:
 
 
 def _join_response(told: JoinGroupResponse, protocol_type: str, version: int) -> bodies.JoinGroupResponse:
-    # Who cannot be told to skip the assignment must not think that it leads: it would assign with the members unknown.
+    # A client that cannot be told to skip the assignment must not believe that it leads: it would assign without the members.
     is_follower_in_effect = told.skip_assignment and version < _SKIP_ASSIGNMENT_SINCE
     members = [
         bodies.JoinGroupResponse.JoinGroupResponseMember(
@@ -230,7 +230,7 @@ def _join_response(told: JoinGroupResponse, protocol_type: str, version: int) ->
     return bodies.JoinGroupResponse(
         error_code=told.error,
         generation_id=told.generation,
-        protocol_type=None if told.error else protocol_type,  # all members have the group's
+        protocol_type=None if told.error else protocol_type,  # all members have the group's type
         protocol_name=told.protocol_name or (None if version >= 7 and told.error != ErrorCode.NONE else ""),
         leader="" if is_follower_in_effect else told.leader_id,
         skip_assignment=told.skip_assignment,

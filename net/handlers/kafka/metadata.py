@@ -1,8 +1,8 @@
-"""Metadata (3), as Kafka's clients ask: the answers of `MetadataHandler`, encoded once for all who ask the same.
+"""Metadata (3), for Kafka's clients: the answers of `MetadataHandler`, encoded once for all equal requests.
 
-Versions: see `apis.SERVED`. Behaviour: encoding is the dear part of an answer (milliseconds for a thousand partitions), and every
-client asks again and again, so encoded answers are kept while nothing that they show has changed. Without an authorizer
-everybody may do everything, and is told so where they ask.
+Versions: see `apis.SERVED`. Behaviour: encoding is the expensive part of an answer (milliseconds for a thousand partitions),
+and every client asks repeatedly, so encoded answers are cached until their content changes. There is no authorizer, so every
+operation is reported as authorized on request.
 """
 
 from collections import OrderedDict
@@ -21,22 +21,22 @@ from barnabas.net.server.dispatcher import RequestContext
 from ..own.metadata import MetadataHandler
 from .access import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
 
-MAX_KEPT_BYTES = 16 << 20  # of encoded answers and what asks for them; room for the largest cluster in several versions
-_KEY_BYTES = 100  # about what one topic takes in a key, where it was asked for by name
+MAX_KEPT_BYTES = 16 << 20  # of encoded answers and their keys; room for the largest cluster in several versions
+_KEY_BYTES = 100  # approximate size of one topic name in a key
 
 
 class EncodedAnswers:
-    """Encoded answers of one image, the least recently used of them dropped first. Pure.
+    """A cache of encoded answers of one image; evicts the least recently used one. Pure.
 
-    What an image shows to clients is compared by identity: a delta shares with its base whatever did not change, so commits of
-    groups, ids or configurations drop nothing.
+    The client-visible parts of images are compared by identity: a delta shares all unchanged parts with its base, so commits of
+    groups, ids or configurations evict nothing.
     """
 
     def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._shown: tuple[object, ...] = ()
         self._kept: OrderedDict[Hashable, tuple[bytes, int]] = OrderedDict()
-        self.size_bytes = 0  # the sum of what is kept; at most `max_bytes`
+        self.size_bytes = 0  # the total size of the cached answers; at most `max_bytes`
 
     def find(self, image: MetadataImage, key: Hashable) -> bytes | None:
         self._follow(image)
@@ -47,7 +47,7 @@ class EncodedAnswers:
         return found[0]
 
     def keep(self, image: MetadataImage, key: Hashable, body: bytes, *, key_bytes: int) -> None:
-        """`body` was made of `image`. One that is larger than all that may be kept is not."""
+        """Cache `body`, made from `image`, unless it is larger than the cache."""
         self._follow(image)
         size_bytes = len(body) + key_bytes
         if key in self._kept or size_bytes > self._max_bytes:
@@ -82,7 +82,7 @@ class KafkaMetadataHandler:
             response = await self._metadata(request, context)
             items = sum(len(topic.partitions) or 1 for topic in response.topics)
             found = await self._metadata.work_on(items, lambda: _encoded(response, request))
-            # What is not here yet may have to be created by the next who asks.
+            # Do not cache missing topics: the next request may have to create them.
             if response.offset == image.offset and not any(topic.error for topic in response.topics):
                 self.answers.keep(image, key, found, key_bytes=_KEY_BYTES * (1 + len(response.topics)))
         return KafkaResponse(body=found)

@@ -1,11 +1,11 @@
-"""OffsetFetch (9), OffsetDelete (47): committed offsets of groups. A commit is a request of ours (`own.groups`).
+"""OffsetFetch (9), OffsetDelete (47): committed offsets of groups. `own.groups` handles commits.
 
-Versions: 1-9, 0. Behaviour: errors are told per partition; what was never committed, also of a group that nobody knows, is
-offset -1 without an error. `require_stable` is taken: without transactions every offset is stable.
+Versions: 1-9, 0. Behaviour: errors are per partition; a partition without a commit, also of an unknown group, has
+offset -1 without an error. `require_stable` is accepted: without transactions every offset is stable.
 
-Our own OffsetFetch (`own.groups`) has another handler because its answer means something else: one group whose refusal is the
-answer, and offsets with the topic ids that they are of. A Kafka client names many groups, each with its own error, and may fetch
-as a member, whose epoch is checked. The decision is the same call of the coordinator.
+Our own OffsetFetch (`own.groups`) has another handler because its answer differs: one group, whose refusal is the answer, and
+offsets with the topic ids that they belong to. A Kafka client names many groups, each with its own error, and may fetch as a
+member, whose epoch is checked. The decision is the same call of the coordinator.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class KafkaOffsetHandlers:
     async def _committed(
         self, group_id: str, keys: tuple[tuple[str, int], ...] | None, *, member_id: str = "", member_epoch: int = -1
     ) -> tuple[ErrorCode, tuple[CommittedOffset, ...]]:
-        """Return the group's error and its offsets. `keys` None: all that the group has committed."""
+        """Return the group's error and its offsets. `keys` None: all committed offsets of the group."""
         try:
             found = await self._groups.handle(
                 group_id,
@@ -102,7 +102,7 @@ def _keys(
 
 
 def _of_one_group(error: ErrorCode, found: Sequence[CommittedOffset]) -> bodies.OffsetFetchResponse:
-    """The answer before version 8, which has classes of its own."""
+    """The answer before version 8, with its own message classes."""
     answer = bodies.OffsetFetchResponse
     topics = [
         answer.OffsetFetchResponseTopic(

@@ -1,9 +1,9 @@
 """DeleteRecords (21), ElectLeaders (43), AlterPartitionReassignments (45), ListPartitionReassignments (46),
-DescribeProducers (61): what tools ask of partitions, many in one request, each with its own error.
+DescribeProducers (61): requests of admin tools for many partitions, each with its own error.
 
-Versions: 0-2, 0-2, 0, 0, 0. Behaviour: elections and reassignments are asked of any broker and done by the active controller;
-records are deleted by the leader, producers are told by any broker that holds a replica. Differs from Kafka: the low watermark
-of a deletion is that of the leader, which does not wait for its followers.
+Versions: 0-2, 0-2, 0, 0, 0. Behaviour: any broker accepts elections and reassignments, and the active controller executes
+them; the leader deletes records; any broker with a replica describes producers. Differs from Kafka: the low watermark of a
+deletion is that of the leader, which does not wait for its followers.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class KafkaPartitionHandlers:
 
     async def _elect(self, item: TopicPartition, unclean: bool, context: RequestContext, timeout_ms: int) -> Outcome:
         if _is_slot(item):
-            # Clients that want all of them name these too. Their "leaders" are coordinators, which nobody elects.
-            raise ElectionNotNeededError(f"{item} always has a coordinator that is alive")
+            # Clients that name all partitions include these too. Their "leaders" are coordinators, which are not elected.
+            raise ElectionNotNeededError(f"{item} always has a live coordinator, so there is no election")
         request = ElectLeaderRequest(topic=item.topic, partition=item.partition, unclean=unclean)
         await self._topics.elect_leader(request, context, timeout_ms=timeout_ms)
         return DONE
 
     def _to_be_elected(self, unclean: bool) -> Iterator[TopicPartition]:
-        """Of all partitions those where an election would change something: the others are not even named in the answer."""
+        """Partitions where an election would change the leader: the answer leaves out the others."""
         image = self._metadata.image
         for topic in image.topics.values():
             for number, partition in enumerate(topic.partitions):
@@ -115,9 +115,9 @@ class KafkaPartitionHandlers:
     async def _reassign(
         self, item: TopicPartition, replicas: Sequence[int] | None, context: RequestContext, timeout_ms: int
     ) -> Outcome:
-        """`replicas` None cancels the reassignment that is under way."""
+        """`replicas` None cancels the reassignment in progress."""
         if replicas is not None and len(replicas) == 0:
-            raise InvalidReplicaAssignmentError(f"{item} must keep a replica; null cancels a reassignment")
+            raise InvalidReplicaAssignmentError(f"{item} needs at least one replica; use null to cancel a reassignment")
         request = AssignReplicasRequest(topic=item.topic, partition=item.partition, replicas=tuple(replicas or ()))
         await self._topics.assign_replicas(request, context, timeout_ms=timeout_ms)
         return DONE

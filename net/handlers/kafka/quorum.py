@@ -1,7 +1,7 @@
-"""DescribeQuorum (55), as Kafka's clients ask: the quorum as partition 0 of `__cluster_metadata`.
+"""DescribeQuorum (55), for Kafka's clients: the quorum as partition 0 of `__cluster_metadata`.
 
-Versions: 0-2. Behaviour: any broker asks the quorum's leader, and tells what it knows itself where there is none. Log ends are
-the committed index less what a voter lacks; of observers, and of voters while the leader is away, they are -1, not known.
+Versions: 0-2. Behaviour: any broker asks the quorum's leader; without a leader it answers from its own metadata. Log ends are
+the committed index minus each voter's lag; they are -1 (unknown) for observers, and for voters while there is no leader.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _partition(topic: str, number: int, found: DescribeQuorumResponse) -> bodies
         return bodies.DescribeQuorumResponse.PartitionData(
             partition_index=number,
             error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-            error_message=f"{topic}-{number} is no quorum: that is {METADATA_TOPIC}-0",
+            error_message=f"{topic}-{number} is not the quorum: use {METADATA_TOPIC}-0",
         )
     lags = {peer.node_id: peer.lag_entries for peer in found.peers}
 

@@ -1,4 +1,4 @@
-"""SaslHandshake (17), SaslAuthenticate (36): clients that want to log in, where nobody has to.
+"""SaslHandshake (17), SaslAuthenticate (36): authentication, which this broker does not support.
 
 Versions: 0-1, 0-2, which ApiVersions does not list. Behaviour: a handshake is refused with UNSUPPORTED_SASL_MECHANISM and the
 empty list of mechanisms, so that a client with security.protocol=SASL_PLAINTEXT ends with a clear error. Differs from Kafka,
@@ -12,7 +12,7 @@ from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.server.dispatcher import Reply, RequestContext
 
-NO_SASL = "this listener has no SASL: set security.protocol=PLAINTEXT"
+NO_SASL = "this listener does not support SASL: set security.protocol=PLAINTEXT"
 
 
 def handshake(request: KafkaRequest[bodies.SaslHandshakeRequest], context: RequestContext, reply: Reply) -> None:

@@ -1,9 +1,9 @@
-"""CreateTopics (19), DeleteTopics (20), CreatePartitions (37): many topics in one request, asked of any broker.
+"""CreateTopics (19), DeleteTopics (20), CreatePartitions (37): many topics in one request, accepted by any broker.
 
-Versions: 0-7, 0-6, 0-3. Behaviour: each topic is created, deleted or grown for itself and has its own error, at the active
-controller, wherever that is; the answer leaves once it is committed and this broker's own image shows it. Who names a topic
-twice in one request is told so, and neither is done. Since version 6 topics are deleted by name or by id, and by id no topic
-but that one.
+Versions: 0-7, 0-6, 0-3. Behaviour: the active controller, wherever it is, creates, deletes or grows each topic separately,
+and each has its own error; the answer leaves once the change is committed and this broker's own image shows it. A topic that
+is named twice in one request is refused and not changed. Since version 6 topics are deleted by name or by id; a deletion by
+id never affects another topic of that name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..own.configs import described_topic
 from ..own.topics import TopicHandlers
 
 _DELETED_BY_ID_SINCE = 6
-_NEW_TOPIC_SHOWN_SINCE = 5  # KIP-525: the answer to a creation tells what was made
+_NEW_TOPIC_SHOWN_SINCE = 5  # KIP-525: the answer to a creation describes the new topic
 
 
 class KafkaTopicHandlers:
@@ -122,7 +122,7 @@ class KafkaTopicHandlers:
         return KafkaResponse(body=bodies.DeleteTopicsResponse(responses=results))
 
     def _doomed(self, name: str | None, topic_id: bytes) -> _Doomed:
-        """What is asked to be deleted, with what is known of it before it is."""
+        """The topics to delete, with the ids and names known before the deletion."""
         image = self._services.metadata.image
         by_id = topic_id != NO_TOPIC_ID
         if by_id:
@@ -134,14 +134,12 @@ class KafkaTopicHandlers:
 
     async def _delete(self, item: _Doomed, context: RequestContext, timeout_ms: int, *, times: int) -> Outcome:
         if not item.is_clear:
-            raise InvalidRequestError(
-                "name each topic to be deleted by its name or by its id, not by both or by neither"
-            )
+            raise InvalidRequestError("identify each topic to delete either by name or by id")
         check_named_once(f"topic {str(item.name)!r}", times)
         if not item.by_id:
             await self._topics.delete(DeleteTopicRequest(name=str(item.name)), context, timeout_ms=timeout_ms)
             return DONE
-        topic_id = item.topic_id.hex()  # which our request cannot say
+        topic_id = item.topic_id.hex()  # which our own request cannot express
         self._topics.check_deletable(item.name or topic_id)
         gone = (UnknownTopicOrPartitionError, UnknownTopicIdError)
         await self._topics.change(DeleteTopic(name="", topic_id=topic_id), done_already=gone, timeout_ms=timeout_ms)
@@ -185,7 +183,7 @@ class KafkaTopicHandlers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Doomed:
-    """`topic_id` as on the wire. `is_clear`: exactly one of name and id was given."""
+    """`topic_id` as on the wire. `is_clear`: exactly one of name and id is set."""
 
     name: str | None
     topic_id: bytes
@@ -194,7 +192,7 @@ class _Doomed:
 
     @property
     def key(self) -> object:
-        """The same for all ways to name one topic."""
+        """One key for a topic, however the request identifies it."""
         return self.name if self.name is not None else self.topic_id
 
 
@@ -204,12 +202,12 @@ def _assignment(topic: bodies.CreateTopicsRequest.CreatableTopic) -> tuple[tuple
         return ()
     if topic.num_partitions != -1 or topic.replication_factor != -1:
         raise InvalidRequestError(
-            f"topic {topic.name!r} has an assignment: the numbers of partitions and of replicas must both be -1 beside it"
+            f"topic {topic.name!r} has an assignment: set the numbers of partitions and replicas to -1"
         )
     by_number = {item.partition_index: tuple(item.broker_ids) for item in topic.assignments}
     if sorted(by_number) != list(range(len(topic.assignments))):
         raise InvalidReplicaAssignmentError(
-            f"the assignment of topic {topic.name!r} must name each partition from 0 to {len(topic.assignments) - 1} once"
+            f"the assignment of topic {topic.name!r} must list each partition from 0 to {len(topic.assignments) - 1} exactly once"
         )
     return tuple(by_number[number] for number in range(len(by_number)))
 
@@ -219,6 +217,6 @@ def _overrides(topic: bodies.CreateTopicsRequest.CreatableTopic) -> dict[str, st
     found = {}
     for item in topic.configs:
         if item.value is None:
-            raise InvalidConfigError(f"{item.name} of topic {topic.name!r} has no value; leave it out for its default")
+            raise InvalidConfigError(f"{item.name} of topic {topic.name!r} has no value; omit it to use its default")
         found[item.name] = item.value
     return found

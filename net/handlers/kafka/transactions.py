@@ -1,9 +1,9 @@
 """AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), TxnOffsetCommit (28), DescribeTransactions (65), ListTransactions
 (66): transactions, of which there are none yet.
 
-Versions: 0-3 of the first four, which ApiVersions does not list; 0; 0-1. Behaviour: a producer is refused with the one code
-that every client takes for final (`NoTransactionsError`), so that none waits for its timeout; who looks for transactions is
-told that there are none.
+Versions: 0-3 of the first four, which ApiVersions does not list; 0; 0-1. Behaviour: a producer receives the one error code that
+every client treats as final (`NoTransactionsError`), so that no client waits for its timeout; listing and describing transactions
+finds none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from barnabas.net.protocol.kafka.apis import KafkaApi, KafkaRequest, KafkaRespon
 from barnabas.net.server.dispatcher import Handler, Reply, RequestContext
 
 _REFUSED = int(NoTransactionsError.code)
-# Kafka's words for the states of a transaction (KIP-664): a filter may name no other.
+# Kafka's names of transaction states (KIP-664): a filter may contain only these.
 _STATES = frozenset(
     {
         "Ongoing", "PrepareAbort", "PrepareCommit", "Dead", "CompleteAbort", "CompleteCommit", "PrepareEpochFence",

@@ -1,7 +1,7 @@
-"""ApiVersions (Kafka's key 18): what is served, in which versions, and Kafka's features.
+"""ApiVersions (Kafka's key 18): the served APIs with their versions, and Kafka's features.
 
-Versions: 0 to 4. Behaviour: answered before anything else, also to clients that negotiate nothing else. The epoch of the
-finalized features is the offset of the metadata: a broker that has none yet tells none.
+Versions: 0 to 4. Behaviour: answered before anything else, also to clients that negotiate no other API. The epoch of the
+finalized features is the metadata offset: a broker without metadata sends none.
 """
 
 from __future__ import annotations

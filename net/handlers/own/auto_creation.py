@@ -1,7 +1,8 @@
-"""Topics that come into being because a client asked for their metadata: each is created once, whoever asks, in the background.
+"""Topics that are created because a client asked for their metadata: each is created once, in the background.
 
-A client waits for a moment, because a topic usually takes a few milliseconds, and is then told to ask again, as Kafka does. So a
-controller that does not answer holds no request for longer than that, and what waits for it is bounded and has an end.
+A client waits for a moment, because creation usually takes a few milliseconds, and then receives an error that makes it ask
+again, as in Kafka. So an unresponsive controller delays no request for longer, and the waiting creations are bounded in
+number and time.
 """
 
 import asyncio
@@ -15,16 +16,16 @@ from barnabas.log.vocabulary.topic_partition import check_topic_name
 
 from ..common.services import Services
 
-CREATION_TIMEOUT_MS: Final = 10_000  # of one topic, its wait for a turn included; then a client asks again
+CREATION_TIMEOUT_MS: Final = 10_000  # of one topic, including its wait for a turn; then a client asks again
 ANSWER_WITHIN_MS: Final = 5_000  # well within the request timeout of every client
-MAX_CREATIONS: Final = 1_000  # that are under way or wait for a turn; a request for more is told to ask again
-MAX_CREATIONS_AT_A_TIME: Final = 32  # the controller commits those that wait together, and others come between
+MAX_CREATIONS: Final = 1_000  # in progress or waiting for a turn; further requests must be retried
+MAX_CREATIONS_AT_A_TIME: Final = 32  # the controller commits waiting changes together, and other requests get a turn
 
 Outcome = BarnabasError | None
 
 
 class TopicCreations:
-    """What this broker has asked the controller to create. `tasks`: what still works on it."""
+    """The topics that this broker has asked the controller to create. `tasks`: the tasks that do so."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -36,7 +37,7 @@ class TopicCreations:
         return list(self._under_way.values())
 
     async def create(self, names: Sequence[str]) -> dict[str, BarnabasError]:
-        """Create what is not there; return why not for those that are not there yet when this returns."""
+        """Create missing topics; return the errors of those that do not exist yet when this returns."""
         begun = {name: task for name in names if (task := self._begin(name)) is not None}
         if begun:
             await asyncio.wait(begun.values(), timeout=ANSWER_WITHIN_MS / 1000)
@@ -53,11 +54,11 @@ class TopicCreations:
 
     @staticmethod
     def _failure(name: str, task: asyncio.Task[Outcome] | None) -> Outcome:
-        """LEADER_NOT_AVAILABLE is what every client takes for "ask again"."""
+        """Every client retries on LEADER_NOT_AVAILABLE."""
         if task is None:
-            return LeaderNotAvailableError(f"{MAX_CREATIONS} topics are being created; ask again for {name!r}")
+            return LeaderNotAvailableError(f"{MAX_CREATIONS} topics are being created; retry  {name!r}")
         if not task.done() or task.cancelled():
-            return LeaderNotAvailableError(f"topic {name!r} is being created; ask again")
+            return LeaderNotAvailableError(f"topic {name!r} is being created; retry")
         return task.result()
 
     async def _create(self, name: str) -> Outcome:
@@ -66,10 +67,10 @@ class TopicCreations:
                 await self._create_now(name)
         except TimeoutError:
             return LeaderNotAvailableError(
-                f"no active controller has created topic {name!r} within {CREATION_TIMEOUT_MS} ms; ask again"
+                f"no active controller has created topic {name!r} within {CREATION_TIMEOUT_MS} ms; retry"
             )
-        except TopicAlreadyExistsError:  # somebody else was faster, and our image may not show it yet
-            return LeaderNotAvailableError(f"topic {name!r} is being created; ask again")
+        except TopicAlreadyExistsError:  # another client has created it, and this broker's image may not show it yet
+            return LeaderNotAvailableError(f"topic {name!r} is being created; retry")
         except BarnabasError as error:
             return LeaderNotAvailableError(error.message) if error.retriable else error
         return None

@@ -1,9 +1,9 @@
 """JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14): members of classic groups, whose leader assigns.
 
 Versions: 0; Heartbeat also Kafka's 0-4. Behaviour: joins and syncs wait for the other members. Differs from Kafka: LeaveGroup
-takes one member; the answer tells no protocol type, which the members of a group have in common anyway. A reply leaves once
-the quorum has committed what it tells; `kafka.groups` translates the joins, syncs and leaves of Kafka's clients, and has them
-answered here.
+takes one member; the answer has no protocol type, because all members of a group share it. A reply leaves once
+the quorum has committed its content; `kafka.groups` translates the joins, syncs and leaves of Kafka's clients, and passes them
+to these handlers.
 """
 
 from msgspec.structs import replace
@@ -31,7 +31,7 @@ class ClassicGroupHandlers:
     async def joined(
         self, asked: JoinGroupRequest, context: RequestContext, *, needs_known_id: bool = True
     ) -> JoinGroupResponse:
-        """Both protocols' joins."""
+        """Handle joins of both protocols."""
         now_ms, client_host = self._groups.now_ms, context.client_host
         told = await self._groups.handle_parked(
             asked.group_id,
@@ -43,7 +43,7 @@ class ClassicGroupHandlers:
         return told
 
     async def left(self, group_id: str, leaving: tuple[LeaveGroupRequest, ...]) -> tuple[LeaveOutcome, ...]:
-        """All of one group."""
+        """Handle the leaves of one group."""
         return await self._groups.handle(
             group_id,
             lambda machine: machine.leave_group(group_id=group_id, leaving=leaving, now_ms=self._groups.now_ms()),

@@ -1,6 +1,6 @@
 """DescribeCluster (60), UnregisterBroker (64), BrokerShutdown (1003): the cluster as a whole.
 
-Versions: 0. Behaviour: described from the image of the broker that is asked; changes go to the active controller.
+Versions: 0. Behaviour: descriptions come from the image of the broker that is asked; changes go to the active controller.
 """
 
 from collections import Counter
@@ -85,7 +85,7 @@ class ClusterHandlers:
     async def shut_down(self, request: BrokerShutdownRequest, context: RequestContext) -> EmptyResponse:
         if request.node_id != self._services.node_id:
             raise InvalidRequestError(
-                f"this is broker {self._services.node_id}, not {request.node_id}; ask that one to shut down"
+                f"this is broker {self._services.node_id}, not {request.node_id}; send the shutdown to that broker"
             )
         self._shut_down()
         return EmptyResponse()
@@ -99,5 +99,5 @@ def _ignored_settings(broker: BrokerImage, image: MetadataImage) -> tuple[Ignore
 
 
 def voter_ids(services: Services) -> tuple[int, ...]:
-    """Who votes in the quorum, sorted."""
+    """The voters of the quorum, sorted."""
     return tuple(sorted(voter.node_id for voter in services.metadata.image.voters or services.config.voters()))

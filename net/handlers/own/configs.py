@@ -1,7 +1,7 @@
 """DescribeConfigs (32) and AlterConfig (44).
 
-Versions: 0. Behaviour: every key is listed with value, source, default and documentation, because user interfaces live on
-it; changes are checked and committed by the controller, and take effect at once on every broker.
+Versions: 0. Behaviour: every key is listed with value, source, default and documentation, because user interfaces depend on it;
+the controller checks and commits changes, which take effect immediately on every broker.
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ class ConfigHandlers:
 
 
 def topic_overrides(image: MetadataImage, topic: str) -> Mapping[str, str]:
-    """What a topic itself sets. Raises UnknownTopicOrPartitionError."""
+    """The overrides of a topic. Raises UnknownTopicOrPartitionError."""
     if topic == CONSUMER_OFFSETS_TOPIC:
         return {"cleanup.policy": "compact"}
     if topic not in image.topics:
@@ -70,13 +70,13 @@ def topic_overrides(image: MetadataImage, topic: str) -> Mapping[str, str]:
 
 
 def check_is_me(node_id: int, resource: str) -> None:
-    """What a broker's own file says, only that broker knows; "" means whichever is asked. Raises InvalidRequestError."""
+    """Only a broker itself knows its configuration file; "" means the broker that is asked. Raises InvalidRequestError."""
     if resource not in ("", str(node_id)):
         raise InvalidRequestError(f"this is broker {node_id}; ask broker {resource!r} for its own configuration")
 
 
 def check_is_this_broker(node_id: int, resource: str) -> None:
-    """The same of what has no meaning without a broker. Raises InvalidRequestError."""
+    """Like `_check_node`, for resources that always belong to one broker. Raises InvalidRequestError."""
     if resource != str(node_id):
         raise InvalidRequestError(f"this is broker {node_id}; ask broker {resource!r} for its own loggers")
 

@@ -1,7 +1,7 @@
-"""ControllerCall (1000) and MetadataFeed (1001): brokers among themselves.
+"""ControllerCall (1000) and MetadataFeed (1001): requests between brokers.
 
-Versions: 0. Behaviour: a controller call is decided by the controller of this node, which answers NOT_CONTROLLER where it is
-not the active one; the caller then asks elsewhere. A feed is answered by any voter: committed commands behind an offset.
+Versions: 0. Behaviour: the controller of this node decides a controller call, or answers NOT_CONTROLLER if it is not active;
+the caller then asks another broker. Any voter answers a feed: committed commands after an offset.
 """
 
 from barnabas.kraft.metadata.controller_errors import DivergentMetadataError
@@ -35,7 +35,7 @@ class ControllerHandlers:
             wait_ms = min(request.max_wait_ms, MAX_FEED_WAIT_MS)
             await metadata.wait_for_offset(request.after_offset + 1, timeout_ms=wait_ms)
         except (TimeoutError, RequestTimedOutError):
-            pass  # an empty answer still tells who leads
+            pass  # an empty answer still contains the leader
         feed, contradiction = MetadataFeed(), ""
         try:
             feed = await metadata.source.feed(

@@ -1,4 +1,4 @@
-"""Descriptions and explanations of groups, from the coordinator's words into the protocol's. Times become ages."""
+"""Descriptions and explanations of groups, translated from the coordinator's values into the protocol's. Times become ages."""
 
 from msgspec.structs import replace
 
@@ -11,7 +11,7 @@ from barnabas.net.protocol import group_responses
 def group_description(
     found: GroupDescription, told: GroupExplanation | None, node_id: int
 ) -> group_responses.DescribeGroupResponse:
-    """`told` None: nobody asked for an explanation."""
+    """`told` None: the request did not ask for an explanation."""
     presence = {} if told is None else {member.member_id: member for member in told.members}
     return group_responses.DescribeGroupResponse(
         group_id=found.group_id,

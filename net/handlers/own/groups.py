@@ -2,7 +2,7 @@
 DeleteGroup (42), ResetOffsets (1002), UndoOffsetReset (1011): consumer groups.
 
 Versions: 0; OffsetCommit also Kafka's 2-9. Behaviour: KIP-848's, with the coordinator of the group's slot; any other broker
-answers NOT_COORDINATOR. A reply leaves once the quorum has committed what it tells. Differs from Kafka: ResetOffsets works on
+answers NOT_COORDINATOR. A reply leaves once the quorum has committed its content. Differs from Kafka: ResetOffsets works on
 a group that is running.
 """
 
@@ -52,9 +52,7 @@ class GroupHandlers:
         slot = self._groups.place_of(request.group_id)
         broker = self._services.metadata.image.brokers.get(slot.coordinator)
         if broker is None:
-            raise CoordinatorNotAvailableError(
-                f"the coordinator of {request.group_id!r} is leaving the cluster; try again"
-            )
+            raise CoordinatorNotAvailableError(f"the coordinator of {request.group_id!r} is leaving the cluster; retry")
         endpoint = broker.endpoint(context.listener_name)
         return FindCoordinatorResponse(
             node_id=slot.coordinator,
@@ -179,7 +177,7 @@ class GroupHandlers:
 
 
 def _asker(context: RequestContext) -> str:
-    """Who resets offsets, for whoever wants to undo it."""
+    """The client that resets offsets, shown to the client that undoes the reset."""
     return f"{context.client_id or 'unknown'}@{context.client_host}"
 
 

@@ -1,9 +1,9 @@
-"""Metadata (key 3): who leads what, from any broker.
+"""Metadata (key 3): brokers, topics and partition leaders, from any broker.
 
 Versions: 0. Behaviour: `topics` None lists all, `topic_ids` asks by id; an unknown topic is created when both the request and
 `auto.create.topics.enable` allow it; fenced brokers are not listed as addresses, but stay in replica lists.
 Differs from Kafka: `known_offset` with `max_wait_ms` makes it a long poll for newer metadata, so that a client learns of an
-election without asking again and again.
+election without polling.
 """
 
 import asyncio
@@ -37,15 +37,13 @@ from ..common.services import Services
 from .auto_creation import TopicCreations
 
 MAX_METADATA_WAIT_MS = 30_000
-MAX_CREATED_PER_REQUEST = 100  # whoever wants more asks again, as clients do while a topic has no leader
-# A broker that has just started waits for so long until it knows one that serves: to clients, an answer without brokers is worse
-# than a late one, and soon enough they may ask another broker.
+MAX_CREATED_PER_REQUEST = 100  # clients ask again for the others, as they do while a topic has no leader
+# A broker that has just started waits this long until it knows a serving broker: clients handle a late answer better than one
+# without brokers, and after this time they may ask another broker.
 KNOWN_WITHIN_MS = 5_000
-MAX_NAMES = (
-    20_000  # of one request: about half a second of work in all; no client names as many as the cluster may have
-)
-# An answer about more partitions or names than this is made in a thread of its own, one at a time: the interpreter switches
-# between threads every millisecond, while on the loop 200,000 partitions would take it for two seconds.
+MAX_NAMES = 20_000  # of one request: about half a second of work in total; no client needs to name more
+# An answer with more partitions or names than this is made in a separate thread, one at a time: the interpreter switches between
+# threads every millisecond, while on the loop 200,000 partitions would block it for two seconds.
 MAX_ITEMS_ON_LOOP = 1_000
 
 T = TypeVar("T")
@@ -59,12 +57,12 @@ class MetadataHandler:
 
     @property
     def tasks(self) -> list[asyncio.Task[BarnabasError | None]]:
-        """Topics that are being created, for clients that may have gone."""
+        """Creations in progress, whose clients may have disconnected."""
         return self._creations.tasks
 
     @property
     def image(self) -> MetadataImage:
-        """What the next answer is made of."""
+        """The image for the next answer."""
         return self._services.metadata.image
 
     async def __call__(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
@@ -72,7 +70,7 @@ class MetadataHandler:
         names = len(request.topics or ()) + len(request.topic_ids)
         if names > MAX_NAMES:
             raise InvalidRequestError(
-                f"{names} topics are named in one request; name {MAX_NAMES} at most, or ask for all"
+                f"{names} topics are named in one request; name at most {MAX_NAMES}, or request all topics"
             )
         await metadata.wait_until_known(timeout_ms=KNOWN_WITHIN_MS)
         if request.max_wait_ms > 0 and metadata.image.offset <= request.known_offset:
@@ -80,7 +78,7 @@ class MetadataHandler:
                 timeout_ms = min(request.max_wait_ms, MAX_METADATA_WAIT_MS)
                 await metadata.wait_for_offset(request.known_offset + 1, timeout_ms=timeout_ms)
             except RequestTimedOutError:
-                pass  # an unchanged answer says that nothing has changed
+                pass  # an unchanged answer means that nothing has changed
         failures: dict[str, BarnabasError] = {}
         if request.topics is not None and request.allow_auto_topic_creation:
             failures = await self._create_missing(request.topics)
@@ -88,14 +86,16 @@ class MetadataHandler:
         return await self.work_on(_items(request, image), lambda: self._answer(request, context, image, failures))
 
     async def work_on(self, items: int, work: Callable[[], T]) -> T:
-        """Do it here if it is little, else in a thread: it must be pure."""
+        """Run small work here and large work in a thread: it must be pure."""
         if items <= MAX_ITEMS_ON_LOOP:
             return work()
         async with self._large_answers:
             answer = asyncio.get_running_loop().run_in_executor(None, work)
             try:
                 return await asyncio.shield(answer)
-            except asyncio.CancelledError:  # The client has gone, and the thread works on: the next one waits for it.
+            except (
+                asyncio.CancelledError
+            ):  # The client has disconnected, but the thread continues: the next request waits for it.
                 await asyncio.wait([answer])
                 raise
 
@@ -108,7 +108,7 @@ class MetadataHandler:
         now, later = missing[:MAX_CREATED_PER_REQUEST], missing[MAX_CREATED_PER_REQUEST:]
         failures = await self._creations.create(now)
         too_many = LeaderNotAvailableError(
-            f"{len(missing)} topics are to be created; ask again for those that are left"
+            f"{len(missing)} topics are to be created; request the remaining topics again"
         )
         return {**failures, **dict.fromkeys(later, too_many)}
 
@@ -162,7 +162,7 @@ class MetadataHandler:
 
 
 def _items(request: MetadataRequest, image: MetadataImage) -> int:
-    """About how much an answer has to tell: partitions, and names that are asked for."""
+    """The approximate size of an answer: its partitions, and the requested names."""
     if request.topics is None:
         return sum(len(topic.partitions) for topic in image.topics.values())
     asked = [*request.topics, *(image.topic_names.get(topic_id, "") for topic_id in request.topic_ids)]
@@ -208,7 +208,7 @@ def _describe_partition(partition: PartitionImage, image: MetadataImage) -> Part
 
 
 def _describe_consumer_offsets(image: MetadataImage) -> TopicMetadata:
-    """The slots, shown as the topic that Kafka has for them: the coordinator is the leader of its partition."""
+    """The group slots in the form of Kafka's __consumer_offsets: a coordinator is the leader of its partition."""
     voters = tuple(sorted(image.brokers))
     partitions = tuple(
         PartitionMetadata(

@@ -1,8 +1,8 @@
-"""DescribeMoves (1008) and DecommissionBroker (1009): replicas that move, one by one or a broker's.
+"""DescribeMoves (1008) and DecommissionBroker (1009): moves of single replicas, or of all replicas of a broker.
 
-Versions: 0. Behaviour: moves are listed by any broker; what a new replica has still to copy is known to its leader only, and
-its bytes are an estimate by records. The controller decides on a decommission and does its work; a broker only sees to it that a
-voter loses its vote. Ours, not Kafka's.
+Versions: 0. Behaviour: any broker lists moves; only the leader knows what a new replica has yet to copy, and the bytes are an
+estimate from the records. The controller decides and executes a decommission; the broker only ensures that a voter loses its
+vote. This API does not exist in Kafka.
 """
 
 from barnabas.kraft.metadata.image import PartitionImage
@@ -72,7 +72,7 @@ class MoveHandlers:
     async def decommission(self, request: DecommissionBrokerRequest, context: RequestContext) -> EmptyResponse:
         await decided(self._services, request)
         if not request.cancel and request.node_id in voter_ids(self._services):
-            # After the controller has agreed: a broker that must stay keeps its vote. A repetition does what is left.
+            # After the controller has agreed: a broker that must stay keeps its vote. A repeated request does the rest.
             leaving = AlterVotersRequest(node_id=request.node_id, add=False, timeout_ms=CHANGE_TIMEOUT_MS)
             await self._voters.alter(leaving, context)
         return EmptyResponse()

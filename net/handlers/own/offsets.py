@@ -36,16 +36,16 @@ from barnabas.net.server.dispatcher import Reply, RequestContext, answering
 from ..common.many import check_count
 from ..common.services import Services
 
-MAX_AT_ONCE_BYTES: Final = 16 * 1024  # of a batch that is not compressed: about half a millisecond of the loop
-MAX_LOOKS: Final = 8  # into batches, for one partition: the indexes lead to the right one, or to one just before it
-MAX_LISTED_AT_ONCE: Final = 64  # partitions: one by its time takes up to a tenth of a millisecond
-LOOKING_AT_ONCE: Final = 2  # requests; each holds one unpacked batch, and the loop needs a processor, too
+MAX_AT_ONCE_BYTES: Final = 16 * 1024  # of an uncompressed batch: takes about half a millisecond of the loop
+MAX_LOOKS: Final = 8  # batches read for one partition: the indexes lead to the right batch, or to one just before it
+MAX_LISTED_AT_ONCE: Final = 64  # partitions: one lookup by time takes up to 0.1 ms
+LOOKING_AT_ONCE: Final = 2  # requests in parallel; each holds one unpacked batch, and the loop needs a processor too
 THREAD_PAUSE_S: Final = 0.0002  # long enough for the loop, which waits for the interpreter, to take it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What is looked for, and in which batch."""
+    """A lookup, and the batch to search."""
 
     base_offset: int
     crc: int
@@ -54,16 +54,16 @@ class _Look:
 
 
 class _LongLookError(Exception):
-    """A batch takes longer to look into than the loop can spare."""
+    """Searching the batch would block the loop for too long."""
 
     def __init__(self, look: _Look, batch: bytes) -> None:
-        super().__init__("a thread must look into this batch")
+        super().__init__("a thread must search this batch")
         self.look = look
         self.batch = batch
 
 
 class _Looks:
-    """Of one lookup: small batches are walked at once, the results of the others are put here by a thread."""
+    """The results of one lookup: small batches are searched at once, a thread adds the results of the others."""
 
     def __init__(self) -> None:
         self.found: dict[_Look, tuple[int, int] | None] = {}
@@ -88,7 +88,7 @@ class OffsetHandlers:
         self._list_later = answering(self._list_in_turn)
 
     def list_offsets(self, request: ListOffsetsRequest, context: RequestContext, reply: Reply) -> None:
-        """At once, unless many are asked for, or a slot of `__consumer_offsets`, or a thread must look into a batch."""
+        """Answer at once, unless there are many items, a slot of `__consumer_offsets`, or a batch that a thread must search."""
         check_count(request.partitions)
         try:
             if len(request.partitions) > MAX_LISTED_AT_ONCE or any(
@@ -105,7 +105,7 @@ class OffsetHandlers:
             reply(ListOffsetsResponse(partitions=found))
 
     async def _list_in_turn(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-        """Any broker has all of `__consumer_offsets`."""
+        """Any broker can answer for `__consumer_offsets`."""
         found = [
             await self._list_slot(item)
             if item.topic == CONSUMER_OFFSETS_TOPIC
@@ -117,7 +117,7 @@ class OffsetHandlers:
     async def _list_with_threads(
         self, request: ListOffsetsRequest, item: ListOffsetsPartition
     ) -> ListOffsetsPartitionResponse:
-        """What a thread has found is taken where the log still leads to the same batch."""
+        """Accept the result of a thread if the log still leads to the same batch."""
         looks = _Looks()
         for _ in range(MAX_LOOKS):
             try:
@@ -152,7 +152,7 @@ class OffsetHandlers:
     async def _look_in_thread(self, long: _LongLookError) -> tuple[int, int] | None:
         size_bytes = len(long.batch)
         if not self._memory.take(size_bytes):
-            raise RequestTimedOutError("too many batches wait to be looked into; ask again")
+            raise RequestTimedOutError("too many lookups are waiting; retry")
         try:
             async with self._looking:
                 look = partial(
@@ -211,11 +211,9 @@ class OffsetHandlers:
         reply(DeleteRecordsResponse(log_start_offset=start))
 
     def delete_before(self, topic_partition: TopicPartition, offset: int) -> int:
-        """Return where the log begins now."""
+        """Return the new log start offset."""
         if topic_partition.topic in INTERNAL_TOPICS:
-            raise InvalidTopicError(
-                f"{topic_partition.topic} belongs to the cluster itself: it is read, and nothing else"
-            )
+            raise InvalidTopicError(f"{topic_partition.topic} is an internal topic of the cluster: it is read-only")
         partition = self._replication.replica(topic_partition)
         log_start_offset, effects = partition.delete_records(offset, now_ms=self._clock.now_ms())
         self._replication.perform(effects)
@@ -233,7 +231,7 @@ def _refused(item: ListOffsetsPartition, error: BarnabasError) -> ListOffsetsPar
 
 
 async def _to_its_end(work: "asyncio.Future[tuple[int, int] | None]") -> tuple[int, int] | None:
-    """A client that goes leaves its turn to the next one only when the thread is free."""
+    """Keep the turn until the thread has finished, even if the client disconnects."""
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:

@@ -1,7 +1,7 @@
 """InitProducerId (key 22): an id for an idempotent producer, for both protocols.
 
-Versions: 0 of ours, 0 to 4 of Kafka's. Behaviour: any broker answers, from its own block of ids; the epoch is 0, and the
-producer bumps it by itself. Differs from Kafka: transactional ids are refused, at once and for good.
+Versions: 0 of our protocol, 0 to 4 of Kafka's. Behaviour: any broker answers, from its own block of ids; the epoch is 0, and the
+producer bumps it by itself. Differs from Kafka: transactional ids are refused immediately with an error that is not retriable.
 """
 
 from barnabas.log.vocabulary.errors import NoTransactionsError

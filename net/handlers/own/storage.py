@@ -1,7 +1,7 @@
 """DescribeStorage (1004), BringBackFolder (1005): the data folders of the broker that is asked.
 
-Versions: 0. Behaviour: only the broker itself can look at its disks, so a request for another one is refused. Bringing a
-folder back answers when its replicas are known as online again; they may still lag then.
+Versions: 0. Behaviour: only the broker itself can examine its disks, so a request for another one is refused. Bringing a
+folder back is answered when its replicas are online again in the metadata; they may still lag then.
 """
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
@@ -26,7 +26,7 @@ class StorageHandlers:
 
     def _check_node(self, node_id: int) -> None:
         if node_id != self._node_id:
-            raise InvalidRequestError(f"this is broker {self._node_id}, not {node_id}; ask that one about its disks")
+            raise InvalidRequestError(f"this is broker {self._node_id}, not {node_id}; send the request to that broker")
 
     def _response(self, folders: tuple[StorageFolder, ...]) -> DescribeStorageResponse:
         return DescribeStorageResponse(node_id=self._node_id, folders=folders)

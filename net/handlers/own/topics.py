@@ -1,7 +1,7 @@
-"""CreateTopic (19), DeleteTopic (20), AddPartitions (37), AssignReplicas (45), ElectLeader (43): asked of any broker.
+"""CreateTopic (19), DeleteTopic (20), AddPartitions (37), AssignReplicas (45), ElectLeader (43): accepted by any broker.
 
 Versions: 0. Behaviour: forwarded to the active controller; the answer leaves once the change is committed *and* this
-broker's own image shows it, so that whoever asked here sees it here. Differs from Kafka: one topic per request. Kafka's
+broker's own image shows it, so that later requests here see it. Differs from Kafka: one topic per request. Kafka's
 requests, which name many and say how long they wait (`timeout_ms`), come here for each of them.
 """
 
@@ -68,7 +68,7 @@ class TopicHandlers:
     def check_deletable(self, name: str) -> None:
         if not self._services.config.delete_topic_enable:
             raise TopicDeletionDisabledError(
-                f"topic {name!r} stays: set delete.topic.enable=true in server.properties to allow deletions"
+                f"topic {name!r} is not deleted: set delete.topic.enable=true in server.properties to allow deletions"
             )
 
     async def add_partitions(
@@ -79,7 +79,7 @@ class TopicHandlers:
     async def assign_replicas(
         self, request: AssignReplicasRequest, context: RequestContext, *, timeout_ms: int = CHANGE_TIMEOUT_MS
     ) -> EmptyResponse:
-        """No replicas: cancel the move that is under way."""
+        """No replicas: cancel the move in progress."""
         return await self.change(request, done_already=(NoReassignmentInProgressError,), timeout_ms=timeout_ms)
 
     async def elect_leader(

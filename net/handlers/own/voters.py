@@ -1,7 +1,8 @@
-"""AlterVoters (1006) and QuorumRole (1007): the voters of the quorum, changed while it runs; DescribeQuorum (55).
+"""AlterVoters (1006) and QuorumRole (1007): the voters of the quorum, changed online; DescribeQuorum (55).
 
-Versions: 0. Behaviour: whichever broker is asked carries the procedure: it has the new voter open its quorum port, and asks the
-quorum's leader again and again until the change is committed. It may be given up at any point: a learner lapses by itself.
+Versions: 0. Behaviour: the broker that is asked carries out the procedure: it makes the new voter open its quorum port, and
+asks the quorum's leader repeatedly until the change is committed. The procedure may be abandoned at any point: a learner
+expires.
 """
 
 import asyncio
@@ -28,8 +29,8 @@ from ..common.services import Services
 
 POLL_S = 0.05
 ROLE_TIMEOUT_MS = 5_000  # a broker opens its port and its journal in a few milliseconds
-DESCRIBE_TIMEOUT_MS = 1_000  # without a leader the rest is told all the same
-PROBE_TIMEOUT_MS = 1_000  # a voter that lives answers in milliseconds; they are asked all at once
+DESCRIBE_TIMEOUT_MS = 1_000  # without a leader the answer contains the rest
+PROBE_TIMEOUT_MS = 1_000  # a live voter answers in milliseconds; all are asked in parallel
 
 
 class VoterHandlers:
@@ -66,7 +67,7 @@ class VoterHandlers:
         return answer.host, answer.port
 
     async def _tell_removed(self, node_id: int) -> None:
-        """It finds out by itself, too; a dead one need not."""
+        """Tell the removed voter. It also finds out by itself; a dead one need not."""
         try:
             if node_id == self._services.node_id:
                 await self._role().look()
@@ -98,7 +99,7 @@ class VoterHandlers:
             ) from error
 
     async def describe(self, request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
-        """The leader knows who is live and how far; of what it cannot be asked, this broker's image tells."""
+        """The leader knows the live voters and their log ends; without an answer, use this broker's image."""
         metadata = self._services.metadata
         found: QuorumStatus | None = None
         if metadata.leadership.leader_id is not None:
@@ -107,7 +108,7 @@ class VoterHandlers:
                 assert isinstance(answer, QuorumStatus)
                 found = answer
             except BarnabasError:
-                pass  # it has just gone: the image is told
+                pass  # the leader is unreachable: answer from the image
         image, leader_id = metadata.image, (found or metadata.leadership).leader_id
         told = image.voters or self._services.config.voters()
         voters = tuple(
@@ -127,7 +128,7 @@ class VoterHandlers:
         )
 
     async def _unreachable(self, voters: Sequence[int]) -> tuple[int, ...]:
-        """Who of them does not answer this broker: a process that is frozen accepts connections, and says nothing."""
+        """The voters that do not answer this broker: a frozen process accepts connections, but does not answer."""
         others = [node_id for node_id in voters if node_id != self._services.node_id]
         answers = await asyncio.gather(*(self._answers(node_id) for node_id in others))
         return tuple(node_id for node_id, answered in zip(others, answers, strict=True) if not answered)

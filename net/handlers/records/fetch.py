@@ -33,7 +33,7 @@ class FetchHandler:
         self._clock = services.clock
         self._throttle = services.throttle
         self._max_bytes = min(services.config.fetch_max_bytes, MAX_FETCH_BYTES)
-        # No partition of ours: a fetch of it comes to light by its error, so that others pay nothing for it.
+        # Not led here: the error of the read shows a fetch of it, so that other fetches cost nothing.
         self._offsets_topic = OffsetsTopic(services.metadata)
         self._read_offsets_topic = answering(self._fetch_offsets_topic)
 
@@ -142,7 +142,7 @@ class FetchHandler:
         )
 
     async def _fetch_offsets_topic(self, request: FetchRequest, context: RequestContext) -> FetchResponse:
-        """Some partitions are of `__consumer_offsets`. The others of the request are read anew beside them."""
+        """Some partitions are of `__consumer_offsets`. The other partitions of the request are read again with them."""
         deadline_ms = self._clock.now_ms() + min(request.max_wait_ms, MAX_FETCH_WAIT_MS)
         others = replace(
             request, partitions=tuple(item for item in request.partitions if item.topic != CONSUMER_OFFSETS_TOPIC)

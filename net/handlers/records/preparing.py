@@ -46,7 +46,7 @@ MAX_THREADS: Final = 2  # the loop needs a processor, too
 MAX_CHECKED_AT_ONCE: Final = 4  # partitions of one request; each takes up to half a millisecond of the loop
 MAX_BYTES_AT_ONCE: Final = 16 * 1024  # of a batch that is checked at once, packed
 MAX_RECORDS_AT_ONCE: Final = 256  # of a batch that is checked at once: about 0.3 ms
-# All that is checked at once between two looks at the sockets, whoever sends it: about 10 ms. Each connection may have 64
+# The limit of inline checks between two polls of the sockets, for all clients: about 10 ms. Each connection may have 64
 # requests there, and there may be thousands of connections.
 MAX_RECORDS_A_PASS: Final = 8_192
 _BATCH_AS_RECORDS: Final = 16  # to unpack a batch takes as long as to look at so many records
@@ -145,7 +145,7 @@ class Preparing:
         own_bytes = self._pending_bytes_of.get(connection, 0)
         is_greedy = own_bytes > 0 and own_bytes + size_bytes > MAX_PENDING_BYTES_OF_ONE
         if is_greedy or not self._memory.take(size_bytes):
-            error = RequestTimedOutError("too many batches wait to be checked or compressed; send again")
+            error = RequestTimedOutError("too many batches are waiting for a check or compression; send again")
             serve(request, dict.fromkeys(range(len(request.partitions)), error))
             return
         self._pending_bytes_of[connection] = own_bytes + size_bytes
@@ -223,7 +223,7 @@ class Preparing:
             if job.done.done():
                 continue  # It was cancelled.
             if not job.is_wanted():
-                job.done.set_result(RequestTimedOutError("the client has gone before its batches were checked"))
+                job.done.set_result(RequestTimedOutError("the client disconnected before its batches were checked"))
                 continue
             self._working += 1
             work = asyncio.get_running_loop().run_in_executor(self._threads, job.perform)
@@ -242,13 +242,11 @@ class Preparing:
 
 
 def _told(found: "Buffer | BaseException") -> Buffer | BarnabasError:
-    """Whoever asked is answered also where the preparation has failed by a bug, or for want of memory."""
+    """The caller receives an answer even if the preparation failed by a bug or for lack of memory."""
     if not isinstance(found, BaseException) or isinstance(found, BarnabasError):
         return found
     logger.error("batches could not be prepared error=%r", found, exc_info=found)
-    return BarnabasError(
-        "the broker failed to check the batches because of an error of its own; its log has the details"
-    )
+    return BarnabasError("the broker failed to check the batches because of an internal error; its log has the details")
 
 
 def _rules(config: ReplicatedLogConfig) -> RecordRules:

@@ -1,6 +1,6 @@
 """Produce (key 0): append record batches to partitions that this broker leads.
 
-Versions: 0 of ours, 3 to 9 of Kafka's. Behaviour: a bad batch, a partition that is not ours or too few in-sync replicas are
+Versions: 0 of our protocol, 3 to 9 of Kafka's. Behaviour: a bad batch, a partition led elsewhere or too few in-sync replicas are
 answered per partition; the others of the request are appended all the same. acks=0 is never answered: an error ends the
 connection, as with Kafka, or the producer would go on sending to a broker that leads no more; acks=1 once every batch is in
 this leader's log (with flush.messages=1: on its disk); acks=all once the high watermark has passed every batch.
@@ -43,7 +43,7 @@ ACKS_ALL = -1
 VALID_ACKS = frozenset({-1, 0, 1})
 LOG_AGAIN_AFTER_MS = 60_000  # The same trouble is logged once a minute, not once a request.
 MAX_REMEMBERED_TROUBLES = 256  # Of clients and partitions: many of either must not grow a broker.
-UNCERTAIN = "the batch was appended, but whether the in-sync replicas have it is not known: send it again"
+UNCERTAIN = "the batch was appended, but its replication to the in-sync replicas is not confirmed: send it again"
 
 
 class ProduceHandler:
@@ -60,7 +60,7 @@ class ProduceHandler:
     def __call__(self, request: AnyProduce, context: RequestContext, reply: Reply) -> None:
         """Appends in order of arrival: at once, or after the batches have been prepared. The answer may come later."""
         if request.acks not in VALID_ACKS:
-            raise InvalidRequiredAcksError(f"acks={request.acks} is not known; use 0, 1 or -1 (all)")
+            raise InvalidRequiredAcksError(f"acks={request.acks} is invalid; use 0, 1 or -1 (all)")
         check_count(request.partitions)
         refused = self.preparing.at_once(request)
         if refused is None:
@@ -117,11 +117,9 @@ class ProduceHandler:
         repeated: BarnabasError | None = None
         try:
             if item.topic in INTERNAL_TOPICS:
-                raise InvalidTopicError(
-                    f"{item.topic} is written by the cluster itself; produce to a topic of your own"
-                )
+                raise InvalidTopicError(f"{item.topic} is an internal topic of the cluster; produce to another topic")
             if delayed is not None and topic_partition in delayed.pending:
-                raise InvalidTopicError(f"{topic_partition} stands twice in one produce request")
+                raise InvalidTopicError(f"{topic_partition} appears twice in one produce request")
             if refused is not None:
                 raise refused
             check_produced(item.records, kafka_version=request.kafka_version)

@@ -1,7 +1,7 @@
-"""Unread (1012): what somebody who stands at an offset has still to read, in records and in time. Ours.
+"""Unread (1012): the unread records and the lag in time of a reader at an offset. Kafka has no such API.
 
 Versions: 0. Behaviour: asked of the leader, which alone knows the high watermark and when it appended a record; every
-time in an answer is by its clock, so an age needs no clock of anybody else. An offset of -1, or one that retention has
+time in an answer is by its clock, so an age needs no other clock. An offset of -1, or one that retention has
 taken away, counts from the log start; one behind the end has nothing unread.
 """
 

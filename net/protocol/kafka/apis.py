@@ -1,4 +1,4 @@
-"""Which of Kafka's APIs are served, in which versions, and the values that stand for those that have no request of ours.
+"""Which of Kafka's APIs are served, in which versions, and the values for those without a request in our protocol.
 
 Every version inside of a range is served: clients that do not negotiate send fixed ones. Produce begins at 0, as
 librdkafka looks at that number before it compresses (KAFKA-18659), though no version below 3 is taken.

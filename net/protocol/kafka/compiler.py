@@ -27,7 +27,7 @@ JOINED_BELOW_BYTES = 4096  # Shorter bytes of records are copied: a buffer of th
 class Parts(list[Any]):
     """What an encoder appends to, where records shall not be joined: they and what lies before them go to `chunks`.
 
-    `chunks` is set by whoever makes it: a constructor in Python would cost as much as encoding a small answer.
+    `chunks` is set by the creator: a constructor in Python would cost as much as encoding a small answer.
     """
 
     __slots__ = ("chunks",)

@@ -108,12 +108,12 @@ def produce_failed(request: KafkaProduceRequest, error: int, message: str) -> Pr
 
 
 def fetch_request(body: bodies.FetchRequest, version: int) -> FetchRequest | KafkaRequest[bodies.FetchRequest]:
-    """Raises FETCH_SESSION_ID_NOT_FOUND: no session is ever opened here (KIP-227 lets a broker do so), so nobody has one.
+    """Raises FETCH_SESSION_ID_NOT_FOUND: this broker never opens a session (KIP-227 allows that), so no client has one.
 
     Since version 13 topics have ids and no names: a handler that knows the ids then calls `fetch_by_name`.
     """
     if body.session_id != 0:
-        raise FetchSessionIdNotFoundError(f"there is no fetch session {body.session_id}")
+        raise FetchSessionIdNotFoundError(f"unknown fetch session {body.session_id}")
     if version >= _FETCH_BY_ID_SINCE:
         return KafkaRequest(api_key=KafkaApi.FETCH, version=version, body=body)
     return fetch_by_name(body)

@@ -339,7 +339,7 @@ async def test_a_handler_that_never_answers_is_given_up() -> None:
 @simulated
 async def test_readiness_says_what_is_missing() -> None:
     world = await World.start()
-    assert world.backend.is_ready() == (False, "the broker is not registered yet, or fenced by the controller")
+    assert world.backend.is_ready() == (False, "the broker is not registered yet, or the controller has fenced it")
     world.broker.lifecycle.unfenced.set()
     assert world.backend.is_ready() == (True, "serving")
     world.broker.logs.offline_folders["/bad"] = "EIO"

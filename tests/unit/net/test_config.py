@@ -124,7 +124,11 @@ def test_listeners_have_names_and_advertised_ones_must_be_among_them() -> None:
     assert config.text("listeners") == "PLAINTEXT://0.0.0.0:9092,INTERNAL://[::1]:9192"
     for key, text, words in (
         ("advertised.listeners", "OUTSIDE://h:1", "OUTSIDE is not one of listeners"),
-        ("advertised.listeners", "0.0.0.0:9092", "nobody can connect to it; name a host that others can reach"),
+        (
+            "advertised.listeners",
+            "0.0.0.0:9092",
+            "clients cannot connect to this address; use a host that others can reach",
+        ),
         ("inter.broker.listener.name", "OUTSIDE", "no such listener"),
         ("broker.heartbeat.interval.ms", "9000", "must be smaller than broker.session.timeout.ms=3000"),
         ("replica.fetch.wait.max.ms", "10000", "must be smaller than replica.socket.timeout.ms=10000"),
@@ -229,7 +233,7 @@ def test_topic_defaults_have_the_names_of_topics() -> None:
 def test_compaction_lags_are_refused_together_under_the_names_that_were_given() -> None:
     lags = {"log.cleaner.min.compaction.lag.ms": "2", "log.cleaner.max.compaction.lag.ms": "1"}
     with pytest.raises(
-        InvalidConfigError, match=r"log\.cleaner\.min\.compaction\.lag\.ms=2 must not be above log\.cleaner\.max"
+        InvalidConfigError, match=r"log\.cleaner\.min\.compaction\.lag\.ms=2 must not be greater than log\.cleaner\.max"
     ):
         load(None, lags, {})
 

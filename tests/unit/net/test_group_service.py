@@ -351,6 +351,6 @@ async def test_a_new_coordinator_names_the_broker_that_the_slot_came_from() -> N
     await world.loaded()
     assert world.groups.moved_from(SLOT) == f"from broker {NODE + 1} to broker {NODE}"
     world.show(epoch=3)
-    assert world.groups.moved_from(SLOT) == f"broker {NODE} has loaded it anew"
+    assert world.groups.moved_from(SLOT) == f"broker {NODE} has loaded it again"
     assert world.groups.moved_from(SLOT + 1) == ""
     await world.groups.close()

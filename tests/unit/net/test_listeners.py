@@ -97,10 +97,10 @@ def test_addresses_to_listen_on_only_are_told_from_hosts() -> None:
 def test_every_interface_is_never_advertised(host: str) -> None:
     told = refusal(listeners=f"{host}:9092")
     assert "add PLAINTEXT://HOST:9092 to advertised.listeners" in told and "PLAINTEXT://:9092" in told
-    assert "name a host" in refusal(listeners="h:1", advertised_listeners=f"{host}:1")
+    assert "use a host" in refusal(listeners="h:1", advertised_listeners=f"{host}:1")
     assert "INTERNAL" in refusal(listeners=f"h:1,INTERNAL://{host}:2", advertised_listeners="h:1")
     assert "other voters" in refusal(controller_quorum_voters=f"0@{host}:1")
-    assert "other voters" in refusal(quorum_listener=f"{host}:1")
+    assert "voters cannot connect" in refusal(quorum_listener=f"{host}:1")
 
 
 def test_a_listener_without_a_host_is_reached_by_the_machines_name() -> None:

@@ -313,7 +313,7 @@ async def test_watching_reports_a_death_and_ends_with_the_last_broker(
             broker.process.kill()
         return True
 
-    with pytest.raises(CommandError, match="no broker is left"):
+    with pytest.raises(CommandError, match="no broker of the cluster runs any more"):
         await Watch(started, ready_then_killed, started_s=0, timeout_s=WAIT_S).until_stopped()
     assert capsys.readouterr().err.count("was ended by signal 9") == 2
 

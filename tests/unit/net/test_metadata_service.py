@@ -115,7 +115,7 @@ async def test_an_image_without_active_brokers_is_not_shown_to_clients() -> None
     shell = await Shell.start()
     shell.source.publish(image_of(broker(0, fenced=True), offset=20))
     assert shell.metadata.is_current and not shell.metadata.is_known
-    with pytest.raises(LeaderNotAvailableError, match="has not learned the state of its cluster for 700 ms"):
+    with pytest.raises(LeaderNotAvailableError, match="has not received the cluster metadata within 700 ms"):
         await shell.metadata.wait_until_known(timeout_ms=700)
     shell.source.publish(image_of(broker(0), offset=21))
     await shell.metadata.wait_until_known(timeout_ms=0)

@@ -265,7 +265,7 @@ def test_a_server_that_talks_nonsense_is_a_network_error(says: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong_partition", "told"), [(object(), "could not be encoded"), ("no partition", "cannot be decoded")]
+    ("wrong_partition", "told"), [(object(), "cannot be encoded"), ("no partition", "cannot be decoded")]
 )
 def test_an_answer_of_the_wrong_shape_fails_its_request(
     caplog: pytest.LogCaptureFixture, wrong_partition: Any, told: str

@@ -233,7 +233,7 @@ async def test_a_folder_comes_back_as_followers_that_nobody_counts_on() -> None:
     last = world.reports[-1]
     assert last.offline == () and last.lost == of(*bad) and last.troubled_folders == ()
     assert all(world.manager.partition(ALL[number]).log_end_offset == 0 for number in range(COUNT))
-    with pytest.raises(InvalidRequestError, match="none of this broker's data folders"):
+    with pytest.raises(InvalidRequestError, match="not one of this broker's data folders"):
         await world.storage.bring_back("/three")
 
 

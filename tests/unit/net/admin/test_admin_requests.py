@@ -155,7 +155,7 @@ async def test_json_may_have_a_charset_and_a_dialect(client: Client) -> None:
     ("path", "body", "words"),
     [
         (TOPICS, {"topic_name": "t", "partitions": 3}, "unknown field partitions: did you mean partitions_count?"),
-        (TOPICS, {"topic_name": "t", "zzz": 3}, "unknown field zzz: there are configs,"),
+        (TOPICS, {"topic_name": "t", "zzz": 3}, "unknown field zzz: the fields are configs,"),
         (TOPICS, {"topic_name": "t", "configs": [{"name": "a", "vlaue": "1"}]}, "configs.vlaue: did you mean value?"),
         (f"{TOPICS}/t/records", {"value": {"type": "JSON", "date": 1}}, "value.date: did you mean data?"),
         (f"{TOPICS}/t/records", {"headers": [{"name": "a", "key": "b"}]}, "unknown field headers.key"),

@@ -238,7 +238,7 @@ def test_undo_tells_which_seek_it_took_back(run: Any, cluster: FakeCluster, prev
     (row,) = rows(out)
     assert (row["before"], row["after"], row["read_again"], row["lag_after"]) == (2, None, 2, 3)
     assert "1970-01-01T00:00:01+00:00 by cli@host" in err
-    assert ("would take back" in err) is preview
+    assert ("would undo" in err) is preview
 
 
 def test_health_is_an_exit_code(run: Any, cluster: FakeCluster) -> None:
@@ -364,7 +364,7 @@ def test_voters_are_not_listed_as_none_where_no_leader_knows_them(run: Any, clus
 def test_an_unknown_broker_is_no_broker_that_is_down(
     run: Any, cluster: FakeCluster, arguments: tuple[str, ...]
 ) -> None:
-    told = f"barnabas: there is no broker {arguments[1]}; there are 0, 1, 2\n"
+    told = f"barnabas: there is no broker {arguments[1]}; the brokers are 0, 1, 2\n"
     assert run("broker", *arguments) == (1, "", told)
     cluster.fenced = {2}
     assert run("broker", arguments[0], "2", *arguments[2:])[0] == 4

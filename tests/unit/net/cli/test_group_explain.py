@@ -77,9 +77,9 @@ def test_what_the_group_waits_for_now() -> None:
     )
     lines = told(group(unowned=(unowned,), members=members))
     assert lines[1:6] == [
-        "now: 3 members, 1 partitions are read by nobody:",
+        "now: 3 members, 1 partitions have no reader:",
         "  t-2  waiting_for_revocation for 12.0 s (app/ive-5678@10.0.0.1): not let go; ends within 900 ms",
-        "  app/ive-5678@10.0.0.1 is slow: for 12.0 s it has not read what it was told to (it polls too seldom)",
+        "  app/ive-5678@10.0.0.1 is slow: for 12.0 s it has not taken over its assignment (it polls too rarely)",
         "  app/away@10.0.0.1 is away; its session ends in 2.0 s",
         "  app/mute@10.0.0.1 has been silent for 11.0 s; its session ends in 4.0 s",
     ]
@@ -87,7 +87,7 @@ def test_what_the_group_waits_for_now() -> None:
 
 
 def test_an_empty_group_has_no_members_and_nothing_unowned() -> None:
-    assert told(group(members=()))[1] == "now: no members, so nobody reads anything"
+    assert told(group(members=()))[1] == "now: no members, so no partition is read"
 
 
 def test_long_stories_are_cut_and_say_so() -> None:

@@ -53,7 +53,7 @@ def test_produce_holds_few_chunks_in_flight(run: Any, cluster: FakeCluster, tmp_
     ("trouble", "what"),
     [
         ("no topic", "room to send to t: no topic"),
-        ("broker 1 is frozen", "acknowledgements (0 of 2 records have theirs): broker 1 is frozen"),
+        ("broker 1 is frozen", "acknowledgements (0 of 2 records are acknowledged): broker 1 is frozen"),
     ],
 )
 def test_producing_gives_up_in_time_and_says_what_it_waits_for(
@@ -64,7 +64,7 @@ def test_producing_gives_up_in_time_and_says_what_it_waits_for(
     cluster.trouble = trouble
     code, out, err = run("topic", "produce", "t", str(path), "--timeout", "1")
     assert (code, out) == (4, "")
-    assert err == f"barnabas: waited 1 s for {what}; give it longer with --timeout SECONDS\n"
+    assert err == f"barnabas: waited 1 s for {what}; raise the limit with --timeout SECONDS\n"
 
 
 @pytest.mark.parametrize("more", [(), ("--follow",), ("-g", "g"), ("-g", "g", "--follow")])
@@ -75,7 +75,7 @@ def test_consuming_gives_up_in_time_where_something_is_wrong(
     code, out, err = run("topic", "consume", "t", "--timeout", "1", *more)
     assert (code, out) == (4, "")
     assert err.startswith("barnabas: waited 1 s for ")
-    assert err.endswith(": the coordinator is away; give it longer with --timeout SECONDS\n")
+    assert err.endswith(": the coordinator is away; raise the limit with --timeout SECONDS\n")
 
 
 def test_patience_speaks_before_it_ends_and_begins_again_with_each_step() -> None:
@@ -159,7 +159,7 @@ def test_a_partition_that_does_not_exist(
     run: Any, cluster: FakeCluster, arguments: tuple[str, ...], number: str
 ) -> None:
     code, _, err = run(*arguments, number)
-    assert (code, err) == (1, f"barnabas: t has no partition {number}; it has 0 to 1\n")
+    assert (code, err) == (1, f"barnabas: t has no partition {number}; its partitions are 0 to 1\n")
     assert cluster.calls == []
 
 

@@ -52,7 +52,9 @@ def test_records_of_a_partition_that_does_not_exist_are_not_deleted_for_a_minute
     async def body() -> None:
         cluster = FakeCluster(topics={"t": 2})
         async with Admin(client=cluster.client()) as admin:
-            with pytest.raises(UnknownTopicOrPartitionError, match=f"t has no partition {partition}; it has 0 to 1"):
+            with pytest.raises(
+                UnknownTopicOrPartitionError, match=f"t has no partition {partition}; its partitions are 0 to 1"
+            ):
                 await admin.delete_records("t", partition, before_offset=1)
             assert asyncio.get_running_loop().time() < 1
 

@@ -66,7 +66,7 @@ def test_it_goes_on_behind_what_is_there_though_the_broker_has_forgotten_who_wro
 @pytest.mark.parametrize("wanted", [[(0, 2), (3, 1)], [(0, 2), (2, 3)], [(0, 1)]])
 def test_a_batch_that_is_not_there_is_an_error(wanted: list[tuple[int, int]]) -> None:
     async def test(cluster: FakeCluster, copier: BatchCopier) -> None:
-        with pytest.raises(MissingBatchError, match="are not there any more"):
+        with pytest.raises(MissingBatchError, match="do not exist any more"):
             await copier.copy(SOURCE, wanted, TARGET, **PRODUCER)
 
     with_copier(test)

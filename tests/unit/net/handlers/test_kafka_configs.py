@@ -149,7 +149,7 @@ async def test_a_small_request_cannot_ask_for_an_answer_without_bound() -> None:
     world = await HandlerWorld.start(T)
     answer = await ask(world, described((BROKER, "0", None), (BROKER, "0", None), (TOPIC, "t", None)))
     assert [item.error_code for item in answer.results] == [42, 42, 0]
-    assert "named 2 times" in answer.results[0].error_message
+    assert "appears 2 times" in answer.results[0].error_message
     with pytest.raises(InvalidRequestError, match="too many"):
         await ask(world, described(*[(TOPIC, "t", None)] * (MAX_RESOURCES + 1)))
 

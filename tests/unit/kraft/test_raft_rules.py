@@ -581,3 +581,18 @@ def test_a_blank_voter_does_not_vote() -> None:
     core.receive(0, ask)
     assert (core.engine.term, core.engine.voted_for) == (0, None)
     cluster.close()
+
+
+def test_a_vote_outlives_the_process() -> None:
+    """Forgotten, two candidates of one term could each have a majority."""
+    cluster = running()
+    isolate(cluster, 2)
+    term, last_index = core_of(cluster, 2).engine.term + 1, core_of(cluster, 2).journal.last_index
+    ask = RequestVote(term=term, last_log_index=last_index, last_log_term=term - 1, is_transfer=True)
+    core_of(cluster, 2).receive(0, ask)
+    assert core_of(cluster, 2).engine.voted_for == 0
+    cluster.kill(2)
+    cluster.start(2)
+    core_of(cluster, 2).receive(1, ask)
+    assert (core_of(cluster, 2).engine.term, core_of(cluster, 2).engine.voted_for) == (term, 0)
+    cluster.close()

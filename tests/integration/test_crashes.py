@@ -157,9 +157,7 @@ async def test_min_insync_replicas_refuses_before_anything_is_appended(new_clust
         ) as producer:
             handle = await producer.send(TOPIC, b"refused", partition=0)
             # It is retried until its time is over; the error then tells why it was refused.
-            with pytest.raises(
-                DeliveryTimeoutError, match=r"1 in-sync replicas, but min\.insync\.replicas requires 2"
-            ):
+            with pytest.raises(DeliveryTimeoutError, match=r"1 in-sync replicas, but min\.insync\.replicas requires 2"):
                 await handle
         ends = await admin.list_offsets(TOPIC)
         assert [item.offset for item in ends.values()] == [1]

@@ -45,7 +45,7 @@ def test_only_the_codec_changes(made: Compression, wanted: Compression) -> None:
 
 def test_what_is_damaged_or_too_large_is_refused() -> None:
     batch = bytearray(encode_batch(VALUES, timestamps_ms=1, compression=Compression.GZIP))
-    with pytest.raises(RecordTooLargeError, match="under its compression.type"):
+    with pytest.raises(RecordTooLargeError, match="with its compression.type"):
         recompressed(batch, Compression.NONE, replace(RULES, max_message_bytes=len(batch) + 100))
     batch[-1] ^= 1
     with pytest.raises(CorruptRecordError, match="CRC"):

@@ -23,7 +23,7 @@ async def test_a_broker_with_the_folder_of_another_cluster_refuses_to_start(new_
     cluster.start(0)
     await ended(cluster.nodes[0])
     log = cluster.nodes[0].log()
-    assert "the data folder of broker 0 belongs to cluster" in log and "Mount the folder that belongs here" in log
+    assert "the data folder of broker 0 belongs to cluster" in log and "Mount the right folder" in log
     assert "is in cluster" in log and cluster.nodes[0].process.returncode != 0
     shutil.rmtree(data)
     data.mkdir()

@@ -40,7 +40,7 @@ async def test_the_last_folder_becomes_the_quorum_and_others_are_added_again(new
     for node in cluster.nodes[1:]:
         shutil.rmtree(node.data)
     told = recover(cluster, 0)
-    assert told.returncode == 2 and "Lost for good" in told.stderr and "--accept-loss" in told.stderr
+    assert told.returncode == 2 and "Permanently lost" in told.stderr and "--accept-loss" in told.stderr
     assert recover(cluster, 0, "--accept-loss").returncode == 0
     cluster.start(0)
     await cluster.ready()

@@ -95,7 +95,9 @@ async def test_kafka_configs_changes_levels_of_loggers_of_one_broker(tools: Tool
 
 async def test_kafka_configs_is_refused_quotas(tools: Tools) -> None:
     clients = "--entity-type clients --entity-name c"
-    assert "client quotas are not supported" in await tools.configs("--alter", clients, "--add-config producer_byte_rate=1024")
+    assert "client quotas are not supported" in await tools.configs(
+        "--alter", clients, "--add-config producer_byte_rate=1024"
+    )
     assert "producer_byte_rate" not in await tools.configs("--describe", clients)
 
 

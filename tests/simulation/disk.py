@@ -214,7 +214,7 @@ class SimulatedDisk:
         self.kill()
         self._boots += 1
         for path in [path for path in self._unsynced_folders if rng.random() < 0.5]:
-            self.remove_tree(path)
+            self._forget_tree(path)  # a disk that refuses operations loses what it had not stored all the same
         self._unsynced_folders.clear()
         inodes: dict[_Inode, None] = {}
         for path in sorted(self._folders):
@@ -256,7 +256,7 @@ class SimulatedDisk:
 
     def mend_folder(self, path: str, rng: Random | None = None) -> None:
         """The disk works again. With a generator, what was not flushed is lost (the kernel has thrown it away)."""
-        del self.failed[path]
+        self.failed.pop(path, None)  # the machine may have got another disk since
         if rng is not None:
             for name in sorted(self._folders):
                 if name == path or name.startswith(f"{path}/"):
@@ -378,6 +378,9 @@ class SimulatedDisk:
 
     def remove_tree(self, path: str) -> None:
         self.check_fault("remove", path)
+        self._forget_tree(path)
+
+    def _forget_tree(self, path: str) -> None:
         for other in [other for other in self._folders if other == path or other.startswith(path + "/")]:
             del self._folders[other]
             self._unsynced_folders.pop(other, None)

@@ -64,6 +64,8 @@ class DiskFaults(FaultRoom):
         node = self.cluster.nodes[node_id]
         if any(it.disk_may_refuse for it in self.cluster.nodes if it is not node):
             return
+        if node.disk.capacity_bytes < PLENTY_BYTES:  # a full disk refuses for longer than these operations
+            return
         node.disk_may_refuse = True
         for _ in range(self.rng.randint(1, MOST_REFUSALS)):
             action, error = self.rng.choice(REFUSED), self.rng.choice(REFUSALS)

@@ -6,10 +6,10 @@ is safe to take the broken link to a leader as a hint to campaign at once, so ki
 
 from ...quorum.config import LINK_LOSS_DELAY_S, LINK_LOSS_STEP_S
 from ...quorum.formation import Formation
-from ..protocol.messages import Message, PreVote, RequestPreVote, RequestVote, StaleTerm, TimeoutNow, Vote
+from ..protocol.messages import PreVote, RequestPreVote, RequestVote, StaleTerm, TimeoutNow, Vote
 from .electorate import Electorate
 from .engine import PysyncobjEngine
-from .ports import Journal, Ports, info, warning
+from .ports import Journal, Ports, info, send_to_all, warning
 
 NEVER = float("-inf")
 
@@ -50,10 +50,6 @@ class Elections:
         timeout_s = self._rng.uniform(self._timing.election_min_s, self._timing.election_max_s)
         self._deadline = self._clock() + timeout_s
 
-    def _tell_all(self, message: Message) -> None:
-        for peer_id in self._electorate.other_ids:
-            self._transport.send(peer_id, message)
-
     # Campaigning
 
     def campaign_if_due(self, now: float) -> None:
@@ -73,12 +69,14 @@ class Elections:
         self._engine.follow(None)
         self._prevote_term = self._engine.term + 1
         self._prevotes = {self._node_id}
-        self._tell_all(
+        send_to_all(
+            self._transport,
+            self._electorate.other_ids,
             RequestPreVote(
                 term=self._prevote_term,
                 last_log_index=self._journal.last_index,
                 last_log_term=self._journal.last_term,
-            )
+            ),
         )
 
     def _campaign(self, *, asked: bool) -> None:
@@ -89,13 +87,15 @@ class Elections:
         self._engine.start_candidacy()
         self._votes = {self._node_id}
         self._report(info(f"campaign node={self._node_id} term={self._engine.term}"))
-        self._tell_all(
+        send_to_all(
+            self._transport,
+            self._electorate.other_ids,
             RequestVote(
                 term=self._engine.term,
                 last_log_index=self._journal.last_index,
                 last_log_term=self._journal.last_term,
                 is_transfer=asked,
-            )
+            ),
         )
         if self._electorate.majority == 1:
             self.become_leader()

@@ -2,11 +2,11 @@
 
 from ...quorum.formation import Formation, VoterState
 from ...quorum.voters import BOOTSTRAP_INDEX
-from ..protocol.messages import Formed, FormQuery, FormState, Joined, Message, Welcome
+from ..protocol.messages import Formed, FormQuery, FormState, Joined, Welcome
 from .elections import Elections
 from .electorate import Electorate
 from .engine import PysyncobjEngine
-from .ports import HardState, Journal, Ports, info, warning
+from .ports import HardState, Journal, Ports, info, send_to_all, warning
 
 
 class Forming:
@@ -47,7 +47,7 @@ class Forming:
             return
         nonce = self._rng.getrandbits(48)
         if may_form and self._formation.open_round(now, nonce):
-            self._tell_all(FormQuery(nonce=nonce))
+            send_to_all(self._transport, self._electorate.other_ids, FormQuery(nonce=nonce))
         complaint = self._formation.complaint(now)
         if complaint is not None:
             self._report(warning(complaint))
@@ -63,10 +63,6 @@ class Forming:
         else:
             self._elections.campaign_at_once_if_first()
 
-    def _tell_all(self, message: Message) -> None:
-        for peer_id in self._electorate.other_ids:
-            self._transport.send(peer_id, message)
-
     # Messages
 
     def on_form_query(self, peer_id: int, message: FormQuery) -> None:
@@ -76,7 +72,7 @@ class Forming:
 
     def on_form_state(self, peer_id: int, message: FormState) -> None:
         if self._formation.answered(peer_id, message.nonce, message.state):
-            self._tell_all(Formed(nonce=message.nonce))
+            send_to_all(self._transport, self._electorate.other_ids, Formed(nonce=message.nonce))
             self._become_voter("formation")
 
     def on_formed(self, peer_id: int, message: Formed) -> None:

@@ -145,6 +145,12 @@ class MessageTransport(Protocol):
     def backlog_bytes(self, peer_id: int) -> int: ...
 
 
+def send_to_all(transport: MessageTransport, peer_ids: Iterable[int], message: Message) -> None:
+    """Send one message to each of these peers; a peer without a link does not get it."""
+    for peer_id in peer_ids:
+        transport.send(peer_id, message)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     """`wake` asks for a step soon, `wake_later` for one after a delay in seconds."""

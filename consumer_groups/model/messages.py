@@ -14,7 +14,7 @@ from barnabas.log.vocabulary.group_messages import RebalanceEvent, TopicPartitio
 from .classic_messages import Answer
 from .states import GroupPhase, MemberState
 
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
 class MemberEpoch(IntEnum):
@@ -26,7 +26,7 @@ class MemberEpoch(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorResult(Generic[R]):
+class CoordinatorResult(Generic[R_co]):
     """A decision: records to append, in one atomic batch, and the answer.
 
     The answer is sent only when these records *and those of all earlier results* are committed, even if it has no records
@@ -34,7 +34,7 @@ class CoordinatorResult(Generic[R]):
     """
 
     records: tuple[SlotStateRecord, ...]
-    response: R
+    response: R_co
     answers: tuple[Answer, ...] = ()  # to requests that earlier decisions parked; they wait for the commit, too
 
 

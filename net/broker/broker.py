@@ -8,12 +8,10 @@ close the logs. This module makes no decisions.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.kraft.metadata.image import Endpoint
-from barnabas.kraft.metadata.records import Record
 from barnabas.kraft.metadata.requests import AllocateProducerIds, ProducerIdBlock, RegisterBroker
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.raft.net.transport import MAX_STRANGERS
@@ -25,6 +23,7 @@ from barnabas.log.vocabulary.errors import BarnabasError, CoordinatorLoadInProgr
 from ..base.clock import Clock
 from ..base.limits import UNLIMITED_DESCRIPTORS
 from ..groups.group_service import GroupService
+from ..groups.slot_hosting import SlotHosting
 from ..handlers.common.services import Services
 from ..handlers.registry import build_handlers
 from ..logs.cleaner_service import CleanerService
@@ -58,6 +57,7 @@ from ..wire.network import Network
 from ..wire.rpc import RpcPool
 from .core_settings import fetch_settings, group_settings, server_limits
 from .effects import BrokerEffects
+from .slot_machines import SlotMachines
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -194,15 +194,16 @@ class Broker:
         self.fetchers = self._build_fetchers()
         self.flusher = self._build_flusher()
         self.repair = self._build_repair()
-        self.groups = GroupService(
+        self.slots = SlotHosting(
             node_id=self.node_id,
             metadata=self.metadata,
             controller=self.controller,
             clock=ports.clock,
-            make_coordinator=self._make_coordinator,
+            make_machine=SlotMachines(settings=group_settings(config), rng=ports.rng).make,
             fatal=ports.fatal,
-            max_group_size=max(self.config.group_max_size, self.config.group_consumer_max_size),
+            max_group_size=max(config.group_max_size, config.group_consumer_max_size),
         )
+        self.groups = GroupService(metadata=self.metadata, slots=self.slots)
         self.producer_ids = ProducerIds(self._fetch_producer_ids)
         self.services = Services(
             node_id=self.node_id,
@@ -369,7 +370,7 @@ class Broker:
     def _registered(self, broker_epoch: int) -> None:
         self.metadata.registered(broker_epoch)
         self.replication.registered(broker_epoch)
-        self.groups.registered(broker_epoch)
+        self.slots.registered(broker_epoch)
         self.log_service.loss_was_told()
 
     def advertised(self) -> tuple[Endpoint, ...]:
@@ -401,19 +402,6 @@ class Broker:
         self.log_service.published(publication)
         self.throttle.published(publication)
         self.replication.published(publication)
-
-    def _make_coordinator(self, slot: int, coordinator_epoch: int, records: Iterable[Record]) -> GroupCoordinator:
-        return GroupCoordinator(
-            slot=slot,
-            coordinator_epoch=coordinator_epoch,
-            records=records,
-            rng=self.ports.rng,
-            topics=self.groups.topics,
-            now_ms=self.groups.now_ms(),
-            settings=group_settings(self.config),
-            moved_from=self.groups.moved_from(slot),
-            match_budget=self.groups.match_budget,
-        )
 
     async def _fetch_producer_ids(self) -> ProducerIdBlock:
         if not self.replication.is_current:
@@ -499,7 +487,7 @@ class Broker:
         await self.fetchers.close()
         await self.flusher.close()
         await self.repair.close()
-        await self.groups.close()
+        await self.slots.close()
         await self.producer_ids.close()
         await self.dispatcher.close()
         await self.metadata.close()

@@ -10,7 +10,7 @@ from unit.net.test_group_hosting import GROUP, SLOT, World
 from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, NotCoordinatorError
 from barnabas.net.base.slices import SLICE_MS, SLICE_STEPS, SlicedCalls
-from barnabas.net.groups.group_service import MAX_WAITING_TURNS
+from barnabas.net.groups.hosted_slot import MAX_WAITING_TURNS
 
 CROWD = 10 * SLICE_STEPS
 
@@ -82,7 +82,9 @@ async def test_time_passes_behind_the_requests_that_have_come_before() -> None:
     tasks = [crowd.ask(number) for number in range(CROWD)]
     await asyncio.sleep(0)
     assert len(crowd.decided) < CROWD
-    world.groups._time_is_up(world.groups._slots[SLOT])
+    slot = world.slots.find(SLOT)
+    assert slot is not None
+    slot.time_is_up()
     assert world.machines[0].ticks == []
     await asyncio.gather(*tasks)
     await turns()

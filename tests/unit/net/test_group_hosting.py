@@ -24,11 +24,9 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.net.base.slices import SLICE_STEPS
 from barnabas.net.groups.group_appends import APPEND_TIMEOUT_MS, MAX_RECORDS_PER_APPEND
-from barnabas.net.groups.group_service import (
-    LOAD_RETRY_MS,
-    MAX_WAITING_PER_SLOT,
-    GroupService,
-)
+from barnabas.net.groups.group_service import GroupService
+from barnabas.net.groups.hosted_slot import MAX_WAITING_PER_SLOT
+from barnabas.net.groups.slot_hosting import LOAD_RETRY_MS, LoadedSlot, SlotHosting
 
 GROUP = "g"
 SLOT = slot_of(GROUP)
@@ -86,27 +84,29 @@ class World:
         self.machines: list[Machine] = []
         self.first_deadline_ms: int | None = None
         self.fatal: list[str] = []
-        self.groups = GroupService(
+        self.slots = SlotHosting(
             node_id=0,
             metadata=shell.metadata,
             controller=shell.controller,
             clock=shell.clock,
-            make_coordinator=cast(Any, self._machine),
+            make_machine=cast(Any, self._machine),
             fatal=self.fatal.append,
         )
+        self.groups = GroupService(metadata=shell.metadata, slots=self.slots)
         shell.source.script(GroupRecordsAppended())
 
-    def _machine(self, slot: int, coordinator_epoch: int, records: list[Record]) -> Machine:
-        if any(getattr(item, "coordinator_epoch", 0) > coordinator_epoch for item in records):
+    def _machine(self, loaded: LoadedSlot) -> Machine:
+        records = list(loaded.records)
+        if any(getattr(item, "coordinator_epoch", 0) > loaded.coordinator_epoch for item in records):
             raise NotCoordinatorError("the slot has moved on")
-        machine = Machine(slot, coordinator_epoch, records, deadline_ms=self.first_deadline_ms)
+        machine = Machine(loaded.number, loaded.coordinator_epoch, records, deadline_ms=self.first_deadline_ms)
         self.machines.append(machine)
         return machine
 
     @classmethod
     async def start(cls, *, hosting: bool = True) -> "World":
         world = cls(await Shell.start())
-        world.groups.registered(EPOCH)
+        world.slots.registered(EPOCH)
         if hosting:
             world.show({SLOT: 1})
             await turns()
@@ -186,7 +186,7 @@ async def test_a_slot_that_moves_is_dropped_and_one_that_stays_is_left_alone() -
     await turns()
     await world.refused(NotCoordinatorError)
     assert len(world.machines) == 2 and [machine.slot for machine in world.groups.machines()] == [other]
-    assert world.groups.coordinator_of(GROUP) == 1
+    assert world.groups.place_of(GROUP).coordinator == 1
 
 
 @simulated
@@ -219,7 +219,7 @@ async def test_a_slot_without_coordinator_is_said_so() -> None:
     world = await World.start(hosting=False)
     world.show({})
     with pytest.raises(CoordinatorNotAvailableError, match="has no coordinator"):
-        world.groups.coordinator_of(GROUP)
+        world.groups.place_of(GROUP)
     await world.refused(NotCoordinatorError)
 
 
@@ -508,7 +508,7 @@ async def test_changed_topics_are_told_with_those_that_were_made_again() -> None
     machine = world.machines[0]
     machine.on_topics = (record(8),)
     world.show({SLOT: 1}, topics=(topic("a", partition(0), partition(0)), topic("b", partition(0))))
-    assert world.groups.topics == {"a": 2, "b": 1}
+    assert world.slots.topics.view == {"a": 2, "b": 1}
     world.show({SLOT: 1}, topics=(topic("a", partition(0), topic_id="id-new"), topic("b", partition(0))))
     world.show({SLOT: 1}, topics=(topic("b", partition(0)),))
     assert machine.topics == [
@@ -526,7 +526,7 @@ async def test_closing_refuses_who_waits_and_ends_all_tasks() -> None:
     world.shell.source.script(held())
     waiting = world.decide(record(1))
     await turns()
-    await world.groups.close()
+    await world.slots.close()
     with pytest.raises(NotCoordinatorError):
         await waiting
     assert world.groups.machines() == [] and now_ms() == 0

@@ -38,6 +38,7 @@ from barnabas.log.vocabulary.group_messages import GroupProtocol, JoinGroupReque
 from barnabas.net.base.clock import SystemClock
 from barnabas.net.groups.group_appends import MAX_BYTES_PER_APPEND, parts_of
 from barnabas.net.groups.group_service import GroupService
+from barnabas.net.groups.slot_hosting import LoadedSlot, SlotHosting
 from barnabas.net.metadata.metadata_service import MetadataService
 
 NODE = 1
@@ -60,6 +61,7 @@ class World:
     def __init__(self) -> None:
         self.committed = SlotState(slot=SLOT)
         self.loads = 0
+        self.origins: list[str] = []
         self.appends: list[AppendGroupRecords] = []
         self.renewals: list[RenewSlot] = []
         self.appended = asyncio.Event()
@@ -69,27 +71,29 @@ class World:
         self.may_load.set()
         self.append_error: Exception | None = None
         self.fatal: list[str] = []
-        self.slots = [SlotImage()] * 50
+        self.slot_images = [SlotImage()] * 50
         self.topics: dict[str, TopicImage] = {}
         self.brokers = {NODE: BROKER}
         self.metadata = MetadataService(cast(Any, self))
-        self.groups = GroupService(
+        self.slots = SlotHosting(
             node_id=NODE,
             metadata=self.metadata,
             controller=cast(Any, self),
             clock=SystemClock(),
-            make_coordinator=self.coordinator,
+            make_machine=self.coordinator,
             fatal=self.fatal.append,
         )
+        self.groups = GroupService(metadata=self.metadata, slots=self.slots)
 
-    def coordinator(self, slot: int, coordinator_epoch: int, records: list[Record]) -> GroupCoordinator:
+    def coordinator(self, loaded: LoadedSlot) -> GroupCoordinator:
+        self.origins.append(loaded.moved_from)
         return GroupCoordinator(
-            slot=slot,
-            coordinator_epoch=coordinator_epoch,
-            records=records,
+            slot=loaded.number,
+            coordinator_epoch=loaded.coordinator_epoch,
+            records=loaded.records,
             rng=random.Random(1),
-            topics=self.groups.topics,
-            now_ms=self.groups.now_ms(),
+            topics=loaded.topics,
+            now_ms=loaded.now_ms,
         )
 
     async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
@@ -114,14 +118,14 @@ class World:
         return GroupRecordsAppended()
 
     def show(self, *, owner: int = NODE, epoch: int = 1, topics: tuple[str, ...] = ()) -> None:
-        self.slots[SLOT] = SlotImage(coordinator=owner, coordinator_epoch=epoch)
+        self.slot_images[SLOT] = SlotImage(coordinator=owner, coordinator_epoch=epoch)
         self.committed.moved(epoch)
         for name in topics:
             number = len(self.topics)
             self.topics[name] = TopicImage(name=name, topic_id=f"{number:032x}", partitions=(PARTITION,))
         self.metadata._published(
             MetadataPublication(
-                image=MetadataImage(brokers=self.brokers, slots=tuple(self.slots), topics=dict(self.topics)),
+                image=MetadataImage(brokers=self.brokers, slots=tuple(self.slot_images), topics=dict(self.topics)),
                 changes=MetadataChanges(slots=frozenset({SLOT}), topics=frozenset(topics)),
                 group_records=(),
                 leader=Leadership(leader_id=0, term=1, is_self=False),
@@ -130,7 +134,7 @@ class World:
         )
 
     async def hosted(self) -> None:
-        self.groups.registered(BROKER.broker_epoch)
+        self.slots.registered(BROKER.broker_epoch)
         self.show(topics=("t",))
         await self.loaded()
 
@@ -160,7 +164,7 @@ async def test_a_slot_of_a_former_incarnation_is_not_hosted() -> None:
     world = World()
     world.brokers = {NODE: replace(BROKER, broker_epoch=3)}
     world.show()
-    world.groups.registered(BROKER.broker_epoch)
+    world.slots.registered(BROKER.broker_epoch)
     world.show(epoch=2)
     await asyncio.sleep(0.01)
     assert world.loads == 0
@@ -174,7 +178,7 @@ async def test_a_slot_of_a_former_incarnation_is_not_hosted() -> None:
     world.show(epoch=3)
     with pytest.raises(NotCoordinatorError):
         await world.commit(2)
-    await world.groups.close()
+    await world.slots.close()
 
 
 async def test_nothing_is_answered_before_what_it_stands_on_is_committed() -> None:
@@ -200,7 +204,7 @@ async def test_nothing_is_answered_before_what_it_stands_on_is_committed() -> No
     with pytest.raises(GroupIdNotFoundError):
         await refusal
     assert len(world.appends) == 1
-    await world.groups.close()
+    await world.slots.close()
 
 
 async def test_an_append_of_unknown_outcome_drops_the_machine_until_a_newer_epoch() -> None:
@@ -218,20 +222,20 @@ async def test_an_append_of_unknown_outcome_drops_the_machine_until_a_newer_epoc
     world.show(epoch=2)
     await world.loaded()
     assert await world.fetched() == 1
-    await world.groups.close()
+    await world.slots.close()
 
 
 async def test_work_that_ends_before_it_began_is_no_bug() -> None:
     world = World()
-    world.groups.registered(BROKER.broker_epoch)
+    world.slots.registered(BROKER.broker_epoch)
     world.show()
-    await world.groups.close()
+    await world.slots.close()
     assert world.fatal == [] and world.loads == 0
 
 
 async def test_a_topic_that_changes_while_a_slot_loads_is_looked_at_again() -> None:
     world = World()
-    world.groups.registered(BROKER.broker_epoch)
+    world.slots.registered(BROKER.broker_epoch)
     world.may_load.clear()
     world.show()
     await asyncio.sleep(0)
@@ -239,7 +243,7 @@ async def test_a_topic_that_changes_while_a_slot_loads_is_looked_at_again() -> N
     world.may_load.set()
     await world.loaded()
     assert world.loads == 2
-    await world.groups.close()
+    await world.slots.close()
 
 
 async def test_a_slot_whose_work_ends_by_a_bug_stops_the_broker() -> None:
@@ -251,7 +255,7 @@ async def test_a_slot_whose_work_ends_by_a_bug_stops_the_broker() -> None:
     assert len(world.fatal) == 1
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    await world.groups.close()
+    await world.slots.close()
 
 
 def test_appends_are_cut_by_bytes_too() -> None:
@@ -298,7 +302,7 @@ async def test_a_join_is_answered_by_a_later_decision_once_that_is_committed() -
     assert isinstance(told, JoinGroupResponse)
     assert told.generation == 1
     assert world.committed.groups[GROUP].group.group_epoch == 1
-    await world.groups.close()
+    await world.slots.close()
 
 
 async def test_a_member_id_is_told_at_once() -> None:
@@ -308,7 +312,7 @@ async def test_a_member_id_is_told_at_once() -> None:
     assert isinstance(told, JoinGroupResponse)
     assert told.member_id
     assert not world.appends
-    await world.groups.close()
+    await world.slots.close()
 
 
 async def test_who_waits_for_others_is_refused_when_the_slot_moves() -> None:
@@ -319,7 +323,7 @@ async def test_who_waits_for_others_is_refused_when_the_slot_moves() -> None:
     world.show(owner=2, epoch=2)
     with pytest.raises(NotCoordinatorError):
         await join
-    await world.groups.close()
+    await world.slots.close()
 
 
 async def test_who_waits_for_others_is_refused_when_an_append_fails() -> None:
@@ -329,7 +333,7 @@ async def test_who_waits_for_others_is_refused_when_an_append_fails() -> None:
     join = joining(world)
     with pytest.raises(CoordinatorNotAvailableError):
         await join
-    await world.groups.close()
+    await world.slots.close()
 
 
 async def test_a_client_that_goes_away_while_it_waits_leaves_no_ticket() -> None:
@@ -339,18 +343,17 @@ async def test_a_client_that_goes_away_while_it_waits_leaves_no_ticket() -> None
     await asyncio.sleep(0)
     join.cancel()
     await asyncio.gather(join, return_exceptions=True)
-    assert [len(slot.parked) for slot in world.groups._slots.values()] == [0]
-    await world.groups.close()
+    assert [len(slot.parked) for slot in world.slots.slots()] == [0]
+    await world.slots.close()
 
 
 async def test_a_new_coordinator_names_the_broker_that_the_slot_came_from() -> None:
     world = World()
-    world.groups.registered(BROKER.broker_epoch)
+    world.slots.registered(BROKER.broker_epoch)
     world.show(owner=NODE + 1)
     world.show(epoch=2)
     await world.loaded()
-    assert world.groups.moved_from(SLOT) == f"from broker {NODE + 1} to broker {NODE}"
     world.show(epoch=3)
-    assert world.groups.moved_from(SLOT) == f"broker {NODE} has loaded it again"
-    assert world.groups.moved_from(SLOT + 1) == ""
-    await world.groups.close()
+    await world.loaded()
+    assert world.origins == [f"from broker {NODE + 1} to broker {NODE}", f"broker {NODE} has loaded it again"]
+    await world.slots.close()

@@ -9,18 +9,23 @@ from unit.net.test_group_service import GROUP, World, joining
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.model.states import GroupPhase
-from barnabas.kraft.metadata.records import Record
+from barnabas.net.groups.slot_hosting import LoadedSlot
 
 CROWD = 100
 PATIENT = GroupSettings(initial_rebalance_delay_ms=60_000)  # longer than the test: the group waits for more members
 
 
 class PatientWorld(World):
-    def coordinator(self, slot: int, coordinator_epoch: int, records: list[Record]) -> GroupCoordinator:
+    def coordinator(self, loaded: LoadedSlot) -> GroupCoordinator:
         return GroupCoordinator(
-            slot=slot, coordinator_epoch=coordinator_epoch, records=records, rng=random.Random(1),
-            topics=self.groups.topics, now_ms=self.groups.now_ms(), settings=PATIENT,
-        )  # fmt: skip
+            slot=loaded.number,
+            coordinator_epoch=loaded.coordinator_epoch,
+            records=loaded.records,
+            rng=random.Random(1),
+            topics=loaded.topics,
+            now_ms=loaded.now_ms,
+            settings=PATIENT,
+        )
 
 
 async def test_newcomers_whose_connection_closes_are_no_members() -> None:
@@ -37,4 +42,4 @@ async def test_newcomers_whose_connection_closes_are_no_members() -> None:
     assert machine.describe_group(group_id=GROUP).response.phase is GroupPhase.DEAD
     assert world.groups.parked_count == 0
     assert not world.appends
-    await world.groups.close()
+    await world.slots.close()

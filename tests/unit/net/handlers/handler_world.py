@@ -11,7 +11,6 @@ from unit.net.shell_world import Client, NoEffects, Shell, broker, image_of
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.kraft.metadata.image import BrokerImage, MetadataImage, SlotImage, TopicImage
-from barnabas.kraft.metadata.records import Record
 from barnabas.kraft.metadata.requests import ProducerIdBlock
 from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.format.record_batch import iter_headers
@@ -22,6 +21,7 @@ from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.groups.group_service import GroupService
+from barnabas.net.groups.slot_hosting import LoadedSlot, SlotHosting
 from barnabas.net.handlers.common.services import Services
 from barnabas.net.logs.flusher import Flusher
 from barnabas.net.logs.log_service import LogService
@@ -79,14 +79,15 @@ class HandlerWorld:
             clock=shell.clock,
             effects=_Effects(self, log_service),
         )
-        self.groups = GroupService(
+        self.slots = SlotHosting(
             node_id=0,
             metadata=shell.metadata,
             controller=shell.controller,
             clock=shell.clock,
-            make_coordinator=self._coordinator,
+            make_machine=_coordinator,
             fatal=self._fatal,
         )
+        self.groups = GroupService(metadata=shell.metadata, slots=self.slots)
         throttle = ReplicationThrottle(node_id=0, config=self.config, clock=shell.clock)
         shell.metadata.subscribe(log_service.published)
         shell.metadata.subscribe(throttle.published)
@@ -116,7 +117,7 @@ class HandlerWorld:
         named = {key.replace("_", "."): value for key, value in settings.items()}
         world = cls(await Shell.start(), named)
         world.replication.registered(EPOCH)
-        world.groups.registered(EPOCH)
+        world.slots.registered(EPOCH)
         world.show(*topics, brokers=brokers, slots=slots)
         return world
 
@@ -142,16 +143,6 @@ class HandlerWorld:
 
     def _fatal(self, reason: str) -> None:
         raise AssertionError(reason)
-
-    def _coordinator(self, slot: int, coordinator_epoch: int, records: list[Record]) -> GroupCoordinator:
-        return GroupCoordinator(
-            slot=slot,
-            coordinator_epoch=coordinator_epoch,
-            records=records,
-            rng=Random(6),
-            topics=self.groups.topics,
-            now_ms=self.groups.now_ms(),
-        )
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
@@ -258,3 +249,14 @@ async def soon(client: Client) -> Response:
     for _ in range(10):
         await asyncio.sleep(0)
     return client.answer()
+
+
+def _coordinator(loaded: LoadedSlot) -> GroupCoordinator:
+    return GroupCoordinator(
+        slot=loaded.number,
+        coordinator_epoch=loaded.coordinator_epoch,
+        records=loaded.records,
+        rng=Random(6),
+        topics=loaded.topics,
+        now_ms=loaded.now_ms,
+    )

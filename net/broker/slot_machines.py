@@ -1,0 +1,30 @@
+"""Makes the machines of the slots that this broker hosts."""
+
+import random
+
+from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.consumer_groups.subscriptions.match_budget import MatchBudget
+
+from ..groups.slot_hosting import LoadedSlot
+
+
+class SlotMachines:
+    def __init__(self, *, settings: GroupSettings, rng: random.Random) -> None:
+        self._settings = settings
+        self._rng = rng
+        self._match_budget = MatchBudget(0)  # of this event loop: all slots share it
+
+    def make(self, loaded: LoadedSlot) -> GroupCoordinator:
+        """Raises NotCoordinatorError if the records are of a newer coordinator epoch."""
+        return GroupCoordinator(
+            slot=loaded.number,
+            coordinator_epoch=loaded.coordinator_epoch,
+            records=loaded.records,
+            rng=self._rng,
+            topics=loaded.topics,
+            now_ms=loaded.now_ms,
+            settings=self._settings,
+            moved_from=loaded.moved_from,
+            match_budget=self._match_budget,
+        )

@@ -1,4 +1,4 @@
-"""Server-side assignors by name (group.consumer.assignors). The functions are in `log.group_assignors`.
+"""Server-side assignors by name (group.consumer.assignors). The functions are in `log.vocabulary.group_assignors`.
 
 The consumer protocol is always cooperative: members release only the partitions that the new target takes from them, and
 continue to read the rest. "sticky" and "cooperative-sticky" differ only in this respect in classic groups, so here they are

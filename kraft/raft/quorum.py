@@ -165,7 +165,7 @@ class RaftQuorum:
             folder.close()
         await self._transport.close()
 
-    # The port (kraft.quorum.Quorum)
+    # The port (kraft.quorum.quorum.Quorum)
 
     def append(self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None]) -> None:
         self._started.commands.submit(command, term, done)

@@ -5,8 +5,8 @@ this node as the only voter. What is lost: everything that was committed after t
 over: entries of this folder that no majority had. So the folder must be the newest one that is left, and no other former
 voter may ever start with its old folder again, for together they could be a majority of the old configuration.
 
-The first command of the new quorum says that the loss is accepted (`records.RecoveryRecord`): brokers that know more are taken
-again, and what they may have seen is not given out twice.
+The first command of the new quorum says that the loss is accepted (`metadata.records.RecoveryRecord`): brokers that know more
+may register again, and what they may have seen is not given out twice.
 
 It also mends a folder whose term or vote cannot be trusted (damaged, or a forged term): the only voter needs no other's vote,
 so the term goes on behind that of the last entry. Offline, synchronous; every step can be repeated after a crash.

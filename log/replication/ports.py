@@ -1,6 +1,6 @@
 """The ports of replication to the layers below: a partition's log, and the set of all logs.
 
-`log.partition_log.PartitionLog` and `log.log_manager.LogManager` are the real ones; tests have twins in memory.
+`log.partition.partition_log.PartitionLog` and `log.folders.log_manager.LogManager` implement them; tests have twins in memory.
 """
 
 from typing import Protocol

@@ -1,6 +1,7 @@
-"""The configuration keys that only brokers have. Each key is declared with the field that holds its value: `num_partitions` is
+"""The configuration keys that only brokers have.
 
-Keys that set a default for topics are in `config`. `change` says which keys can change at run time (see `key`).
+Each key is declared with the field that holds its value: the field `num_partitions` is the key `num.partitions` (see `key`).
+Keys that set a default for topics are in `config`. `change` says which keys can change at run time.
 """
 
 from dataclasses import dataclass

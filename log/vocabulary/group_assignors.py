@@ -1,9 +1,9 @@
 """Assignors: pure functions from members and their topics to an assignment of partitions.
 
 They are in the lowest layer because both sides of a group use the same code: the coordinator for groups that it assigns
-(`consumer_groups.assignors`), and the leader of a classic group (`net.client.assignors`); neither may import the other. Each
-function assigns every partition of every subscribed topic exactly once, depends only on its arguments, and orders static members
-by their instance id, so that a restart (a new member id) moves nothing.
+(`consumer_groups.model.assignors`), and the leader of a classic group (`net.client.group.assignors`); neither may import the
+other. Each function assigns every partition of every subscribed topic exactly once, depends only on its arguments, and orders
+static members by their instance id, so that a restart (a new member id) moves nothing.
 """
 
 import heapq

@@ -1,7 +1,7 @@
 """`MetadataPosition`: up to where a broker knows the metadata of its cluster, and in which history of it.
 
 A broker stores it in its data folders, next to the records whose leaders and topics it describes. This reveals a quorum that was
-restored from old copies of its folders: see `kraft.metadata_history`.
+restored from old copies of its folders: see `kraft.metadata.metadata_history`.
 """
 
 from .message import Message

@@ -2,7 +2,7 @@
 
 It is in the vocabulary of `log` because the SDK must agree on it, bit for bit, with every other client of Kafka
 (`org.apache.kafka.common.utils.Utils.murmur2`). That groups are hashed with it too is our own choice: Kafka takes
-`String.hashCode` for them (`kraft.group_slots.slot_of`).
+`String.hashCode` for them (`kraft.group_state.group_slots.slot_of`).
 """
 
 _SEED = 0x9747B28C

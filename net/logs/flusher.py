@@ -26,7 +26,7 @@ RETRY_AFTER_S: Final = 0.2  # if no descriptor is left; clients that disconnect 
 
 
 class FlushableLog(Protocol):
-    """The part of log.partition_log.PartitionLog that the flusher uses."""
+    """The part of `log.partition.partition_log.PartitionLog` that the flusher uses."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...

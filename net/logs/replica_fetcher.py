@@ -40,7 +40,7 @@ logger = logging.getLogger("barnabas.replication")
 
 
 class LeaderConnection(Protocol):
-    """Calls to one broker (net.rpc). It connects on demand. The answer of a cancelled call is dropped."""
+    """Calls to one broker (`net.wire.rpc`). It connects on demand. The answer of a cancelled call is dropped."""
 
     async def call(self, request: Request, timeout_ms: int) -> Response:
         """Raises NetworkError, RequestTimedOutError or another BarnabasError."""

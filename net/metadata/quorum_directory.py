@@ -27,7 +27,7 @@ MAX_CONTACTS = 32  # beyond it, former voters are dropped, the newest first
 
 
 class ContactFiles(Protocol):
-    """The required file operations; `log.files.Files` implements them."""
+    """The required file operations; `log.disk.files.Files` implements them."""
 
     def exists(self, path: str) -> bool: ...
     def read_bytes(self, path: str) -> bytes: ...

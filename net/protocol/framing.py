@@ -1,8 +1,8 @@
 """Frames from a stream of bytes: a u32 size (big endian), then that many bytes. Pure; both protocols are framed so.
 
-`FrameReader` owns the one receive buffer of a client's connection (of a server's: `net.receive_buffer`). A frame that it returns
-is a writable view INTO that buffer: it is valid only until the next `get_buffer`, so the caller processes it before returning
-to the loop, or copies it.
+`FrameReader` owns the one receive buffer of a client's connection (of a server's: `net.server.receive_buffer`). A frame that it
+returns is a writable view INTO that buffer: it is valid only until the next `get_buffer`, so the caller processes it before
+returning to the loop, or copies it.
 That makes produce free of copies: the batch that the leader patches and appends is the memory the kernel wrote to.
 """
 

@@ -201,7 +201,7 @@ class QuorumRoleRequest(Message, frozen=True, kw_only=True):
 
 
 class ControllerCallRequest(Message, frozen=True, kw_only=True):
-    """Broker to controller: one request of kraft.requests, opaque here."""
+    """Broker to controller: one request of `kraft.metadata.requests`, opaque here."""
 
     body: bytes
 

@@ -82,7 +82,7 @@ class TcpListener:
 
 
 class TcpNetwork:
-    """Implements net.network.Network."""
+    """Implements `net.wire.network.Network`."""
 
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
         loop = asyncio.get_running_loop()

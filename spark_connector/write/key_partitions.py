@@ -1,7 +1,7 @@
 """`partitions_of_keys`: Kafka's partitioner for a whole column of keys: murmur2 over all of them at once, four bytes per step.
 
 The loop runs over the length of the longest key, not over the rows; each step processes the rows whose keys are that long.
-Source: `org.apache.kafka.common.utils.Utils.murmur2`; `log.murmur2` is the same for one key.
+Source: `org.apache.kafka.common.utils.Utils.murmur2`; `log.vocabulary.murmur2` is the same for one key.
 """
 
 import numpy

@@ -1,4 +1,4 @@
-"""What the quorum needs of a disk, as a port: `log.files.Files` fits it, and so does the fake disk of the simulation.
+"""What the quorum needs of a disk, as a port: `log.disk.files.Files` fits it, and so does the fake disk of the simulation.
 
 Nothing here touches a file. Paths are absolute. The implementation raises StorageError and nothing else.
 """

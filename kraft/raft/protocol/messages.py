@@ -1,6 +1,6 @@
 """The messages between voters as values.
 
-`net.message_codec` has their form on the wire, and checks what comes from there: a value of these classes has fields in the range
+`kraft.raft.net.message_codec` encodes and decodes them, and checks what it receives: the fields of these values are in the range
 that consensus relies on.
 """
 

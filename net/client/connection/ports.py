@@ -1,4 +1,4 @@
-"""The ports for connections of the SDK: `net.rpc` implements them, tests use scripted ones."""
+"""The ports for connections of the SDK: `net.wire.rpc` implements them, tests use scripted ones."""
 
 import asyncio
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ from ...protocol.responses import Response
 
 
 class Connection(Protocol):
-    """One connection to one broker, such as `net.rpc.RpcConnection`."""
+    """One connection to one broker, such as `net.wire.rpc.RpcConnection`."""
 
     @property
     def in_flight(self) -> int:
@@ -29,7 +29,7 @@ class Connection(Protocol):
 
 
 class Pool(Protocol):
-    """One connection per address, such as `net.rpc.RpcPool`: capped back-off with jitter after failures."""
+    """One connection per address, such as `net.wire.rpc.RpcPool`: capped back-off with jitter after failures."""
 
     def peek(self, host: str, port: int) -> Connection | None:
         """Return the open connection, if there is one."""

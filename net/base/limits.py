@@ -21,9 +21,8 @@ MAX_FRAMES_PER_TURN = 64  # Per connection; fewer if many connections are busy (
 SENDFILE_MIN_BYTES = 256 * 1024  # Below this size, one pread and one write are faster than sendfile (measured).
 SENDMSG_MIN_BYTES = 64 * 1024  # From this size on, joining buffers for one write costs more than a gathering write.
 WRITE_RUN_BYTES = 512 * 1024  # Passed to the socket at once: bounds the data in the own buffer of a blocked transport.
-UNLIMITED_DESCRIPTORS = 2**31  # No descriptor has such a number: for networks without descriptors, and for tests.
 SWEEP_INTERVAL_MS = 1_000  # How often a server looks for idle, stalled and silent connections.
-TIGHT_BUFFERED_BYTES = 64 * 1024  # Replaces max_buffered_bytes while the memory of all connections is short.
+TIGHT_BUFFERED_BYTES = 64 * 1024  # Replaces queued.max.request.bytes while the memory of all connections is short.
 MIN_PROGRESS_BYTES = 4 * 1024  # Between two sweeps. A client that sends or reads less while it holds memory is stalled.
 SHORT_STALL_MS = 2_000  # A stalled connection is closed after this if others wait for the memory that it holds ...
 MIN_PACE_BYTES = 256 * 1024  # ... and so is one that sends a request with fewer bytes per second after that time ...
@@ -31,21 +30,6 @@ SHORT_FRAME_MS = 30_000  # ... or takes longer than this, whatever its progress.
 LONG_STALL_MS = 30_000  # A stalled connection with an unfinished request is closed after this in any case.
 MAX_LOGGED_PEERS = 256  # Peers that "log once" remembers: a scan from many addresses must not make this map grow.
 LOG_AGAIN_AFTER_MS = 60_000  # Invalid data of one peer is logged once a minute, not once per connection.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLimits:
-    """What a server allows its clients."""
-
-    max_connections: int = 10_000
-    max_descriptor: int = (
-        UNLIMITED_DESCRIPTORS  # Ordinary clients get lower descriptors; the others are for files and brokers.
-    )
-    max_frame_bytes: int = MAX_FRAME_BYTES
-    max_requests_in_flight: int = 1_000  # Per connection; unanswered or unsent. At the limit, it is not read.
-    max_buffered_bytes: int = 8 * 1024 * 1024  # Per connection; unsent responses. At the limit, it is not read.
-    handshake_timeout_ms: int = 10_000
-    idle_timeout_ms: int = 600_000  # Kafka's connections.max.idle.ms.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.vocabulary.errors import BarnabasError, CoordinatorLoadInProgressError, StorageError
 
 from ..base.clock import Clock
-from ..base.limits import UNLIMITED_DESCRIPTORS
 from ..groups.group_service import GroupService
 from ..groups.slot_hosting import SlotHosting
 from ..handlers.common.services import Services
@@ -53,6 +52,7 @@ from ..server.server import Server
 from ..server.turn import Turn
 from ..settings.cluster_settings import ClusterSettingsReport, file_settings
 from ..settings.config import BrokerConfig
+from ..settings.server_limits import UNLIMITED_DESCRIPTORS
 from ..wire.network import Network
 from ..wire.rpc import RpcPool
 from .core_settings import fetch_settings, group_settings, server_limits

@@ -10,10 +10,10 @@ from barnabas.log.settings.config import TOPIC_KEYS, LogConfig
 from barnabas.log.settings.kinds import ConfigType
 from barnabas.log.settings.table import ALL_TOPIC_KEYS, check_broker_config, check_cluster_config, check_topic_config
 
-from ..base.limits import UNLIMITED_DESCRIPTORS, ServerLimits
 from ..logs.replica_fetcher import FetchSettings
 from ..settings.config import BrokerConfig
 from ..settings.group_config import check_group_value
+from ..settings.server_limits import UNLIMITED_DESCRIPTORS, ServerLimits
 
 
 def group_settings(config: BrokerConfig) -> GroupSettings:

@@ -8,7 +8,9 @@ request for memory is granted first, so that ordinary requests overtake huge one
 from collections.abc import Callable
 from typing import Final
 
-DEFAULT_LIMIT_BYTES: Final = 128 * 1024 * 1024  # the largest request, and room for the others
+from barnabas.log.settings.broker_keys import BrokerKeys
+
+DEFAULT_LIMIT_BYTES: Final = BrokerKeys().network_memory_max_bytes
 
 
 class MemoryBudget:

@@ -14,10 +14,10 @@ from ..base.limits import (
     MAX_LOGGED_PEERS,
     SHORT_STALL_MS,
     SWEEP_INTERVAL_MS,
-    ServerLimits,
 )
 from ..protocol.codec import Codec
 from ..protocol.msgpack import MsgpackCodec, ServerHello
+from ..settings.server_limits import ServerLimits
 from ..wire.network import Listener, Network
 from .admission import IDLE_TO_CLOSE_MS, RESERVED_PLACES_OF_HOST, Admission, Place, is_reserved_for
 from .connection import ServerConnection

@@ -13,12 +13,14 @@ from barnabas.net.broker.core_settings import (
 )
 from barnabas.net.logs.replica_fetcher import FetchSettings
 from barnabas.net.settings.config import load
+from barnabas.net.settings.server_limits import ServerLimits
 
 
 def test_the_defaults_of_the_configuration_are_those_of_the_cores() -> None:
     config = load(None, {}, {})
     assert raft_timing(config) == RaftTiming()
     assert fetch_settings(config) == FetchSettings()
+    assert server_limits(config) == ServerLimits()
 
 
 @pytest.mark.parametrize("timeout_ms", [100, 333, 5_000, 60_000])

@@ -31,13 +31,14 @@ from barnabas.log.vocabulary.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
-from barnabas.net.base.limits import MAX_FRAMES_PER_TURN, ServerLimits
+from barnabas.net.base.limits import MAX_FRAMES_PER_TURN
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.group_responses import ListGroupsResponse
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
 from barnabas.net.protocol.requests import DescribeClusterRequest, FetchRequest, ListGroupsRequest, ProduceRequest
 from barnabas.net.protocol.responses import EmptyResponse, ErrorResponse, Response
 from barnabas.net.server.dispatcher import RequestContext, answering
+from barnabas.net.settings.server_limits import ServerLimits
 
 Run = Callable[[Body], None]
 

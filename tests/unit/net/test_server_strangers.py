@@ -25,7 +25,6 @@ from barnabas.log.vocabulary.errors import (
     ErrorCode,
     NetworkError,
 )
-from barnabas.net.base.limits import ServerLimits
 from barnabas.net.handlers.kafka.versions import api_versions
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.codec import Chunk, DecodedRequest
@@ -34,6 +33,7 @@ from barnabas.net.protocol.kafka.codec import KafkaCodec
 from barnabas.net.protocol.kafka.compiler import decoder
 from barnabas.net.protocol.msgpack import PREAMBLE
 from barnabas.net.protocol.responses import ProduceResponse, Response
+from barnabas.net.settings.server_limits import ServerLimits
 
 Run = Callable[[Body], None]
 

@@ -15,7 +15,7 @@ from ..vocabulary.errors import InvalidConfigError
 from .key import Change, ConfigKey, rows_of, topic_key
 from .kinds import BOOLEAN, COUNT, MAX_INT64, RATIO, Unit, int32, int64, one_of, some_of
 
-FOREVER_MS: Final = -1  # retention.ms and retention.bytes: no limit
+UNLIMITED: Final = -1  # retention.bytes and retention.ms
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 _TIME: Final = int64(0, unit=Unit.MILLISECONDS)
@@ -135,7 +135,7 @@ class LogConfig:
         refused=(True, "not available yet, because segments grow as they are written; use false"),
     )
     retention_bytes: int = topic_key(
-        FOREVER_MS,
+        UNLIMITED,
         int64(-1, unit=Unit.BYTES),
         "Size of the partition at which its oldest segments are deleted; -1: no limit.",
     )

@@ -14,6 +14,7 @@ reports that it has lost unflushed records.
 from collections import deque
 
 from barnabas.log.vocabulary.cluster_changes import UnregisterBrokerRequest
+from barnabas.log.vocabulary.cluster_mismatch import cluster_mismatch
 from barnabas.log.vocabulary.errors import (
     DuplicateBrokerRegistrationError,
     InconsistentClusterIdError,
@@ -112,9 +113,9 @@ class ClusterControl:
                 "the registration of a broker needs a node id of at least 0, an incarnation and an endpoint"
             )
         if request.cluster_id and request.cluster_id != view.cluster_id:
+            broker = f"the data folder of broker {request.node_id}"
             raise InconsistentClusterIdError(
-                f"broker {request.node_id} has data of the cluster {request.cluster_id}, but this is the cluster "
-                f"{view.cluster_id}: check its log.dirs and its controller.quorum.voters"
+                cluster_mismatch(broker, request.cluster_id, ("the controller", view.cluster_id))
             )
         if not request.min_feature_level <= view.feature_level <= request.max_feature_level:
             raise UnsupportedVersionError(

@@ -16,6 +16,7 @@ from msgspec import structs
 from ..checkpoints import checkpoint
 from ..disk.files import Files
 from ..segment.open_segments import OpenSegments
+from ..vocabulary.cluster_mismatch import cluster_mismatch
 from ..vocabulary.errors import InconsistentClusterIdError, StorageError
 from ..vocabulary.metadata_position import MetadataPosition
 from ..vocabulary.topic_partition import TopicPartition
@@ -126,10 +127,8 @@ class LogFolder:
         if self.cluster_id == cluster_id:
             return
         if self.cluster_id is not None:
-            raise InconsistentClusterIdError(
-                f"{self.path} belongs to cluster {self.cluster_id}, this broker is in {cluster_id}: use another data folder"
-                " in log.dirs, or the voters of the right cluster in controller.quorum.voters"
-            )
+            text = cluster_mismatch(f"the data folder {self.path}", self.cluster_id, ("this broker", cluster_id))
+            raise InconsistentClusterIdError(text)
         self._meta = {**self._meta, "cluster.id": cluster_id}
         self._is_meta_written = False
 

@@ -88,7 +88,7 @@ class LogManager:
             if refused is not None and not self.folders:
                 raise refused
             if len({folder.cluster_id for folder in self.folders if folder.cluster_id is not None}) > 1:
-                raise InconsistentClusterIdError(f"the folders {', '.join(log_dirs)} belong to different clusters")
+                raise InconsistentClusterIdError(f"log.dirs names folders of different clusters: {', '.join(log_dirs)}")
         except BaseException:
             self._unlock()
             raise

@@ -15,6 +15,7 @@ from barnabas.kraft.quorum.voters import VoterSet, decode_voters, encode_voters
 from barnabas.kraft.raft.net.directory import DirectoryUnavailableError, ask_directory
 from barnabas.kraft.raft.net.network import RaftNetwork
 from barnabas.kraft.raft.net.wire import Directory
+from barnabas.log.vocabulary.cluster_mismatch import cluster_mismatch
 from barnabas.log.vocabulary.errors import StorageError
 from barnabas.log.vocabulary.node_address import NodeAddress
 
@@ -79,12 +80,8 @@ class QuorumDirectory:
             return None
         if any(answer.cluster_id == self._cluster_id for answer in answers):
             return ""
-        told = ", ".join(sorted(f"voter {answer.node_id} is in cluster {answer.cluster_id}" for answer in answers))
-        return (
-            f"the data folder of broker {node_id} belongs to cluster {self._cluster_id}, but of the voters that "
-            f"controller.quorum.voters names, {told}. Mount the right folder, or start with an empty one, or correct "
-            "controller.quorum.voters; if a voter's own folder was emptied by mistake, restore that folder"
-        )
+        voters = sorted((f"voter {answer.node_id}", answer.cluster_id) for answer in answers)
+        return cluster_mismatch(f"the data folder of broker {node_id}", self._cluster_id, *voters)
 
     async def voters(self) -> list[VoterSet]:
         """The committed configuration of the quorum, as each voter knows it."""

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from barnabas.log.vocabulary.cluster_mismatch import cluster_mismatch
+
 from .connection import PeerConnection
 from .directory import DirectoryUnavailableError, ask_confirmation
 from .mutual_tls import tls_name
@@ -116,10 +118,8 @@ class Admission:
 
     def _check_cluster(self, hello: Hello, own: Hello) -> None:
         if hello.cluster_id and own.cluster_id and hello.cluster_id != own.cluster_id:
-            raise WireError(
-                f"voter {hello.voter_id} belongs to cluster {hello.cluster_id}, this node {self._node_id} to cluster"
-                f" {own.cluster_id}: check controller.quorum.voters, or that the right data folder is mounted"
-            )
+            this = (f"this node {self._node_id}", own.cluster_id)
+            raise WireError(cluster_mismatch(f"voter {hello.voter_id}", hello.cluster_id, this))
         if hello.voters_hash and own.voters_hash and hello.voters_hash != own.voters_hash:
             raise WireError(
                 f"voter {hello.voter_id} knows other voters than {sorted({*self._addresses, self._node_id})}:"

@@ -12,6 +12,8 @@ import socket
 from dataclasses import replace
 from typing import Protocol
 
+from barnabas.log.vocabulary.cluster_mismatch import cluster_mismatch
+
 from ..protocol.messages import AppendEntries, InstallSnapshot, Message, Ping
 from .admission import Admission, Verdicts
 from .connection import PeerConnection
@@ -228,11 +230,8 @@ class RaftTransport:
 
     def _note_another_cluster(self, connection: PeerConnection, hello: Hello, own: Hello) -> None:
         if hello.cluster_id and own.cluster_id and hello.cluster_id != own.cluster_id:
-            self.refuse(
-                connection,
-                f"a broker with data of cluster {hello.cluster_id} looks for its quorum at this node, which is in cluster "
-                f"{own.cluster_id}: this node's data folder was emptied or replaced, or that broker's configuration is wrong",
-            )
+            this = ("this node", own.cluster_id)
+            self.refuse(connection, cluster_mismatch("a broker that looks for its quorum", hello.cluster_id, this))
 
     def _answer(self, hello: Hello) -> bytes:
         if hello.token == NO_TOKEN:

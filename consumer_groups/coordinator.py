@@ -18,14 +18,13 @@ The shell around it (net) has these duties:
 """
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from typing import TypeVar
 
-from barnabas.kraft.group_state.group_slots import GroupState, PartitionKey, SlotState, slot_of
+from barnabas.kraft.group_state.group_slots import PartitionKey, SlotState, slot_of
 from barnabas.kraft.metadata.records import Record
-from barnabas.log.vocabulary.errors import FencedInstanceIdError, GroupIdNotFoundError, NotCoordinatorError
+from barnabas.log.vocabulary.errors import GroupIdNotFoundError, NotCoordinatorError
 from barnabas.log.vocabulary.group_messages import (
     CommittedOffset,
     ConsumerGroupHeartbeatRequest,
@@ -35,7 +34,6 @@ from barnabas.log.vocabulary.group_messages import (
     LeaveGroupRequest,
     OffsetToCommit,
     PartitionOutcome,
-    RebalanceReason,
     SyncGroupRequest,
     UndoOffsetResetResponse,
 )
@@ -44,17 +42,15 @@ from .classic.membership import ClassicMembership
 from .explain.describe import described, listed
 from .explain.explain import GroupExplanation, explained
 from .explain.group_view import GroupView
+from .explain.rebalance_tracker import RebalanceTracker
 from .explain.watch import GroupAlert, Watch
 from .members.membership import USUAL_INTERVAL, Membership
 from .members.targets import Targets
 from .model.classic_messages import LeaveOutcome, Ticket
 from .model.decision import Decision
 from .model.messages import CommitPlace, CoordinatorResult, GroupDescription, ListedGroup
-from .model.partitions import to_set
-from .model.rebalance_causes import RebalanceCause
 from .model.rebalance_log import RebalanceLog
 from .model.settings import GroupSettings
-from .model.states import AWAY_EPOCH, GroupPhase
 from .offsets.offset_expiry import OffsetExpiry
 from .offsets.offset_resets import OffsetResets
 from .offsets.offsets import NO_IDS, Offsets
@@ -82,7 +78,7 @@ class GroupCoordinator:
     ) -> None:
         """`moved_from`: the previous coordinator, as text, if it is known. `match_budget` belongs to the event loop; all its
         coordinators share it."""
-        settings = self._settings = settings or GroupSettings()
+        settings = settings or GroupSettings()
         if isinstance(records, SlotState):
             self._state = records.copy()  # the same, in a hundredth of the time
         else:
@@ -121,10 +117,17 @@ class GroupCoordinator:
             offsets=self._offsets,
             now_ms=now_ms,
         )
-        self._watch = Watch(view=self._view())
-        for group_id, group in self._state.groups.items():
-            if group.members:
-                self._take_over(group_id, group, moved_from, now_ms)
+        self._view = GroupView(
+            state=self._state,
+            settings=settings,
+            log=self._log,
+            targets=self._targets,
+            membership=self._membership,
+            classic=self._classic,
+        )
+        self._watch = Watch(view=self._view)
+        self._tracker = RebalanceTracker(view=self._view, watch=self._watch)
+        self._tracker.take_over(moved_from, now_ms)
 
     @property
     def slot(self) -> int:
@@ -153,7 +156,7 @@ class GroupCoordinator:
         self._check_slot(request.group_id)
         self._check_not_classic(request.group_id)
         decision = self._decision(now_ms, client_host)
-        with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
+        with self._tracker.noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
             response = self._membership.heartbeat(request, decision, interval_ms)
         return self._result(decision, response)
 
@@ -170,7 +173,7 @@ class GroupCoordinator:
         self._check_slot(request.group_id)
         self._check_not_classic(request.group_id)
         decision = self._decision(now_ms, client_host)
-        with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
+        with self._tracker.noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
             self._membership.poll(request, ticket, decision, interval_ms)
         return self._result(decision, None)
 
@@ -187,7 +190,7 @@ class GroupCoordinator:
         `needs_known_id` False: the client is too old to join a second time with the id that it receives (KIP-394)."""
         self._check_slot(request.group_id)
         decision = self._decision(now_ms, client_host)
-        with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
+        with self._tracker.noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
             self._classic.join(request, ticket, decision, needs_known_id=needs_known_id)
         return self._result(decision, None)
 
@@ -201,14 +204,14 @@ class GroupCoordinator:
         """Classic. The ticket is answered by this result or by a later one, with a SyncGroupResponse or an error."""
         self._check_slot(request.group_id)
         decision = self._decision(now_ms)
-        with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
+        with self._tracker.noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
             self._classic.sync(request, ticket, decision)
         return self._result(decision, None)
 
     def heartbeat_classic(self, request: HeartbeatRequest, now_ms: int) -> CoordinatorResult[None]:
         """Raises RebalanceInProgressError (rejoin), IllegalGenerationError, UnknownMemberIdError."""
         self._check_slot(request.group_id)
-        with self._noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
+        with self._tracker.noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
             self._classic.heartbeat(request, now_ms)
         return CoordinatorResult(records=(), response=None)
 
@@ -346,7 +349,7 @@ class GroupCoordinator:
     def explain_group(self, *, group_id: str, now_ms: int) -> CoordinatorResult[GroupExplanation]:
         """What the group is waiting for now. The explanation of a group that does not exist is empty."""
         self._check_slot(group_id)
-        return CoordinatorResult(records=(), response=explained(group_id, self._view(), now_ms))
+        return CoordinatorResult(records=(), response=explained(group_id, self._view, now_ms))
 
     @property
     def unowned_counts(self) -> Mapping[str, int]:
@@ -367,59 +370,8 @@ class GroupCoordinator:
         records = decision.finish()
         for group_id in {**dict.fromkeys(decision.touched), **dict.fromkeys(sorted(decision.noted))}:
             self._membership.parked.changed(group_id, decision.now_ms)
-            self._settle(group_id, decision.now_ms)
+            self._tracker.settle(group_id, decision.now_ms)
         return CoordinatorResult(records=records, response=response, answers=tuple(decision.answers))
-
-    # --- the rebalance log --------------------------------------------------------------------------------------------
-
-    def _view(self) -> GroupView:
-        return GroupView(
-            state=self._state,
-            settings=self._settings,
-            log=self._log,
-            targets=self._targets,
-            membership=self._membership,
-            classic=self._classic,
-        )
-
-    def _take_over(self, group_id: str, group: GroupState, moved_from: str, now_ms: int) -> None:
-        """Start the log again: partitions that no member reads now count as unread since now; earlier times are not known."""
-        for member_id, current in group.currents.items():
-            if current.member_epoch == AWAY_EPOCH:
-                self._log.let_go(group_id, member_id, to_set(current.assigned), now_ms)
-        self._log.wanted(group_id, self._targets.targeted(group) - group.owners.keys(), now_ms)
-        self._targets.note(group_id, RebalanceCause.COORDINATOR_MOVED, None, moved_from, now_ms)
-        self._settle(group_id, now_ms)
-
-    def _settle(self, group_id: str, now_ms: int) -> None:
-        """Close the rebalance under way if it has completed."""
-        self._watch.begin(group_id, now_ms)
-        if not self._log.is_under_way(group_id):
-            return
-        view = self._view()
-        if view.phase_of(group_id) in (GroupPhase.STABLE, GroupPhase.EMPTY):
-            self._log.settled(group_id, view.wanted(group_id), now_ms)
-
-    @contextmanager
-    def _noting_the_fenced(self, group_id: str, member_id: str, instance_id: str | None, now_ms: int) -> Iterator[None]:
-        """A fenced client retries again and again; log the fencing once."""
-        try:
-            yield
-        except FencedInstanceIdError as error:
-            newest = self._log.newest_reason(group_id)
-            code = RebalanceCause.STATIC_MEMBER_FENCED
-            if newest is None or (newest.cause, newest.member_id) != (code, member_id):
-                reason = RebalanceReason(
-                    at_ms=now_ms,
-                    cause=code,
-                    member_id=member_id,
-                    instance_id=instance_id,
-                    detail=error.message,
-                    group_epoch=self._view().epoch_of(group_id),
-                )
-                self._log.note(group_id, reason)
-                self._settle(group_id, now_ms)
-            raise
 
     def _check_not_classic(self, group_id: str) -> None:
         """An empty classic group may change to this protocol; one with members may not."""

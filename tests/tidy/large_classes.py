@@ -47,7 +47,6 @@ LARGE_CLASSES: Final = {
     # Groups.
     "consumer_groups/classic/membership.py:ClassicMembership": _allowed(39, 525, f"{_NOT_YET}: joining and syncing"),
     "consumer_groups/members/membership.py:Membership": _allowed(31, 450, f"{_NOT_YET}: heartbeats and fencing"),
-    "consumer_groups/coordinator.py:GroupCoordinator": _allowed(32, 375, "one method for each request of a group"),
     # Shells that connect parts.
     "kraft/node/metadata_node.py:MetadataNode": _allowed(31, 400, f"{_NOT_YET}: image, controller and snapshots"),
     "net/broker/broker.py:Broker": _allowed(32, 425, "the composition root: it makes and connects all parts"),

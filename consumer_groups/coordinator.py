@@ -254,8 +254,8 @@ class GroupCoordinator:
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None: no timer is running."""
         timers = (
-            self._membership.sessions,
-            self._membership.revocations,
+            self._membership.timers.sessions,
+            self._membership.timers.revocations,
             self._membership.parked.ends,
             self._membership.parked.wakes,
             self._targets.due,

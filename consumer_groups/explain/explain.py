@@ -116,7 +116,7 @@ def _held(group: GroupState, view: GroupView, presence: dict[str, Presence], now
             continue
         key = (group.group.group_id, member_id)
         if current.pending_revocation:
-            until_ms = view.membership.revocations.deadline_of(key)
+            until_ms = view.membership.timers.revocations.deadline_of(key)
             assert until_ms is not None, "a member with partitions to release has a rebalance timeout"
             since_ms = until_ms - group.members[member_id].rebalance_timeout_ms
             for place in sorted(to_set(current.pending_revocation)):

@@ -100,7 +100,7 @@ class GroupView:
         found = {}
         for member_id, member in () if group is None else group.members.items():
             assert group is not None
-            ends_ms = self.membership.sessions.deadline_of((group_id, member_id))
+            ends_ms = self.membership.timers.sessions.deadline_of((group_id, member_id))
             assert ends_ms is not None, "every member has a session"
             found[member_id] = Presence(
                 member_id=member_id,
@@ -108,7 +108,7 @@ class GroupView:
                 session_ends_ms=ends_ms,
                 silent_after_ms=silent_after_ms,
                 is_away=group.currents[member_id].member_epoch == AWAY_EPOCH,
-                slow_since_ms=self.membership.told_ms.get((group_id, member_id)),
+                slow_since_ms=self.membership.timers.told_ms.get((group_id, member_id)),
             )
         return found
 

@@ -1,6 +1,6 @@
 """Members: they join, send heartbeats, converge to their targets, leave and expire. Only `Decision.add` changes the state.
 
-Timers of sessions and rebalance timeouts exist only in the coordinator's memory. A new coordinator restarts them.
+`timers` keeps their sessions, `records` makes what the quorum stores of them, `parked_heartbeats` those that wait for a change.
 """
 
 import dataclasses
@@ -9,16 +9,15 @@ import random
 from msgspec.structs import replace
 
 from barnabas.kraft.group_state.group_slots import GroupState, SlotState
-from barnabas.kraft.metadata.records import CurrentAssignmentRecord, GroupRecord, MemberRecord, RemoveMemberRecord
+from barnabas.kraft.metadata.records import CurrentAssignmentRecord, MemberRecord
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 from ..model.classic_messages import Answer, Ticket
-from ..model.deadlines import Deadlines, TimerKey
 from ..model.decision import Decision
 from ..model.group_limits import check_new_group
 from ..model.messages import MemberEpoch
-from ..model.partitions import NO_PARTITIONS, PartitionSet, from_set, to_set
+from ..model.partitions import NO_PARTITIONS, PartitionSet, to_set
 from ..model.rebalance_causes import RebalanceCause, cause_of_leaving
 from ..model.settings import GroupSettings
 from ..model.states import AWAY_EPOCH, MemberState
@@ -26,7 +25,9 @@ from ..subscriptions.topic_changes import listed_names
 from .heartbeat_checks import check_epoch, check_join, check_member, check_request, holder_of
 from .parked_heartbeats import MAX_ANSWERS_PER_WAKE, ParkedHeartbeat, ParkedHeartbeats
 from .reconciliation import NO_EPOCH, Holding, advance
+from .records import blank_member, current_record, group_record, remove_record, returned_record, updated_member
 from .targets import Targets
+from .timers import MemberTimers
 
 MEMBER_ID_BITS = 128  # as random as a UUID: never given twice
 USUAL_INTERVAL = -1  # the group's configuration sets no interval
@@ -37,9 +38,7 @@ class Membership:
     def __init__(
         self, *, state: SlotState, settings: GroupSettings, targets: Targets, rng: random.Random, now_ms: int
     ) -> None:
-        self.sessions = Deadlines()
-        self.revocations = Deadlines()  # exactly the members that are UNREVOKED_PARTITIONS
-        self.told_ms: dict[TimerKey, int] = {}  # since when a member has not applied the assignment that it received
+        self.timers = MemberTimers()
         self.parked = ParkedHeartbeats()
         self._state = state
         self._settings = settings
@@ -49,7 +48,7 @@ class Membership:
             if group.is_classic:
                 continue
             for member in group.members.values():
-                self._start_timers(group, member, now_ms)
+                self.timers.start(group, member, now_ms)
 
     # --- heartbeats ---------------------------------------------------------------------------------------------------
 
@@ -143,10 +142,11 @@ class Membership:
     def _enter(self, member_id: str, request: ConsumerGroupHeartbeatRequest, decision: Decision) -> None:
         group = self._state.groups.get(request.group_id)
         if group is None or group.group.protocol != "consumer":
-            decision.add(self._group_record(request.group_id, group))
-        decision.add(self._member_record(member_id, request, None, decision.client_host))
+            decision.add(group_record(self._state, self._settings, request.group_id, group))
+        blank = blank_member(self._state, self._settings, member_id, request)
+        decision.add(updated_member(self._state, blank, request, decision.client_host))
         newcomer = Holding(member_epoch=MemberEpoch.JOIN, previous_member_epoch=NO_EPOCH, state=MemberState.STABLE)
-        decision.add(self._current_record(request.group_id, member_id, newcomer))
+        decision.add(current_record(self._state, request.group_id, member_id, newcomer))
         member = self._state.groups[request.group_id].members[member_id]
         decision.change(request.group_id, RebalanceCause.MEMBER_JOINED, member, _wish(member))
 
@@ -163,7 +163,7 @@ class Membership:
         was_away = current.member_epoch == AWAY_EPOCH
         if was_away:
             self._note_return(member, decision)
-            decision.add(self._returned(current, member_id))
+            decision.add(returned_record(self._state, current, member_id))
         self._update(member, request, decision)
         return NO_PARTITIONS if was_away else None
 
@@ -178,26 +178,17 @@ class Membership:
         """A static member returns with a new member id: it gets the partitions that it had; other members are not affected."""
         current, target = group.currents[away.member_id], group.targets.get(away.member_id)
         self._note_return(replace(away, member_id=member_id), decision)
-        decision.add(self._remove_record(request.group_id, away.member_id))
-        self._cancel_timers(request.group_id, away.member_id)
+        decision.add(remove_record(self._state, request.group_id, away.member_id))
+        self.timers.cancel(request.group_id, away.member_id)
         decision.add(replace(away, coordinator_epoch=self._state.coordinator_epoch, member_id=member_id))
         if target is not None:
             decision.add(replace(target, coordinator_epoch=self._state.coordinator_epoch, member_id=member_id))
-        decision.add(self._returned(current, member_id))
+        decision.add(returned_record(self._state, current, member_id))
         self._update(group.members[member_id], request, decision)
 
     def _note_return(self, member: MemberRecord, decision: Decision) -> None:
         cause = RebalanceCause.STATIC_MEMBER_RETURNED
         self._targets.note(member.group_id, cause, member, "", decision.now_ms)
-
-    def _returned(self, current: CurrentAssignmentRecord, member_id: str) -> CurrentAssignmentRecord:
-        return replace(
-            current,
-            coordinator_epoch=self._state.coordinator_epoch,
-            member_id=member_id,
-            member_epoch=MemberEpoch.JOIN,
-            previous_member_epoch=NO_EPOCH,
-        )
 
     def _stay(self, request: ConsumerGroupHeartbeatRequest, decision: Decision) -> tuple[str, PartitionSet | None]:
         group = self._state.groups.get(request.group_id)
@@ -208,7 +199,7 @@ class Membership:
         return member.member_id, None if request.owned is None else to_set(request.owned)
 
     def _update(self, member: MemberRecord, request: ConsumerGroupHeartbeatRequest, decision: Decision) -> None:
-        updated = self._member_record(member.member_id, request, member, decision.client_host)
+        updated = updated_member(self._state, member, request, decision.client_host)
         if replace(updated, coordinator_epoch=member.coordinator_epoch) == member:
             return
         decision.add(updated)
@@ -234,11 +225,11 @@ class Membership:
         after = self._advanced(group, before, owned)
         if after != before:
             decision.add(replace(after, coordinator_epoch=self._state.coordinator_epoch))
-            self.revocations.cancel((request.group_id, member_id))  # each step has a full rebalance timeout
+            self.timers.revocations.cancel((request.group_id, member_id))  # each step has a full rebalance timeout
         if is_heard:
-            self._start_timers(group, group.members[member_id], decision.now_ms)
+            self.timers.start(group, group.members[member_id], decision.now_ms)
         else:
-            self._time_revocation(group, group.members[member_id], decision.now_ms)
+            self.timers.time_revocation(group, group.members[member_id], decision.now_ms)
         assert after.member_epoch > 0
         in_step = request.member_epoch == after.member_epoch and before.assigned == after.assigned
         self._time_obedience(request, member_id, before, after, decision.now_ms)
@@ -269,9 +260,9 @@ class Membership:
         else:
             is_told = to_set(request.owned) != to_set(after.assigned)
             if not is_told:
-                self.told_ms.pop((request.group_id, member_id), None)
+                self.timers.obeyed(request.group_id, member_id)
         if is_told:
-            self.told_ms.setdefault((request.group_id, member_id), now_ms)
+            self.timers.told(request.group_id, member_id, now_ms)
 
     def _advanced(
         self, group: GroupState, before: CurrentAssignmentRecord, owned: PartitionSet | None
@@ -290,13 +281,14 @@ class Membership:
         )
         if after == holding:
             return before
-        record = self._current_record(before.group_id, before.member_id, after)
+        record = current_record(self._state, before.group_id, before.member_id, after)
         return replace(record, coordinator_epoch=before.coordinator_epoch)
 
     def _interval_ms(self, member: MemberRecord, interval_ms: int, *, is_waiting: bool = False) -> int:
         """A member may ask for a session shorter than the usual interval: it needs several heartbeats within one session."""
         settings = self._settings
-        interval_ms = _given(interval_ms, settings.heartbeat_interval_ms)
+        if interval_ms == USUAL_INTERVAL:
+            interval_ms = settings.heartbeat_interval_ms
         if is_waiting:
             interval_ms = min(interval_ms, settings.waiting_heartbeat_interval_ms)
         return max(1, min(interval_ms, member.session_timeout_ms // HEARTBEATS_PER_SESSION))
@@ -332,8 +324,8 @@ class Membership:
             state=MemberState.STABLE,
             pending_revocation=NO_PARTITIONS,
         )
-        decision.add(self._current_record(member.group_id, member.member_id, away))
-        self._start_timers(group, member, decision.now_ms)
+        decision.add(current_record(self._state, member.group_id, member.member_id, away))
+        self.timers.start(group, member, decision.now_ms)
         if cause is RebalanceCause.MEMBER_LEFT:
             cause = RebalanceCause.STATIC_MEMBER_AWAY
         waits = f"its partitions stay reserved for {member.session_timeout_ms} ms"
@@ -341,12 +333,12 @@ class Membership:
 
     def expire(self, decision: Decision) -> None:
         """Remove members without a heartbeat for a whole session, and those that missed their rebalance timeout."""
-        for (group_id, member_id), deadline_ms in self.sessions.take_expired_at(decision.now_ms):
+        for (group_id, member_id), deadline_ms in self.timers.sessions.take_expired_at(decision.now_ms):
             member = self._state.groups[group_id].members[member_id]
             detail = f"no heartbeat for {member.session_timeout_ms} ms"
             heard_ms = deadline_ms - member.session_timeout_ms
             self._remove(member, RebalanceCause.MEMBER_EXPIRED, detail, decision, since_ms=heard_ms)
-        for group_id, member_id in self.revocations.take_expired(decision.now_ms):
+        for group_id, member_id in self.timers.revocations.take_expired(decision.now_ms):
             group = self._state.groups[group_id]
             member = group.members[member_id]
             held = _pending(group.currents[member_id])
@@ -363,8 +355,8 @@ class Membership:
         *,
         since_ms: int | None = None,
     ) -> None:
-        decision.add(self._remove_record(member.group_id, member.member_id), since_ms=since_ms)
-        self._cancel_timers(member.group_id, member.member_id)
+        decision.add(remove_record(self._state, member.group_id, member.member_id), since_ms=since_ms)
+        self.timers.cancel(member.group_id, member.member_id)
         decision.change(member.group_id, cause, member, detail)
 
     def fence_all(self, group: GroupState, decision: Decision) -> None:
@@ -388,104 +380,11 @@ class Membership:
                 previous_member_epoch=NO_EPOCH,
                 state=state,
             )
-            decision.add(self._current_record(group_id, member_id, fenced))
-
-    # --- timers -------------------------------------------------------------------------------------------------------
-
-    def _start_timers(self, group: GroupState, member: MemberRecord, now_ms: int) -> None:
-        """Restart the session; a rebalance timeout runs exactly while the member has partitions to release."""
-        self.sessions.set((member.group_id, member.member_id), now_ms + member.session_timeout_ms)
-        self._time_revocation(group, member, now_ms)
-
-    def _time_revocation(self, group: GroupState, member: MemberRecord, now_ms: int) -> None:
-        key = (member.group_id, member.member_id)
-        if group.currents[member.member_id].state != MemberState.UNREVOKED_PARTITIONS:
-            self.revocations.cancel(key)
-        elif key not in self.revocations:
-            self.revocations.set(key, now_ms + member.rebalance_timeout_ms)
-
-    def _cancel_timers(self, group_id: str, member_id: str) -> None:
-        self.sessions.cancel((group_id, member_id))
-        self.revocations.cancel((group_id, member_id))
-        self.told_ms.pop((group_id, member_id), None)
-
-    # --- records ------------------------------------------------------------------------------------------------------
-
-    def _group_record(self, group_id: str, before: GroupState | None) -> GroupRecord:
-        """A new group, or an empty one that changes to this protocol. Epochs never go back."""
-        return GroupRecord(
-            slot=self._state.slot,
-            coordinator_epoch=self._state.coordinator_epoch,
-            group_id=group_id,
-            group_epoch=0 if before is None else before.group.group_epoch,
-            assignment_epoch=0 if before is None else before.group.assignment_epoch,
-            protocol_name=self._settings.default_assignor,
-        )
-
-    def _member_record(
-        self, member_id: str, request: ConsumerGroupHeartbeatRequest, before: MemberRecord | None, client_host: str
-    ) -> MemberRecord:
-        """The member's previous record, updated with the fields of the request."""
-        base = before or self._blank_member(member_id, request)
-        topics = request.subscribed_topics
-        pattern = request.subscribed_pattern
-        return replace(
-            base,
-            coordinator_epoch=self._state.coordinator_epoch,
-            rack=base.rack if request.rack is None else request.rack,
-            client_id=request.client_id or base.client_id,
-            client_host=client_host or base.client_host,
-            subscribed_topics=base.subscribed_topics if topics is None else tuple(sorted(set(topics))),
-            subscribed_pattern=base.subscribed_pattern if pattern is None else pattern or None,
-            rebalance_timeout_ms=_given(request.rebalance_timeout_ms, base.rebalance_timeout_ms),
-            session_timeout_ms=_given(request.session_timeout_ms, base.session_timeout_ms),
-            assignor=base.assignor if request.assignor is None else request.assignor,
-        )
-
-    def _blank_member(self, member_id: str, request: ConsumerGroupHeartbeatRequest) -> MemberRecord:
-        return MemberRecord(
-            slot=self._state.slot,
-            coordinator_epoch=self._state.coordinator_epoch,
-            group_id=request.group_id,
-            member_id=member_id,
-            instance_id=request.instance_id,
-            client_id="",
-            client_host="",
-            rack=None,
-            subscribed_topics=(),
-            subscribed_pattern=None,
-            rebalance_timeout_ms=self._settings.rebalance_timeout_ms,
-            session_timeout_ms=self._settings.session_timeout_ms,
-        )
-
-    def _current_record(self, group_id: str, member_id: str, holding: Holding) -> CurrentAssignmentRecord:
-        return CurrentAssignmentRecord(
-            slot=self._state.slot,
-            coordinator_epoch=self._state.coordinator_epoch,
-            group_id=group_id,
-            member_id=member_id,
-            member_epoch=holding.member_epoch,
-            previous_member_epoch=holding.previous_member_epoch,
-            state=holding.state.value,
-            assigned=from_set(holding.assigned),
-            pending_revocation=from_set(holding.pending_revocation),
-        )
-
-    def _remove_record(self, group_id: str, member_id: str) -> RemoveMemberRecord:
-        return RemoveMemberRecord(
-            slot=self._state.slot,
-            coordinator_epoch=self._state.coordinator_epoch,
-            group_id=group_id,
-            member_id=member_id,
-        )
+            decision.add(current_record(self._state, group_id, member_id, fenced))
 
 
 def _says_nothing(response: ConsumerGroupHeartbeatResponse, request: ConsumerGroupHeartbeatRequest) -> bool:
     return response.assignment is None and response.member_epoch == request.member_epoch
-
-
-def _given(value: int, otherwise: int) -> int:
-    return otherwise if value == -1 else value
 
 
 def _subscription(member: MemberRecord) -> tuple[tuple[str, ...], str | None]:

@@ -120,7 +120,7 @@ def _sessions_are_not_handed_over() -> Iterator[None]:
         genuine(self, **fields)
         for group in fields["state"].groups.values():
             for member_id in group.members:
-                self.sessions.cancel((group.group.group_id, member_id))
+                self.timers.sessions.cancel((group.group.group_id, member_id))
 
     with patch.object(Membership, "__init__", init):
         yield

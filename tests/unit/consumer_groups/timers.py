@@ -13,12 +13,12 @@ def check_timers(coordinator: GroupCoordinator) -> None:
         for member_id, current in group.currents.items()
         if current.state == MemberState.UNREVOKED_PARTITIONS and current.member_epoch != AWAY_EPOCH
     }
-    membership, targets = coordinator._membership, coordinator._targets
+    timers, targets = coordinator._membership.timers, coordinator._targets
     classic = {group_id for group_id, group in groups.items() if group.is_classic}
-    assert {key for key in membership.sessions._deadline_ms if key[0] not in classic} == {
+    assert {key for key in timers.sessions._deadline_ms if key[0] not in classic} == {
         key for key in members if key[0] not in classic
     }, "every member has a session, and nothing else has"
-    assert set(membership.revocations._deadline_ms) == revoking
-    assert set(membership.told_ms) <= members
+    assert set(timers.revocations._deadline_ms) == revoking
+    assert set(timers.told_ms) <= members
     assert {group_id for group_id, _ in targets.due._deadline_ms} <= groups.keys(), "a group that is gone is due"
     assert targets._assigned_at_ms.keys() <= groups.keys()

@@ -22,6 +22,7 @@ from ..vocabulary.errors import CorruptRecordError, InvalidRecordError
 from .compression import Compression, compress, compression_of, decompress
 from .record_batch import (
     COMPRESSION_MASK,
+    CONTROL_MASK,
     CRC_COVERS_FROM,
     CRC_POSITION,
     HEADER,
@@ -47,8 +48,11 @@ MAX_RECORDS_PER_BATCH = 2**20  # offset deltas of up to three bytes; batches are
 _NULL = b"\x01"  # the varint of -1
 _OFFSET_WIDTH_ENDS = (64, 8192, MAX_RECORDS_PER_BATCH)  # smaller offset deltas take one, two, three bytes
 _PREPARED_OFFSETS = 8192
-_CONTROL_KEY = struct.Struct(">hh")
-_ABORT = 0
+_MARKER_KEY = struct.Struct(">hh")  # version, type
+_MARKER_VALUE = struct.Struct(">hi")  # version, coordinator epoch
+_MARKER_VERSION = 0
+_ABORT, _COMMIT = 0, 1
+_UNKNOWN_EPOCH = -1
 _AFTER_CRC = struct.Struct(">hiqqqhii")
 _BEFORE_ATTRIBUTES = struct.Struct(">qiibI")
 _PRODUCER = struct.Struct(">qhi")
@@ -110,6 +114,13 @@ class PlainRecord(NamedTuple):
     headers: Headers
 
 
+class EndMarker(NamedTuple):
+    """The record of a control batch that ends a transaction (KIP-98)."""
+
+    is_commit: bool
+    coordinator_epoch: int  # of the transaction coordinator that decided; -1 when the marker does not say
+
+
 NOT_IDEMPOTENT = ProducerFields()
 
 
@@ -148,6 +159,16 @@ def encode_batch(
         body = compress(body, compression)
     attributes = compression | (TRANSACTIONAL_MASK if producer.is_transactional else 0)
     return _seal(body, count, attributes, base_ms, largest_ms, producer)
+
+
+def encode_marker(
+    *, producer_id: int, producer_epoch: int, is_commit: bool, coordinator_epoch: int, timestamp_ms: int
+) -> bytes:
+    """The control batch that ends the producer's transaction in a partition, with base offset 0."""
+    key = _MARKER_KEY.pack(_MARKER_VERSION, _COMMIT if is_commit else _ABORT)
+    body = _encode_columns([key], [_MARKER_VALUE.pack(_MARKER_VERSION, coordinator_epoch)], None)
+    producer = ProducerFields(producer_id=producer_id, producer_epoch=producer_epoch)
+    return _seal(body, 1, TRANSACTIONAL_MASK | CONTROL_MASK, timestamp_ms, timestamp_ms, producer)
 
 
 def number_batch(batch: bytes, producer: ProducerFields) -> bytes:
@@ -339,12 +360,23 @@ def first_record_at_or_after(
     return None
 
 
+def read_marker(buffer: Buffer) -> EndMarker | None:
+    """The marker in a control batch; None where compaction has emptied it, and for control records of another type."""
+    record = next(iter_records(buffer), None)
+    if record is None or record.key is None or len(record.key) < _MARKER_KEY.size:
+        return None
+    kind = _MARKER_KEY.unpack_from(record.key)[1]
+    if kind not in (_ABORT, _COMMIT):
+        return None
+    value = record.value or b""
+    epoch = _MARKER_VALUE.unpack_from(value)[1] if len(value) >= _MARKER_VALUE.size else _UNKNOWN_EPOCH
+    return EndMarker(is_commit=kind == _COMMIT, coordinator_epoch=epoch)
+
+
 def is_abort_marker(buffer: Buffer) -> bool:
     """Whether a control batch says that its producer's transaction was aborted."""
-    record = next(iter_records(buffer), None)
-    if record is None or record.key is None or len(record.key) < _CONTROL_KEY.size:
-        return False
-    return bool(_CONTROL_KEY.unpack_from(record.key)[1] == _ABORT)
+    marker = read_marker(buffer)
+    return marker is not None and not marker.is_commit
 
 
 def _read_record(record: memoryview, header: BatchHeader) -> PlainRecord:

@@ -3,7 +3,7 @@
 from barnabas.log.disk.files import Files
 from barnabas.log.folders.log_manager import LogManager, Refusals
 from barnabas.log.format.record_batch import iter_headers
-from barnabas.log.format.record_codec import ProducerFields, encode_batch
+from barnabas.log.format.record_codec import ProducerFields, encode_batch, encode_marker
 from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -27,6 +27,35 @@ def append(log: PartitionLog, *values: bytes, epoch: int = 0, timestamp_ms: int 
     """Append one batch; return its first offset."""
     info = log.append_as_leader(batch_of(*values, timestamp_ms=timestamp_ms), leader_epoch=epoch, now_ms=timestamp_ms)
     return info.first_offset
+
+
+def transactional(producer_id: int, sequence: int, *values: bytes, epoch: int = 0) -> bytearray:
+    """A batch of a transaction."""
+    producer = ProducerFields(
+        producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, is_transactional=True
+    )
+    return batch_of(*values, producer=producer)
+
+
+def marker(producer_id: int, *, commits: bool, epoch: int = 0, coordinator_epoch: int = 0) -> bytearray:
+    return bytearray(
+        encode_marker(producer_id=producer_id, producer_epoch=epoch, is_commit=commits,
+                      coordinator_epoch=coordinator_epoch, timestamp_ms=NOW_MS)
+    )  # fmt: skip
+
+
+def end_transaction(
+    log: PartitionLog,
+    producer_id: int,
+    *,
+    commits: bool,
+    epoch: int = 0,
+    coordinator_epoch: int = 0,
+    leader_epoch: int = 0,
+) -> int:
+    """Append the marker; return its offset."""
+    batch = marker(producer_id, commits=commits, epoch=epoch, coordinator_epoch=coordinator_epoch)
+    return log.append_as_leader(batch, leader_epoch=leader_epoch, now_ms=NOW_MS, from_coordinator=True).first_offset
 
 
 def base_offsets(data: bytes) -> list[int]:

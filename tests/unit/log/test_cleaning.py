@@ -5,6 +5,7 @@ from random import Random
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from simulation import log_building
 from simulation.compaction import append_keyed, clean, latest, records_in, start_cleaning
 from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, batch_of, open_log, read_all
@@ -93,11 +94,7 @@ def produce(log, producer_id, sequence, *records, epoch=0, is_transactional=Fals
 
 
 def end_transaction(log, producer_id, *, commits, epoch=0):
-    key = b"\x00\x00\x00\x01" if commits else b"\x00\x00\x00\x00"
-    body = record_codec._encode_columns([key], [b"\x00" * 6], None)
-    producer = ProducerFields(producer_id=producer_id, producer_epoch=epoch)
-    marker = bytearray(record_codec._seal(body, 1, 0x30, NOW_MS, NOW_MS, producer))
-    log.append_as_leader(marker, leader_epoch=0, now_ms=NOW_MS, from_coordinator=True)
+    log_building.end_transaction(log, producer_id, commits=commits, epoch=epoch)
     log.set_high_watermark(log.log_end_offset)
 
 

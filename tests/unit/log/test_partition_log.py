@@ -3,7 +3,17 @@ from random import Random
 import pytest
 from simulation.checkers.logs import check_producers
 from simulation.disk import SimulatedDisk
-from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, batch_of, open_log, read_all
+from simulation.log_building import (
+    DIRECTORY,
+    NOW_MS,
+    append,
+    base_offsets,
+    batch_of,
+    end_transaction,
+    open_log,
+    read_all,
+    transactional,
+)
 from unit.log.refusing_files import RefusingFiles
 
 from barnabas.log.disk.files import RealFiles
@@ -382,18 +392,13 @@ def test_flush_due():
 
 
 def test_transactions_hold_back_the_last_stable_offset():
-    from barnabas.log.format import record_codec
-
     log = open_log(SimulatedDisk())
     append(log, b"before")
-    producer = ProducerFields(producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True)
-    log.append_as_leader(batch_of(b"a", b"b", producer=producer), leader_epoch=0, now_ms=NOW_MS)
+    log.append_as_leader(transactional(9, 0, b"a", b"b"), leader_epoch=0, now_ms=NOW_MS)
     append(log, b"after")
     log.set_high_watermark(4)
     assert log.last_stable_offset == 1
-    body = record_codec._encode_columns([b"\x00\x00\x00\x00"], [b"\x00\x00\x00\x00\x00\x00"], None)
-    marker = record_codec._seal(body, 1, 0x30, NOW_MS, NOW_MS, ProducerFields(producer_id=9, producer_epoch=0))
-    log.append_as_leader(bytearray(marker), leader_epoch=0, now_ms=NOW_MS, from_coordinator=True)
+    end_transaction(log, 9, commits=False)
     log.set_high_watermark(5)
     assert log.last_stable_offset == 5
     (aborted,) = log.aborted_transactions(0, 5)
@@ -485,17 +490,12 @@ def test_a_full_disk_does_not_keep_anyone_from_reading_what_lost_its_indexes():
 
 def test_a_log_whose_index_of_aborted_transactions_is_refused_takes_no_more_writes():
     """The marker is in the log and not in the index: readers would be given what was aborted."""
-    from barnabas.log.format import record_codec
-
     files = RefusingFiles(SimulatedDisk())
     log = open_log(files)
-    producer = ProducerFields(producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True)
-    log.append_as_leader(batch_of(b"a", producer=producer), leader_epoch=0, now_ms=NOW_MS)
-    body = record_codec._encode_columns([b"\x00\x00\x00\x00"], [b"\x00\x00\x00\x00\x00\x00"], None)
-    marker = record_codec._seal(body, 1, 0x30, NOW_MS, NOW_MS, ProducerFields(producer_id=9, producer_epoch=0))
+    log.append_as_leader(transactional(9, 0, b"a"), leader_epoch=0, now_ms=NOW_MS)
     files.arm(4, StorageError)  # the index is written after the segment
     with pytest.raises(StorageError, match="txnindex"):
-        log.append_as_leader(bytearray(marker), leader_epoch=0, now_ms=NOW_MS, from_coordinator=True)
+        end_transaction(log, 9, commits=False)
     files.arm(0, StorageError)
     assert log.failed
     with pytest.raises(StorageError, match="index of aborted transactions was refused"):

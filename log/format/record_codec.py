@@ -158,7 +158,7 @@ def encode_batch(
     if compression:
         body = compress(body, compression)
     attributes = compression | (TRANSACTIONAL_MASK if producer.is_transactional else 0)
-    return _seal(body, count, attributes, base_ms, largest_ms, producer)
+    return seal_batch(body, count, attributes, base_ms, largest_ms, producer)
 
 
 def encode_marker(
@@ -168,7 +168,7 @@ def encode_marker(
     key = _MARKER_KEY.pack(_MARKER_VERSION, _COMMIT if is_commit else _ABORT)
     body = _encode_columns([key], [_MARKER_VALUE.pack(_MARKER_VERSION, coordinator_epoch)], None)
     producer = ProducerFields(producer_id=producer_id, producer_epoch=producer_epoch)
-    return _seal(body, 1, TRANSACTIONAL_MASK | CONTROL_MASK, timestamp_ms, timestamp_ms, producer)
+    return seal_batch(body, 1, TRANSACTIONAL_MASK | CONTROL_MASK, timestamp_ms, timestamp_ms, producer)
 
 
 def number_batch(batch: bytes, producer: ProducerFields) -> bytes:
@@ -181,7 +181,10 @@ def number_batch(batch: bytes, producer: ProducerFields) -> bytes:
     return bytes(numbered)
 
 
-def _seal(body: bytes, count: int, attributes: int, base_ms: int, largest_ms: int, producer: ProducerFields) -> bytes:
+def seal_batch(
+    body: bytes, count: int, attributes: int, base_ms: int, largest_ms: int, producer: ProducerFields
+) -> bytes:
+    """Put the header before the records of a batch."""
     covered = _AFTER_CRC.pack(
         attributes, count - 1, base_ms, largest_ms, producer.producer_id, producer.producer_epoch,
         producer.base_sequence, count,

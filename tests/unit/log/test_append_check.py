@@ -49,7 +49,7 @@ def test_the_first_record_of_a_batch_is_at_its_base_offset(delta: int, is_taken:
     )
     body = encode_varint(len(fields)) + fields
     log = open_log(SimulatedDisk())
-    forged = bytearray(record_codec._seal(body, 1, 0, NOW_MS, NOW_MS, ProducerFields()))
+    forged = bytearray(record_codec.seal_batch(body, 1, 0, NOW_MS, NOW_MS, ProducerFields()))
     if is_taken:
         log.append_as_leader(forged, leader_epoch=0, now_ms=NOW_MS)
     else:

@@ -254,7 +254,7 @@ def test_records_without_a_key_go():
 
 def test_a_client_may_not_claim_a_delete_horizon():
     log = open_log(SimulatedDisk(), config=COMPACT)
-    batch = bytearray(record_codec._seal(b"x" * 10, 1, 0x40, NOW_MS, NOW_MS, ProducerFields()))
+    batch = bytearray(record_codec.seal_batch(b"x" * 10, 1, 0x40, NOW_MS, NOW_MS, ProducerFields()))
     with pytest.raises(InvalidRecordError, match="delete horizon"):
         log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
 

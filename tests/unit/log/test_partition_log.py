@@ -87,7 +87,7 @@ def test_damaged_client_batches_are_refused_and_nothing_changes(files_and_direct
 def _with_attributes(attributes: int, count: int | None = None) -> bytearray:
     from barnabas.log.format import record_codec
 
-    return bytearray(record_codec._seal(b"x" * 10, count or 1, attributes, NOW_MS, NOW_MS, ProducerFields()))
+    return bytearray(record_codec.seal_batch(b"x" * 10, count or 1, attributes, NOW_MS, NOW_MS, ProducerFields()))
 
 
 def test_forged_control_batch_codec_and_counts_are_refused():

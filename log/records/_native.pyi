@@ -1,0 +1,7 @@
+"""The types of the compiled twin are those of `pure`."""
+
+from .pure import Accumulator as Accumulator
+from .pure import ColumnBuilder as ColumnBuilder
+from .pure import RecordView as RecordView
+from .pure import murmur2_column as murmur2_column
+from .pure import read_records as read_records

@@ -1,0 +1,199 @@
+"""Whole batches into columns and views."""
+
+import struct
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from unit.log.records.record_world import NOW_MS, batch_at, cells, forged, marker_at, record_rows, rows_of
+
+from barnabas.log.format.compression import Compression
+from barnabas.log.format.record_batch import read_header
+from barnabas.log.format.record_codec import ProducerFields, encode_batch, iter_records
+from barnabas.log.records.columns import Columns
+from barnabas.log.vocabulary.errors import CorruptRecordError, UnsupportedCompressionError
+
+shared_fixtures = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def values_of(columns: Columns) -> list[bytes | None]:
+    return cells(columns.values, columns.count)
+
+
+def offsets_of(columns: Columns) -> list[int]:
+    return memoryview(columns.offsets).cast("B").cast("q").tolist()
+
+
+@shared_fixtures
+@given(record_rows, st.sampled_from(list(Compression)))
+def test_columns_have_what_was_encoded(codec, records, compression):
+    stamps, keys, values, headers = (list(column) for column in zip(*records, strict=True))
+    batch = batch_at(40, values, keys=keys, timestamps_ms=stamps, headers=headers, compression=compression)
+    columns = codec.decode([batch])
+    expected = [
+        (40 + number, stamp, key, value, pairs)
+        for number, (stamp, key, value, pairs) in enumerate(zip(stamps, keys, values, headers, strict=True))
+    ]
+    assert rows_of(columns) == expected
+    assert (columns.next_offset, columns.consumed_bytes, columns.leader_epoch) == (40 + len(values), len(batch), 7)
+    assert columns.append_time_runs == ((False, len(values)),)
+
+
+@shared_fixtures
+@given(record_rows, st.integers(0, 150), st.integers(0, 150))
+def test_views_have_what_the_broker_reads(codec, implementation, records, start, end):
+    stamps, keys, values, headers = (list(column) for column in zip(*records, strict=True))
+    batch = batch_at(5, values, keys=keys, timestamps_ms=stamps, headers=headers)
+    views = codec.records_of(batch, read_header(batch), implementation.RecordView, start, end)
+    found = [(view.offset, view.timestamp_ms, view.key, view.value, list(view.headers)) for view in views]
+    assert found == [(*record[:4], list(record[4])) for record in iter_records(batch) if start <= record[0] < end]
+
+
+def test_batches_of_several_buffers_from_the_middle_to_the_middle(codec):
+    first = batch_at(10, [b"a", b"b", b"c"]) + batch_at(13, [b"d"])
+    last = batch_at(20, [b"e", b"f"]) + batch_at(22, [b"g", b"h"]) + batch_at(24, [b"i"])
+    columns = codec.decode([first, bytearray(last)], 11, 23)
+    assert values_of(columns) == [b"b", b"c", b"d", b"e", b"f", b"g"]
+    assert offsets_of(columns) == [11, 12, 13, 20, 21, 22]
+    assert columns.next_offset == 24
+    assert columns.consumed_bytes == len(first) + len(last) - len(batch_at(24, [b"i"]))
+
+
+@pytest.mark.parametrize("buffers", [[], [b""]])
+def test_nothing(codec, buffers):
+    columns = codec.decode(buffers, 9)
+    assert (rows_of(columns), columns.next_offset, columns.consumed_bytes, columns.leader_epoch) == ([], 9, 0, -1)
+
+
+def test_a_range_that_compaction_emptied_ends_at_the_next_batch(codec):
+    columns = codec.decode([batch_at(3, [b"a"]) + batch_at(90, [b"b"])], 0, 50)
+    assert (values_of(columns), columns.next_offset) == ([b"a"], 90)
+
+
+def test_only_nulls_and_no_nulls(codec):
+    columns = codec.decode([batch_at(0, [None] * 9, keys=[b"k"] * 9)])
+    assert (columns.values.null_count, bytes(columns.values.data)) == (9, b"")
+    assert columns.values.validity is not None
+    assert columns.keys.validity is None
+
+
+def test_timestamps_of_the_broker(codec, implementation):
+    appended = bytearray(batch_at(0, [b"a", b"b"], timestamps_ms=[5, 6]))
+    struct.pack_into(">h", appended, 21, 8)
+    struct.pack_into(">q", appended, 35, 77)
+    columns = codec.decode([appended, batch_at(2, [b"c"], timestamps_ms=9)], check=False)
+    assert memoryview(columns.timestamps_ms).cast("B").cast("q").tolist() == [77, 77, 9]
+    assert columns.append_time_runs == ((True, 2), (False, 1))
+    views = codec.records_of(appended, read_header(appended), implementation.RecordView, check=False)
+    assert [view.timestamp_ms for view in views] == [77, 77]
+
+
+def test_control_batches_and_aborted_transactions_are_left_out(codec):
+    def written(offset, value, producer_id):
+        producer = ProducerFields(producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
+        return batch_at(offset, [value], producer=producer)
+
+    log = b"".join(
+        (
+            written(0, b"committed before", 1),
+            marker_at(1, producer_id=1, is_abort=False),
+            written(2, b"aborted", 1),
+            written(3, b"of another", 2),
+            batch_at(4, [b"of none"]),
+            marker_at(5, producer_id=1, is_abort=True),
+            written(6, b"committed after", 1),
+            marker_at(7, producer_id=2, is_abort=False),
+        )
+    )
+    aborted = [(1, 2)]
+    columns = codec.decode([log], aborted=aborted)
+    assert values_of(columns) == [b"committed before", b"of another", b"of none", b"committed after"]
+    assert columns.next_offset == 8
+    assert values_of(codec.decode([log], 3, aborted=aborted)) == [b"of another", b"of none", b"committed after"]
+    assert len(values_of(codec.decode([log]))) == 5
+
+
+def test_decoding_stops_at_the_limit_and_goes_on_where_it_stopped(codec):
+    batches = [batch_at(number, [b"x" * 1000], compression=Compression.GZIP) for number in range(10)]
+    log, offset, found = b"".join(batches), 0, []
+    while offset < 10:
+        columns = codec.decode([log], offset, max_bytes=2500)
+        assert 1 <= columns.count <= 2
+        found += offsets_of(columns)
+        offset = columns.next_offset
+    assert found == list(range(10))
+
+
+def test_what_comes_before_a_damaged_batch_is_handed_out_first(codec):
+    good, bad = batch_at(0, [b"a", b"b"]), bytearray(batch_at(2, [b"c"]))
+    bad[-1] ^= 1
+    columns = codec.decode([good + bad])
+    assert (values_of(columns), columns.next_offset, columns.consumed_bytes) == ([b"a", b"b"], 2, len(good))
+    with pytest.raises(CorruptRecordError, match="CRC"):
+        codec.decode([good + bad], 2)
+
+
+def test_records_before_a_damaged_record_of_the_same_batch_are_not_returned(codec):
+    body = encode_batch([b"a", b"b"], timestamps_ms=0)[61:]
+    damaged = forged(body[:-1] + b"\x02", 2)
+    with pytest.raises(CorruptRecordError):
+        codec.decode([damaged])
+    after = bytearray(damaged)
+    struct.pack_into(">q", after, 0, 3)
+    columns = codec.decode([batch_at(0, [b"x", None, b"z"], keys=[None, b"k", None]), after])
+    assert (values_of(columns), columns.next_offset) == ([b"x", None, b"z"], 3)
+    assert cells(columns.keys, 3) == [None, b"k", None]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda batch: batch[:-1], "only .* bytes are there"),
+        (lambda batch: batch[:30], "truncated"),
+        (lambda batch: b"\xff" + batch[1:], "offsets"),
+        (lambda batch: b"\x7f" + b"\xff" * 7 + batch[8:], "offsets"),
+        (lambda batch: batch[:16] + b"\x01" + batch[17:], "magic"),
+    ],
+)
+def test_damaged_headers(codec, damage, reason):
+    with pytest.raises(CorruptRecordError, match=reason):
+        codec.decode([damage(batch_at(0, [b"a"]))])
+
+
+def test_more_records_than_bytes_for_them(codec):
+    with pytest.raises(CorruptRecordError, match="announces 2000000000 records in 8 bytes"):
+        codec.decode([forged(b"\x00" * 8, 2_000_000_000)])
+
+
+def test_an_unknown_compression(codec):
+    with pytest.raises(UnsupportedCompressionError):
+        codec.decode([forged(b"\x00" * 8, 1, attributes=5)])
+
+
+def test_views_keep_their_bytes_when_the_buffer_is_used_again(codec, implementation):
+    buffer = bytearray(batch_at(0, [b"value"], keys=[b"key"], headers=[[("name", b"data")]]))
+    (view,) = codec.records_of(buffer, read_header(buffer), implementation.RecordView)
+    buffer[:] = bytes(len(buffer))
+    assert (view.key, view.value, list(view.headers)) == (b"key", b"value", [("name", b"data")])
+
+
+def test_names_of_headers_that_are_not_utf8_are_readable(codec, implementation):
+    body = encode_batch([b"v"], headers=[[("ab", None)]], timestamps_ms=NOW_MS)[61:].replace(b"ab", b"a\xff")
+    batch = forged(body, 1)
+    ((*_, headers),) = rows_of(codec.decode([batch]))
+    (view,) = codec.records_of(batch, read_header(batch), implementation.RecordView)
+    assert headers == list(view.headers) == [("a\ufffd", None)]
+
+
+def test_a_view_from_fields(implementation):
+    class Named(implementation.RecordView):
+        __slots__ = ()
+        name = "class"
+
+    fields = (5, 6, b"k", None, (("h", b"v"), ("i", None)))
+    view = Named(fields)
+    assert (view.offset, view.timestamp_ms, view.key, view.value, tuple(view.headers)) == fields
+    assert tuple(view) == fields
+    assert len(view) == 5
+    assert (view[0], view[-2]) == (5, None)
+    assert view.name == "class"

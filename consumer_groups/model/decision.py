@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from barnabas.kraft.group_state.group_slots import SlotState, SlotStateRecord, partition_keys
 from barnabas.kraft.metadata.records import (
     CurrentAssignmentRecord,
+    GroupRecord,
     MemberRecord,
-    OffsetCommitRecord,
-    OffsetResetRecord,
+    RemoveGroupRecord,
     RemoveMemberRecord,
-    RemoveOffsetRecord,
     StagedDecisionRecord,
     TargetAssignmentRecord,
 )
@@ -25,6 +24,16 @@ from .partitions import NO_PARTITIONS, PartitionSet, to_set
 from .rebalance_causes import RebalanceCause
 from .rebalance_log import RebalanceLog
 from .states import AWAY_EPOCH, GROUP_TRANSITIONS, GroupPhase, phase_of
+
+# Records that may change the phase of a group.
+GroupChange = (
+    GroupRecord
+    | RemoveGroupRecord
+    | MemberRecord
+    | RemoveMemberRecord
+    | TargetAssignmentRecord
+    | CurrentAssignmentRecord
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +68,7 @@ class Decision:
     def add(self, record: SlotStateRecord, *, since_ms: int | None = None) -> None:
         """`since_ms`: since when the partitions that the member loses are not read; None: now."""
         assert not isinstance(record, StagedDecisionRecord), "how a decision is appended is the shell's business"
-        if not isinstance(record, OffsetCommitRecord | RemoveOffsetRecord | OffsetResetRecord):
+        if isinstance(record, GroupChange):
             self._check(record.group_id)
         if isinstance(record, CurrentAssignmentRecord):
             # The invariant of the whole package: at most one owner, assigned or pending revocation, at any time.

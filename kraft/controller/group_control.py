@@ -7,14 +7,20 @@ move no group. A slot that never had a group moves freely, so the slots of a new
 from collections import Counter
 from collections.abc import Container
 
-from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, NotCoordinatorError
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    InvalidRequestError,
+    NotCoordinatorError,
+    UnsupportedVersionError,
+)
 
 from ..group_state.group_slots import MAX_STAGED_PARTS
-from ..group_state.group_state import GROUP_RECORDS
+from ..group_state.group_state import GROUP_RECORDS, TRANSACTION_RECORDS
 from ..metadata.controller_result import ControllerResult
 from ..metadata.delta import MetadataDelta
+from ..metadata.feature_levels import TRANSACTIONS_LEVEL, brokers_below
 from ..metadata.image import NO_COORDINATOR, SLOT_COUNT
-from ..metadata.records import Record, SlotRecord, StagedDecisionRecord, UnknownRecordError
+from ..metadata.records import FeatureLevelRecord, Record, SlotRecord, StagedDecisionRecord, UnknownRecordError
 from ..metadata.requests import AppendGroupRecords, GroupRecordsAppended, RenewSlot, SlotAppend, SlotRefusal
 
 MAX_GROUP_RECORDS_PER_REQUEST = 10_000  # of all slots of a broker: far more than the commits of a few milliseconds
@@ -73,7 +79,8 @@ def append_records(view: MetadataDelta, request: AppendGroupRecords) -> Controll
         )
     told = tuple(refused)
     return ControllerResult(
-        records=tuple(records), respond=lambda index, image: GroupRecordsAppended(refused=told, offset=index)
+        records=(*_raised_level(view, records), *records),
+        respond=lambda index, image: GroupRecordsAppended(refused=told, offset=index),
     )
 
 
@@ -86,7 +93,21 @@ def _records_of_slot(view: MetadataDelta, node_id: int, item: SlotAppend) -> tup
             f"slot {item.slot} belongs to broker {slot.coordinator} in coordinator epoch {slot.coordinator_epoch}, "
             f"not to broker {node_id} in epoch {item.coordinator_epoch}"
         )
-    return _checked_records(item)
+    records = _checked_records(item)
+    if view.feature_level < TRANSACTIONS_LEVEL and any(isinstance(record, TRANSACTION_RECORDS) for record in records):
+        below = brokers_below(TRANSACTIONS_LEVEL, view.brokers().values())
+        if below:
+            raise UnsupportedVersionError(
+                f"brokers {list(below)} do not support transactions: upgrade or unregister them first"
+            )
+    return records
+
+
+def _raised_level(view: MetadataDelta, records: list[Record]) -> tuple[Record, ...]:
+    """The first record of transactions raises the feature level of the cluster."""
+    if view.feature_level >= TRANSACTIONS_LEVEL or not any(isinstance(item, TRANSACTION_RECORDS) for item in records):
+        return ()
+    return (FeatureLevelRecord(feature_level=TRANSACTIONS_LEVEL),)
 
 
 def renew_slot(view: MetadataDelta, request: RenewSlot) -> ControllerResult:

@@ -1,1 +1,1 @@
-"""The state of consumer groups in the quorum: slots, offsets, their records."""
+"""The state of consumer groups and transactions in the quorum: slots, offsets, their records."""

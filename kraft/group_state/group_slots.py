@@ -1,4 +1,5 @@
-"""The state of consumer groups and their offsets, by coordinator slot: what `__consumer_offsets` is to Kafka.
+"""The state of consumer groups, their offsets and transactions, by coordinator slot: what `__consumer_offsets` and
+`__transaction_state` are to Kafka.
 
 It is separate from the metadata image, because it changes with every commit. `SlotState` is one slot and replays records; the
 quorum's state (`GroupSlots`, on every voter) and a coordinator's own working copy use the same class, so that they cannot differ.
@@ -27,27 +28,34 @@ from ..metadata.records import (
     MemberRecord,
     OffsetCommitRecord,
     OffsetResetRecord,
+    PendingOffsetsEndedRecord,
+    PendingOffsetsRecord,
     Record,
     RecordBatch,
     RemoveGroupRecord,
     RemoveMemberRecord,
     RemoveOffsetRecord,
+    RemoveTransactionRecord,
     SlotRecord,
     StagedDecisionRecord,
     TargetAssignmentRecord,
+    TransactionRecord,
     decode_batch,
     encode_batch,
 )
 from .group_state import AnyGroupRecord
 from .offsets_log import NO_LOG_OFFSET, POSITION_BITS, SHOWN_RECORDS, SlotLog, SlotTail, first_log_offset, read_log
+from .pending_offsets import PartitionKey as PartitionKey
+from .pending_offsets import PendingOffsets
 
-PartitionKey = tuple[str, int]  # a plain tuple, never a TopicPartition: gc stops tracking only exact tuples of atoms
+# A `PartitionKey` is a plain tuple, never a TopicPartition: gc stops tracking only exact tuples of atoms.
 # Offset, leader epoch (-1: not known), metadata, commit timestamp in ms, place in __consumer_offsets (-1: not known).
 OffsetValue = tuple[int, int, str, int, int]
 
 SlotStateRecord = AnyGroupRecord
 
 CLASSIC_PROTOCOL = "classic"
+TRANSACTION_STATES = frozenset({"Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"})
 MAX_KEPT_RESETS = 10  # of a group: those that `group seek --undo` can undo
 MAX_KEPT_RESET_OFFSETS = 20_000  # of a group, in all its kept resets; the newest one is always kept
 MAX_STAGED_PARTS = 32  # of one decision: 28 MiB, and fewer records than a quorum index has log offsets
@@ -57,7 +65,7 @@ _STRIPPED = 0  # the coordinator epoch of a record that is kept as state
 
 
 def slot_of(group_id: str) -> int:
-    """The slot of a group: murmur2 of its id, which never changes.
+    """The slot of a group, or of a transactional id: murmur2 of the id, which never changes.
 
     Kafka uses Java's `String.hashCode` (`Utils.abs(groupId.hashCode()) % partitions`), so a tool that computes the partition of
     `__consumer_offsets` itself gets another one. Clients and tools use FindCoordinator, and read a group's offsets by
@@ -159,14 +167,27 @@ class SlotState:
     offsets: dict[str, dict[PartitionKey, OffsetValue]] = field(default_factory=dict)  # by group, none of them empty
     resets: dict[str, tuple[OffsetResetRecord, ...]] = field(default_factory=dict)  # by group, the oldest first
     staged: tuple[StagedDecisionRecord, ...] = ()  # parts 0, 1, ... of a decision whose last part has not arrived yet
+    transactions: dict[str, TransactionRecord] = field(default_factory=dict)  # by transactional id
+    pending: PendingOffsets = field(
+        default_factory=PendingOffsets
+    )  # offsets of open transactions, of the slot's groups
 
     def __eq__(self, other: object) -> bool:
         """Compares the state for decisions only: a coordinator's own copy does not know the log offsets of its records."""
         if not isinstance(other, SlotState):
             return NotImplemented
-        mine = (self.slot, self.coordinator_epoch, self.groups, self.resets, self.staged)
-        theirs = (other.slot, other.coordinator_epoch, other.groups, other.resets, other.staged)
-        return mine == theirs and _without_places(self.offsets) == _without_places(other.offsets)
+        return self._exact() == other._exact() and _without_places(self.offsets) == _without_places(other.offsets)
+
+    def _exact(self) -> tuple[object, ...]:
+        return (
+            self.slot,
+            self.coordinator_epoch,
+            self.groups,
+            self.resets,
+            self.staged,
+            self.transactions,
+            self.pending,
+        )
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
@@ -228,8 +249,14 @@ class SlotState:
         for resets in self.resets.values():
             for reset in resets:
                 yield replace(reset, coordinator_epoch=epoch)
+        yield from self._transaction_records()  # after the offsets, which overrule pending ones
         for part in self.staged:
             yield replace(part, coordinator_epoch=epoch)
+
+    def _transaction_records(self) -> Iterator[SlotStateRecord]:
+        for transaction in self.transactions.values():
+            yield replace(transaction, coordinator_epoch=self.coordinator_epoch)
+        yield from self.pending.records(slot=self.slot, coordinator_epoch=self.coordinator_epoch)
 
     def __iter__(self) -> Iterator[SlotStateRecord]:
         return self.records()
@@ -262,6 +289,8 @@ class SlotState:
             offsets={group_id: offsets.copy() for group_id, offsets in self.offsets.items()},
             resets=self.resets.copy(),
             staged=self.staged,
+            transactions=self.transactions.copy(),
+            pending=self.pending.copy(),
         )
 
     def offset(self, group_id: str, key: PartitionKey) -> OffsetValue | None:
@@ -298,10 +327,23 @@ class SlotState:
             if any(item.topic == name for reset in resets for item in reset.before)
         ]
 
+    def settle(self, record: PendingOffsetsEndedRecord) -> list[OffsetCommitRecord]:
+        """The transaction has ended: remove its pending offsets, and return those that it commits, for `put_offset`."""
+        ended = (record.producer_id, record.producer_epoch)
+        return [
+            self._offset_record(record.group_id, key, (*value, NO_LOG_OFFSET))
+            for key, value in self.pending.end(record.group_id, ended, is_commit=record.is_commit)
+        ]
+
+    def groups_pending_for(self, name: str) -> list[str]:
+        """Groups with pending offsets of this topic."""
+        return self.pending.groups_with(name)
+
     def _apply(self, record: SlotStateRecord, log_offset: int) -> None:
         match record:
             case OffsetCommitRecord():
-                self._put_offset(record, log_offset)
+                self.pending.overruled(record.group_id, (record.topic, record.partition))
+                self.put_offset(record, log_offset)
             case RemoveOffsetRecord():
                 self._remove_offsets(record)
             case GroupRecord():
@@ -309,14 +351,34 @@ class SlotState:
             case RemoveGroupRecord():
                 self.groups.pop(record.group_id, None)
                 self.resets.pop(record.group_id, None)
+                self.pending.forget_group(record.group_id)
             case OffsetResetRecord():
                 self._keep_reset(replace(record, coordinator_epoch=_STRIPPED))
             case StagedDecisionRecord():
                 raise AssertionError("parts are staged, not applied")
+            case TransactionRecord() | RemoveTransactionRecord() | PendingOffsetsRecord() | PendingOffsetsEndedRecord():
+                self._apply_to_transaction(record)
             case _:
                 self._apply_to_member(record)
 
-    def _put_offset(self, record: OffsetCommitRecord, log_offset: int) -> None:
+    def _apply_to_transaction(
+        self,
+        record: TransactionRecord | RemoveTransactionRecord | PendingOffsetsRecord | PendingOffsetsEndedRecord,
+    ) -> None:
+        match record:
+            case TransactionRecord():
+                if record.state in TRANSACTION_STATES:
+                    self.transactions[record.transactional_id] = replace(record, coordinator_epoch=_STRIPPED)
+            case RemoveTransactionRecord():
+                self.transactions.pop(record.transactional_id, None)
+            case PendingOffsetsRecord():
+                self.pending.put(record)
+            case PendingOffsetsEndedRecord():
+                for commit in self.settle(record):
+                    self.put_offset(commit, NO_LOG_OFFSET)
+
+    def put_offset(self, record: OffsetCommitRecord, log_offset: int) -> None:
+        """Without a look at pending offsets."""
         place = record.log_offset if record.log_offset >= 0 else log_offset
         value = (record.offset, record.leader_epoch, record.metadata, record.commit_timestamp_ms, place)
         offsets = self.offsets.get(record.group_id)
@@ -327,8 +389,10 @@ class SlotState:
 
     def _remove_offsets(self, record: RemoveOffsetRecord) -> None:
         if record.partition != ALL_PARTITIONS:
+            self.pending.overruled(record.group_id, (record.topic, record.partition))
             self.remove_offset(record.group_id, (record.topic, record.partition))
             return
+        self.pending.forget_topic(record.group_id, record.topic)
         for key in [key for key in self.offsets.get(record.group_id, ()) if key[0] == record.topic]:
             self.remove_offset(record.group_id, key)
         self.forget_resets_of_topic(record.group_id, record.topic)
@@ -435,16 +499,26 @@ class GroupSlots:
 
     def _replay_one(self, slot: SlotState, record: SlotStateRecord, index: int) -> None:
         of_snapshot = getattr(record, "log_offset", NO_LOG_OFFSET)
-        if of_snapshot >= 0 or not isinstance(record, SHOWN_RECORDS):
+        if isinstance(record, PendingOffsetsEndedRecord):
+            for commit in slot.settle(record):  # shown like any other commit
+                log_offset = self._next_place(index)
+                slot.put_offset(commit, log_offset)
+                self._tails[slot.slot].append(log_offset, commit)
+        elif of_snapshot >= 0 or not isinstance(record, SHOWN_RECORDS):
             slot.replay(record)
             if of_snapshot >= 0:
                 self._tails[slot.slot].restart(of_snapshot)
-            return
+        else:
+            log_offset = self._next_place(index)
+            slot.replay(record, log_offset)
+            self._tails[slot.slot].append(log_offset, record)
+
+    def _next_place(self, index: int) -> int:
+        """The log offset of the next shown record of the command at that quorum index."""
         log_offset = max(self._next_log_offset, first_log_offset(index))
         assert log_offset >> POSITION_BITS == index
         self._next_log_offset = log_offset + 1
-        slot.replay(record, log_offset)
-        self._tails[slot.slot].append(log_offset, record)
+        return log_offset
 
     def on_slot_moved(self, slot: int, coordinator_epoch: int) -> None:
         """From now on, records of older epochs are void. An older epoch than the newest known one changes nothing."""
@@ -461,6 +535,8 @@ class GroupSlots:
             remembering = self._slots[slot].groups_with_resets_of(name)
             for group_id in remembering:
                 self._writable(slot).forget_resets_of_topic(group_id, name)
+            for group_id in self._slots[slot].groups_pending_for(name):
+                self._writable(slot).pending.forget_topic(group_id, name)
 
     def records_of(self, slot: int) -> list[Record]:
         """The records that rebuild the slot exactly, after `on_slot_moved(slot, its coordinator epoch)`."""

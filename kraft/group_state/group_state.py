@@ -9,12 +9,16 @@ from ..metadata.records import (
     MemberRecord,
     OffsetCommitRecord,
     OffsetResetRecord,
+    PendingOffsetsEndedRecord,
+    PendingOffsetsRecord,
     Record,
     RemoveGroupRecord,
     RemoveMemberRecord,
     RemoveOffsetRecord,
+    RemoveTransactionRecord,
     StagedDecisionRecord,
     TargetAssignmentRecord,
+    TransactionRecord,
 )
 from .offsets_log import SlotLog
 
@@ -29,6 +33,16 @@ AnyGroupRecord = (
     | RemoveOffsetRecord
     | OffsetResetRecord
     | StagedDecisionRecord
+    | TransactionRecord
+    | RemoveTransactionRecord
+    | PendingOffsetsRecord
+    | PendingOffsetsEndedRecord
+)
+TRANSACTION_RECORDS = (
+    TransactionRecord,
+    RemoveTransactionRecord,
+    PendingOffsetsRecord,
+    PendingOffsetsEndedRecord,
 )
 GROUP_RECORDS = (
     GroupRecord,
@@ -41,6 +55,7 @@ GROUP_RECORDS = (
     RemoveOffsetRecord,
     OffsetResetRecord,
     StagedDecisionRecord,
+    *TRANSACTION_RECORDS,
 )
 
 

@@ -15,6 +15,7 @@ from msgspec.msgpack import Decoder
 from barnabas.log.vocabulary.group_messages import PartitionOffset, TopicPartitions
 from barnabas.log.vocabulary.message import Message, encode
 from barnabas.log.vocabulary.node_address import NodeAddress
+from barnabas.log.vocabulary.transaction_messages import TransactionTopic
 
 from .image import NO_LEADER, Endpoint, FolderTrouble
 
@@ -336,6 +337,66 @@ class StagedDecisionRecord(Record, frozen=True, kw_only=True, tag=50):
     part: int  # from 0
     part_count: int
     batch: bytes
+
+
+# --- transactions: in the same slots as groups, by transactional id; feature level 2 -----------------------------------
+
+
+class TransactionRecord(Record, frozen=True, kw_only=True, tag=51):
+    """The transaction of a transactional id, whole: created or changed.
+
+    A committed record with the state PrepareCommit is the commit point: from there on, only the same outcome can follow.
+    """
+
+    slot: int
+    coordinator_epoch: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int  # of the markers while the state is a Prepare state
+    last_producer_epoch: (
+        int  # of the same producer, which may repeat its last request; -1: there is none, or it is fenced
+    )
+    previous_producer_id: int  # before the epochs of that id were used up; -1: there is none
+    next_producer_id: int  # decided with a Prepare state when the epochs are used up; -1: the producer id stays
+    timeout_ms: int
+    state: str  # Kafka's names: "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"
+    partitions: tuple[TransactionTopic, ...]  # with records of the transaction, sorted; () once it is complete
+    offset_groups: tuple[str, ...]  # with offsets of the transaction, sorted; () once it is complete
+    started_ms: int  # -1: no transaction is open
+    updated_ms: int
+    uses_v2: bool = False  # the producer's epoch grows with every end (KIP-890)
+
+
+class RemoveTransactionRecord(Record, frozen=True, kw_only=True, tag=52):
+    """A transactional id that nobody has used for long is forgotten."""
+
+    slot: int
+    coordinator_epoch: int
+    transactional_id: str
+
+
+class PendingOffsetsRecord(Record, frozen=True, kw_only=True, tag=53):
+    """Offsets that a transaction commits for a group: in the group's slot, and without effect until the transaction ends."""
+
+    slot: int
+    coordinator_epoch: int
+    group_id: str
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    commit_timestamp_ms: int
+    offsets: tuple[PartitionOffset, ...]
+
+
+class PendingOffsetsEndedRecord(Record, frozen=True, kw_only=True, tag=54):
+    """The transaction of this producer has ended: its pending offsets of the group are committed or dropped."""
+
+    slot: int
+    coordinator_epoch: int
+    group_id: str
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

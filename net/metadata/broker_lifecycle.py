@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from barnabas.kraft.metadata.feature_levels import NEWEST_LEVEL
 from barnabas.kraft.metadata.requests import BrokerHeartbeat, HeartbeatAnswer, RegisterBroker, Registered
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
@@ -50,7 +51,7 @@ class BrokerLifecycle:
     ) -> None:
         """`holds_back`: while it is true, this broker asks to stay fenced. `known_metadata`: the newest position of the metadata
         that this broker has ever known, according to its folders."""
-        self._registration = registration
+        self._registration = replace(registration, max_feature_level=NEWEST_LEVEL)  # of the running version
         self._controller = controller
         self._metadata = metadata
         self._clock = clock

@@ -11,12 +11,14 @@ from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.metadata.controller_errors import BrokerIdNotRegisteredError
 from barnabas.kraft.metadata.controller_settings import MAX_RECORDS_PER_COMMAND
+from barnabas.kraft.metadata.feature_levels import TRANSACTIONS_LEVEL
 from barnabas.kraft.metadata.image import NO_COORDINATOR
 from barnabas.kraft.metadata.records import (
     GroupRecord,
     Record,
     RecordBatch,
     RecoveryRecord,
+    RemoveTransactionRecord,
     StagedDecisionRecord,
     TopicRecord,
     encode_batch,
@@ -303,6 +305,32 @@ def test_group_records_are_taken_from_the_coordinator_of_that_epoch_only() -> No
     )
     assert refusals(cluster, of(request, SlotAppend.of(7, part.coordinator_epoch, (endless,)))) == [invalid]
     cluster.refused(of(request, part, part), InvalidRequestError)
+
+
+def transaction(cluster: SingleController, slot: int) -> AppendGroupRecords:
+    owner = cluster.image.slots[slot]
+    record = RemoveTransactionRecord(slot=slot, coordinator_epoch=owner.coordinator_epoch, transactional_id="tx")
+    part = SlotAppend.of(slot, owner.coordinator_epoch, (record,))
+    return AppendGroupRecords(node_id=owner.coordinator, slots=(part,))
+
+
+def test_the_first_record_of_transactions_raises_the_feature_level_for_good() -> None:
+    cluster = SingleController(0)
+    epoch = cluster.ask(replace(cluster.registration(0), max_feature_level=2))
+    assert isinstance(epoch, Registered)
+    cluster.epochs[0] = epoch.broker_epoch
+    cluster.beat(0)
+    assert refusals(cluster, group(cluster, 7)) == []
+    assert cluster.image.feature_level == 1, "groups alone leave the way back open"
+    assert refusals(cluster, transaction(cluster, 8)) == []
+    assert cluster.image.feature_level == TRANSACTIONS_LEVEL
+    cluster.refused(cluster.registration(1), UnsupportedVersionError)
+
+
+def test_records_of_transactions_wait_until_every_broker_can_read_them() -> None:
+    cluster = SingleController(1)  # of the first version
+    assert refusals(cluster, transaction(cluster, 7)) == [(7, ErrorCode.UNSUPPORTED_VERSION)]
+    assert cluster.image.feature_level == 1
 
 
 def test_a_stale_slot_does_not_fail_the_others_of_its_append() -> None:

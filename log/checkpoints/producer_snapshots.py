@@ -81,6 +81,6 @@ def _headers_from(segments: Sequence[LogSegment], offset: int) -> Iterator[Batch
     for segment in segments[max(segment_holding(segments, offset), 0) :]:
         place = segment.batch_at(offset)
         if place is not None:
-            for header, _ in segment.batches(place.position, verify_crc=False):
+            for header, _ in segment.records.batches(place.position, verify_crc=False):
                 yield header
         offset = max(offset, segment.next_offset)

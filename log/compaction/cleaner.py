@@ -145,13 +145,13 @@ def dirty_part_of(
 def _is_overdue(part: DirtyPart, now_ms: int) -> bool:
     """According to max.compaction.lag.ms, which is measured from the first record of the first dirty segment (KIP-354)."""
     oldest = next(segment for segment in part.segments if segment.next_offset > part.first_dirty_offset)
-    first_ms = oldest.first_timestamp_ms
+    first_ms = oldest.records.first_timestamp_ms
     return first_ms != NO_TIMESTAMP and now_ms - first_ms > part.log.config.max_compaction_lag_ms
 
 
 def _seal_if_overdue(log: PartitionLog, now_ms: int) -> None:
     """max.compaction.lag.ms also holds for a topic to which nothing is written any more."""
     active = log.segments[-1]
-    first_ms = active.first_timestamp_ms
+    first_ms = active.records.first_timestamp_ms
     if active.size_bytes and first_ms != NO_TIMESTAMP and now_ms - first_ms > log.config.max_compaction_lag_ms:
         log.roll(now_ms)

@@ -254,7 +254,7 @@ class Cleaning:
         left = segment.size_bytes
         try:
             if own.size_bytes == left:
-                for header, batch in own.batches(0, verify_crc=True):
+                for header, batch in own.records.batches(0, verify_crc=True):
                     self._check(segment)
                     yield header, batch
                     left -= header.size_bytes
@@ -273,7 +273,7 @@ class Cleaning:
             )
 
     def _check(self, segment: LogSegment) -> None:
-        if self._is_overtaken or segment.is_retired:
+        if self._is_overtaken or segment.records.is_retired:
             raise CleaningAborted
 
 

@@ -56,7 +56,7 @@ class LogSegments:
         try:
             self._retire(self.all[0], due_ms)
         finally:
-            if self.all[0].is_retired:
+            if self.all[0].records.is_retired:
                 del self.all[0]
                 self._changed()
 
@@ -66,7 +66,7 @@ class LogSegments:
             try:
                 self._retire(self.active, due_ms=0)
             finally:
-                if self.active.is_retired:
+                if self.active.records.is_retired:
                     self.all.pop()
                     self._changed()
 
@@ -163,7 +163,7 @@ class LogSegments:
         try:
             segment.rename_as_deleted()
         finally:
-            if segment.is_retired:
+            if segment.records.is_retired:
                 self._folder.changed()
                 self.opened.forget(segment)
                 segment.release()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from ..checkpoints.saved_epochs import SavedEpochs
 from ..disk.files import Files
-from ..format.record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, Buffer, iter_headers, patch
+from ..format.record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, Buffer, iter_headers, patch
 from ..format.record_codec import LookIntoBatch, first_record_at_or_after
 from ..segment.append_check import (
     AppendInfo,
@@ -23,7 +23,6 @@ from ..segment.append_check import (
 )
 from ..segment.append_times import AppendTime
 from ..segment.open_segments import OpenSegments
-from ..segment.pending_flush import PendingFlush
 from ..segment.producer_state import ProducerState
 from ..segment.retention import expired_segments
 from ..segment.saved_append_times import SavedAppendTimes
@@ -43,6 +42,7 @@ from .log_producers import LogProducers
 from .log_segments import LogSegments
 from .offered_swap import OfferedSwap
 from .partition_folder import PartitionFolder
+from .pending_flush import PendingFlush
 from .recovery import new_segment, recover_log
 from .segment_swap import SegmentSwap
 
@@ -135,7 +135,7 @@ class PartitionLog:
     @property
     def failed(self) -> bool:
         """True if the disk failed: this log accepts no more writes until it is opened again."""
-        return bool(self._failure) or self._segments.unsure or self._segments.active.failed
+        return bool(self._failure) or self._segments.unsure or self._segments.active.records.failed
 
     def set_high_watermark(self, offset: int) -> None:
         """Clamped to the offsets of the log."""
@@ -188,7 +188,9 @@ class PartitionLog:
         headers = list(iter_headers(buffer, verify_crc=True))
         if not headers:
             return None
-        self._check_continues(headers)
+        check_leader_batches(
+            headers, log=self.topic_partition, next_offset=self.log_end_offset, epoch=self._epochs.latest_epoch
+        )
         batches = [
             PlacedBatch(header.position, header.size_bytes, header.base_offset, header.last_offset,
                         header.newest_record_ms, header.producer_id)
@@ -240,7 +242,7 @@ class PartitionLog:
 
     def _roll_if_due(self, batch: PlacedBatch, now_ms: int) -> None:
         active = self._segments.active
-        if active.size_bytes > 0 and (
+        if active.records.size_bytes > 0 and (
             not active.has_room_for(batch.size_bytes, batch.last_offset, self._config.segment_bytes)
             or self._age_ms(batch.max_timestamp_ms, now_ms) > self._config.max_segment_ms
         ):
@@ -248,7 +250,7 @@ class PartitionLog:
 
     def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
         """The age of the active segment by the timestamps of its records, if they have any: old data rolls as new data does."""
-        first_ms = self._segments.active.first_timestamp_ms
+        first_ms = self._segments.active.records.first_timestamp_ms
         if first_ms == NO_TIMESTAMP or timestamp_ms == NO_TIMESTAMP:
             return now_ms - self._active_since_ms
         return timestamp_ms - first_ms
@@ -264,11 +266,6 @@ class PartitionLog:
     def append_time_of(self, offset: int) -> AppendTime | None:
         """When the record was appended here; None if that is not known."""
         return self._append_times.times.time_of(offset)
-
-    def _check_continues(self, headers: list[BatchHeader]) -> None:
-        check_leader_batches(
-            headers, log=self.topic_partition, next_offset=self.log_end_offset, epoch=self._epochs.latest_epoch
-        )
 
     # --- compaction (see cleaner) ---
 
@@ -412,7 +409,7 @@ class PartitionLog:
 
     def save_indexes(self) -> None:
         """Write the active segment's index entries and the producers, so that recovery need not begin at the segment's start."""
-        self._segments.active.save_indexes()
+        self._segments.active.indexes.save()
         self._append_times.save()
         if self._producers.is_snapshot_due(self.recovery_point):
             self._producers.take_snapshot(self.log_end_offset, self._segments.all)
@@ -570,7 +567,11 @@ class PartitionLog:
     def release_if_idle(self, now_ms: int, *, idle_ms: int) -> None:
         """Close the active segment's file if nothing was appended for a while and everything is on disk."""
         active = self._segments.active
-        if active.is_open and now_ms - self._last_append_ms >= idle_ms and self.recovery_point == self.log_end_offset:
+        if (
+            active.records.is_open
+            and now_ms - self._last_append_ms >= idle_ms
+            and self.recovery_point == self.log_end_offset
+        ):
             active.release()
 
     def close(self) -> None:
@@ -582,7 +583,7 @@ class PartitionLog:
         self._producers.take_snapshot(self.log_end_offset, self._segments.all)
         self._append_times.save()
         self._segments.active.seal()
-        self._segments.active.flush_indexes()
+        self._segments.active.indexes.flush()
         self._saved_epochs.save()
         self.release()
 

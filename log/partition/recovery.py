@@ -94,7 +94,7 @@ def _learn_earliest_epochs(segments: list[LogSegment], epochs: LeaderEpochCache,
     for segment in segments:
         if segment.base_offset >= known_from:
             break
-        for header, _ in segment.batches(0, verify_crc=False):
+        for header, _ in segment.records.batches(0, verify_crc=False):
             if header.base_offset >= known_from:
                 break
             epochs.assign(header.leader_epoch, header.base_offset)
@@ -144,7 +144,7 @@ def _recover_segments(
 def _sound_end(segment: LogSegment, recovery_point: int, epochs: LeaderEpochCache, *, verify_crc: bool) -> int:
     """Scan the segment. Return the position up to which it has whole, sound batches."""
     position = segment.open_active(trusted_up_to=recovery_point if verify_crc else None)
-    for header, _ in segment.batches(position, verify_crc=verify_crc):
+    for header, _ in segment.records.batches(position, verify_crc=verify_crc):
         if header.base_offset < segment.next_offset:
             break
         epochs.assign(header.leader_epoch, header.base_offset)
@@ -155,7 +155,7 @@ def _sound_end(segment: LogSegment, recovery_point: int, epochs: LeaderEpochCach
 
 def _cut(segment: LogSegment, position: int) -> None:
     if position < segment.size_bytes:
-        segment.cut_at(position)
+        segment.records.cut_at(position)
         segment.transaction_index.truncate_to(segment.next_offset)
 
 
@@ -164,7 +164,7 @@ def _is_torn(segment: LogSegment, position: int) -> bool:
     left = segment.size_bytes - position
     if left < LOG_OVERHEAD:
         return True
-    (length,) = LENGTH.unpack(segment.file.read_at(position + LENGTH_POSITION, LENGTH.size))
+    (length,) = LENGTH.unpack(segment.records.file.read_at(position + LENGTH_POSITION, LENGTH.size))
     return bool(length > left - LOG_OVERHEAD)
 
 

@@ -108,7 +108,7 @@ def _finish(files: Files, directory: str, stem: str) -> None:
 
 def _last_offset(segment: LogSegment) -> int:
     last_offset, size_bytes = segment.base_offset, 0
-    for header, _ in segment.batches(0, verify_crc=True):
+    for header, _ in segment.records.batches(0, verify_crc=True):
         last_offset = header.last_offset
         size_bytes += header.size_bytes
     if size_bytes != segment.size_bytes:

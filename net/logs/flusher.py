@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
-from barnabas.log.segment.pending_flush import PendingFlush
+from barnabas.log.partition.pending_flush import PendingFlush
 from barnabas.log.vocabulary.errors import StorageError, TooManyFilesError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 

@@ -27,11 +27,12 @@ FLUSHES: Final = {"flush", "sync_dir", "write_atomically", "reserve", "drop_cach
 # all; where it does not, the loop stands still, and `loop_watch` and the session of the broker end its leaderships.
 ON_THE_LOOP: Final = {
     "an append, and what finds the place of a batch for a reader": (
-        "segment.append", "segment.file", "segment.read", "segment._header_at", "segment._places",
-        "segment.batches", "segment.age", "damage.scan", "sparse_index.load", "transaction_index.append",
+        "segment.append", "file_records.file", "segment.read", "file_records.header_at", "file_records.places",
+        "file_records.batches", "segment.age", "damage.scan", "sparse_index.load", "transaction_index.append",
     ),
     "a new segment begins, or an old one goes: files are made, written and renamed, and flushed later by a thread": (
-        "segment.start_empty", "segment.rename_as_deleted", "segment.__init__", "sparse_index.save",
+        "segment.start_empty", "segment.rename_as_deleted", "file_records.__init__", "file_records.create",
+        "file_records.retire", "sparse_index.save",
         "sparse_index.file_to_flush", "sparse_index.forget_file", "producer_snapshots.take",
         "producer_snapshots.offsets", "log_segments._forget_made",
     ),

@@ -13,7 +13,7 @@ from barnabas.log.checkpoints.producer_snapshots import ProducerSnapshots
 from barnabas.log.partition import recovery
 from barnabas.log.partition.log_segments import LogSegments
 from barnabas.log.partition.partition_log import PartitionLog
-from barnabas.log.segment.pending_flush import PendingFlush
+from barnabas.log.partition.pending_flush import PendingFlush
 from barnabas.log.segment.producer_state import ProducerState
 from barnabas.log.segment.segment import LogSegment
 from barnabas.log.vocabulary.errors import StorageError

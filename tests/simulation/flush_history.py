@@ -11,8 +11,8 @@ from random import Random
 from typing import Any, ClassVar
 from unittest.mock import patch
 
+from barnabas.log.partition.pending_flush import PendingFlush
 from barnabas.log.replication.partition import Partition
-from barnabas.log.segment.pending_flush import PendingFlush
 from barnabas.net.broker.broker import Broker
 from barnabas.net.logs.flusher import Flusher
 

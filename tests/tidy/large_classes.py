@@ -42,7 +42,6 @@ LARGE_CLASSES: Final = {
     "log/replication/leader.py:LeaderState": _allowed(33, 300, f"{_NOT_YET}: followers, ISR and high watermark"),
     "log/folders/log_manager.py:LogManager": _allowed(57, 550, f"{_NOT_YET}: opening, moving and deleting of logs"),
     "log/partition/partition_log.py:PartitionLog": _allowed(56, 550, f"{_NOT_YET}: appends, reads and positions"),
-    "log/segment/segment.py:LogSegment": _allowed(45, 500, f"{_NOT_YET}: a segment and its indexes"),
     "net/logs/storage_service.py:StorageService": _allowed(30, 425, f"{_NOT_YET}: folders, flushes and disk space"),
     # Groups.
     "consumer_groups/classic/membership.py:ClassicMembership": _allowed(39, 525, f"{_NOT_YET}: joining and syncing"),

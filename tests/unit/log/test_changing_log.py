@@ -87,9 +87,9 @@ def test_a_log_that_is_deleted_is_let_go_when_the_change_is_over() -> None:
     log = log_of(logs)
     log.begin_change()
     logs.delete(A, now_ms=NOW_MS)
-    assert log.is_released and log.segments[-1].is_open  # the thread works on it
+    assert log.is_released and log.segments[-1].records.is_open  # the thread works on it
     log.end_change()
-    assert not log.segments[-1].is_open
+    assert not log.segments[-1].records.is_open
 
 
 def test_a_stop_that_dropped_the_change_flushes_the_log_as_it_is() -> None:

@@ -270,7 +270,7 @@ def test_idle_partitions_hold_no_file():
     append(a, b"x")
     a.flush()
     assert retain(logs, NOW_MS + 600_000) == {}
-    assert not a.segments[-1].is_open
+    assert not a.segments[-1].records.is_open
     assert append(a, b"y") == 1
     assert base_offsets(read_all(a)) == [0, 1]
 

@@ -73,7 +73,7 @@ def test_a_look_up_by_time_opens_two_segments_once_the_ages_are_known() -> None:
         assert disk.opened["log"] + disk.opened["mapped"] <= 3
         disk.opened.clear()
     assert log.max_timestamp() == (log.log_end_offset - 1, NOW_MS + log.log_end_offset - 1)
-    assert sum(segment.is_open for segment in log.segments if not segment.is_active) <= 5
+    assert sum(segment.records.is_open for segment in log.segments if not segment.is_active) <= 5
 
 
 def test_timestamps_that_do_not_rise() -> None:
@@ -117,13 +117,13 @@ def test_a_look_for_damage_leaves_a_segment_as_open_as_it_was() -> None:
     disk = CountingDisk()
     filled(disk).close()
     segment = reopened(disk).segments[0]
-    assert not segment.is_open
+    assert not segment.records.is_open
     assert segment.view().size_bytes == segment.size_bytes
-    assert not segment.is_open and not segment._indexes_loaded
+    assert not segment.records.is_open and not segment.indexes.are_loaded
     segment.batch_at(segment.base_offset)
-    assert segment.is_open
+    assert segment.records.is_open
     segment.view()
-    assert segment.is_open and segment._indexes_loaded
+    assert segment.records.is_open and segment.indexes.are_loaded
 
 
 class SegmentThatIsForgotten:

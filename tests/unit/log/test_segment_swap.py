@@ -174,7 +174,7 @@ def test_recovery_is_what_a_log_is_opened_by() -> None:
     log = reopen(disk, MERGING)
     clean(log, disk)
     lost = log.segments[0]
-    *_, (last, _) = lost.batches(0, verify_crc=True)
+    *_, (last, _) = lost.records.batches(0, verify_crc=True)
     assert log.segment_count > 2
     disk.open_append(lost.path).truncate(lost.size_bytes - last.size_bytes)
     disk.kill()

@@ -10,7 +10,7 @@ from simulation.log_building import NOW_MS, append
 from unit.net.shell_world import simulated
 
 from barnabas.log.partition.partition_log import PartitionLog
-from barnabas.log.segment.pending_flush import PendingFlush
+from barnabas.log.partition.pending_flush import PendingFlush
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import StorageError, TooManyFilesError
 from barnabas.log.vocabulary.topic_partition import TopicPartition

@@ -1,10 +1,9 @@
 """The effects that the replication machines request, as values. Nothing here decides or performs anything.
 
-`Partition` appends fetched records (`AppendFetched`), makes a `ChangeLog` of effects that wait for the disk (`Truncate`,
+`Following` appends fetched records (`AppendFetched`), makes a `ChangeLog` of effects that wait for the disk (`Truncate`,
 `StartOver`) and returns the rest; the broker turns `ProposeIsr` into AlterPartition requests, `StartFetching` into work of
 fetchers, and the two `...Advanced` into checks of the purgatory. `PartitionAssignment` and `IsrAnswer` are inputs: metadata and
 the controller's response.
-and the controller's word.
 """
 
 from dataclasses import dataclass, field
@@ -75,7 +74,7 @@ class ResumeFetching(Struct, frozen=True, kw_only=True):
 
 class Resign(Struct, frozen=True, kw_only=True):
     """Ask the controller not to rely on this replica any more: some of its log is damaged. When it has agreed with a leader epoch
-    above this one, call `Partition.resigned`; the request is repeated as long as the damage is there."""
+    above this one, call `LogRepair.resigned`; the request is repeated as long as the damage is there."""
 
     topic_partition: TopicPartition
     topic_id: str

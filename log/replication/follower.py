@@ -5,7 +5,7 @@ logs differ, the leader answers where that epoch ends in its own log (KIP-101, K
 counts only for the request that is in flight: a repeated or late one would truncate records that have been replicated since.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -47,24 +47,20 @@ class FetchAnswer(FetchedState, frozen=True, kw_only=True):
 class FollowerState:
     """Following one leader in one leader epoch."""
 
-    __slots__ = ("_sequence", "in_flight", "leader", "leader_epoch")
+    __slots__ = ("_sequences", "in_flight", "leader", "leader_epoch")
 
-    def __init__(self, *, leader: int, leader_epoch: int, first_sequence: int = 0) -> None:
+    def __init__(self, *, leader: int, leader_epoch: int, sequences: Iterator[int]) -> None:
         self.leader = leader
         self.leader_epoch = leader_epoch
         self.in_flight: FetchPosition | None = None  # at most one; a newer request makes an older one void
-        self._sequence = first_sequence  # only grows, also from one leader epoch to the next
-
-    @property
-    def sequence(self) -> int:
-        return self._sequence
+        self._sequences = sequences  # rising, also from one leader epoch to the next
 
     def next_fetch(self, *, log_end_offset: int, latest_epoch: int) -> FetchPosition | None:
         """None if there is no leader to fetch from."""
         if self.leader == NO_LEADER:
             return None
-        self._sequence += 1
-        self.in_flight = FetchPosition(self.leader, self.leader_epoch, log_end_offset, latest_epoch, self._sequence)
+        sequence = next(self._sequences)
+        self.in_flight = FetchPosition(self.leader, self.leader_epoch, log_end_offset, latest_epoch, sequence)
         return self.in_flight
 
     def fetched(

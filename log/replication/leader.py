@@ -5,8 +5,8 @@ the committed ISR is smaller than `min.insync.replicas`, or while the committed 
 they left the ISR, the controller may still elect them, so they must have everything that is committed). The second rule does not
 depend on any configuration. The controller decides with its value of min.insync.replicas which replicas become eligible, this
 leader may know an older value, and nothing is lost: the high watermark waits for every member of the maximal ISR until the leader
-knows that it left, and from then on it knows the eligible replicas of the same partition epoch. `Partition` calls this machine
-and performs the effects that it returns.
+knows that it left, and from then on it knows the eligible replicas of the same partition epoch. `Leading` calls this machine
+and applies the high watermark.
 
 The leader's own log counts up to `durable_end_offset`: its end, or, on a topic with flush.messages=1, the flushed part. A
 follower's log counts up to its fetch offset, which has the same meaning there.

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from ..vocabulary.errors import NotLeaderOrFollowerError, StorageError, UnknownTopicOrPartitionError
 from ..vocabulary.topic_partition import TopicPartition
 from .effects import Effect, IsrAnswer, PartitionAssignment, ProposeIsr, StorageFailed
+from .guarded_log import StorageTrouble
 from .leader import DEFAULT_REPLICA_LAG_TIME_MAX_MS
 from .partition import Partition
-from .partition_reads import StorageTrouble
 from .ports import Logs
 
 PartitionAction = Callable[[Partition], list[Effect]]
@@ -103,7 +103,7 @@ class ReplicaManager:
                 self._logs.delete(topic_partition)
             log = self._logs.create_log(topic_partition, assignment.topic_id, is_new=assignment.is_new)
             partition = Partition(log, self.node_id, replica_lag_time_max_ms=self._replica_lag_time_max_ms)
-            partition.storage_trouble = self._storage_trouble
+            partition.storage.trouble = self._storage_trouble
             self._reported.discard(topic_partition)
             self._partitions[topic_partition] = partition
             self._unopened.pop(topic_partition, None)
@@ -140,7 +140,7 @@ class ReplicaManager:
         effects: list[Effect] = []
         for partition in list(self._partitions.values()):
             if partition.topic_partition.topic in changed:
-                effects += partition.config_changed(now_ms)
+                effects += partition.flushed(now_ms)  # min.insync.replicas or the flush policy may have changed
         return self._count(effects)
 
     # --- partitions --------------------------------------------------------------------------------------------------
@@ -154,9 +154,9 @@ class ReplicaManager:
             if unopened is not None:
                 raise StorageError(unopened.message)
             raise UnknownTopicOrPartitionError(f"broker {self.node_id} has no replica of {topic_partition}")
-        if partition.storage_error is not None:
-            raise StorageError(partition.storage_error.message)
-        if not partition.is_leader and not partition.is_follower:
+        if partition.storage.error is not None:
+            raise StorageError(partition.storage.error.message)
+        if not partition.role.is_leader and not partition.role.is_follower:
             raise NotLeaderOrFollowerError(f"broker {self.node_id} has no role for {topic_partition} yet")
         return partition
 
@@ -167,7 +167,7 @@ class ReplicaManager:
         return iter(list(self._partitions.values()))
 
     def led(self) -> list[Partition]:
-        return [partition for partition in self._partitions.values() if partition.is_leader]
+        return [partition for partition in self._partitions.values() if partition.role.is_leader]
 
     # --- the ISR -----------------------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class ReplicaManager:
         """Call it every half `replica.lag.time.max.ms`, or more often; it also reports logs that failed or are damaged."""
         return (
             self.storage_failures()
-            + self._each_led(lambda partition: partition.check_isr(now_ms))
+            + self._each_led(lambda partition: partition.leading.check_isr(now_ms))
             + self._each_damaged()
         )
 
@@ -183,23 +183,23 @@ class ReplicaManager:
         effects: list[Effect] = []
         for partition in list(self._partitions.values()):
             try:
-                effects += partition.resign_if_damaged()
+                effects += partition.repair.resign_if_damaged()
             except StorageError:
                 continue
         return effects
 
     def isr_answered(self, proposal: ProposeIsr, answer: IsrAnswer, now_ms: int) -> list[Effect]:
         partition = self._partitions.get(proposal.topic_partition)
-        return [] if partition is None else self._count(partition.isr_answered(proposal, answer, now_ms))
+        return [] if partition is None else self._count(partition.leading.isr_answered(proposal, answer, now_ms))
 
     def isr_unanswered(self, proposal: ProposeIsr, now_ms: int) -> list[Effect]:
         """A timeout, a lost connection, or a former controller: the outcome of the proposal is not known."""
         partition = self._partitions.get(proposal.topic_partition)
-        return [] if partition is None else self._count(partition.isr_unanswered(proposal, now_ms))
+        return [] if partition is None else self._count(partition.leading.isr_unanswered(proposal, now_ms))
 
     def _count_proposal(self, proposal: ProposeIsr) -> None:
         partition = self._partitions.get(proposal.topic_partition)
-        leading = None if partition is None else partition.leader_state
+        leading = None if partition is None else partition.role.leader_state
         if leading is None:
             return
         if len(proposal.isr) > len(leading.isr.isr):
@@ -210,7 +210,7 @@ class ReplicaManager:
     def _each_led(self, action: PartitionAction) -> list[Effect]:
         effects: list[Effect] = []
         for partition in self.led():
-            if partition.storage_error is None:
+            if partition.storage.error is None:
                 try:
                     effects += action(partition)
                 except StorageError:
@@ -229,7 +229,7 @@ class ReplicaManager:
         """Partitions whose log failed since the last call: they give up their roles, and each is reported once."""
         effects: list[Effect] = []
         failed = [
-            (p.topic_partition, p.storage_error) for p in self._partitions.values() if p.storage_error is not None
+            (p.topic_partition, p.storage.error) for p in self._partitions.values() if p.storage.error is not None
         ]
         for topic_partition, error in [*failed, *self._unopened.items()]:
             if topic_partition in self._reported:
@@ -268,12 +268,12 @@ class ReplicaManager:
     @property
     def leads_anything(self) -> bool:
         """A controlled shutdown waits until this is False (or until its timeout)."""
-        return any(partition.is_leader for partition in self._partitions.values())
+        return any(partition.role.is_leader for partition in self._partitions.values())
 
     def counts(self) -> ReplicaCounts:
-        states = [partition.leader_state for partition in self._partitions.values()]
+        states = [partition.role.leader_state for partition in self._partitions.values()]
         led = [state for state in states if state is not None]
-        offline = sum(1 for partition in self._partitions.values() if partition.storage_error is not None)
+        offline = sum(1 for partition in self._partitions.values() if partition.storage.error is not None)
         return ReplicaCounts(
             partitions=len(self._partitions),
             leaders=len(led),

@@ -19,7 +19,7 @@ from barnabas.log.replication.effects import (
     StorageFailed,
 )
 from barnabas.log.replication.log_change import LogChange
-from barnabas.log.replication.partition_reads import PartitionReads
+from barnabas.log.replication.ports import ReplicatedLog
 from barnabas.log.segment.damage import DamagedRange
 from barnabas.log.vocabulary.errors import StorageError
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
@@ -60,7 +60,7 @@ class BrokerEffects:
     def start_fetching(self, effect: StartFetching) -> None:
         partition = self.replication.manager.find(effect.topic_partition)
         if partition is not None:
-            self.fetchers.start(effect, partition)
+            self.fetchers.start(effect, partition.following)
 
     def stop_fetching(self, effect: StopFetching) -> None:
         self.fetchers.stop(effect.topic_partition)
@@ -68,7 +68,7 @@ class BrokerEffects:
     def resume_fetching(self, effect: ResumeFetching) -> None:
         partition = self.replication.manager.find(effect.topic_partition)
         if partition is not None:
-            self.fetchers.resume(effect.topic_partition, partition)
+            self.fetchers.resume(effect.topic_partition, partition.following)
 
     def storage_failed(self, effect: StorageFailed) -> None:
         self.storage.storage_failed(effect)
@@ -95,8 +95,8 @@ class BrokerEffects:
 
     # --- of disks -----------------------------------------------------------------------------------------------------
 
-    def storage_trouble(self, partition: PartitionReads, error: StorageError) -> None:
-        self.storage.trouble(partition, error)
+    def storage_trouble(self, log: ReplicatedLog, error: StorageError) -> None:
+        self.storage.trouble(log, error)
 
     def folder_refused(self, path: str, error: StorageError) -> None:
         self.storage.folder_refused(path, error)

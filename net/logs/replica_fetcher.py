@@ -2,7 +2,7 @@
 
 The next fetch is the acknowledgement of the last one, so after data, the next request is sent at once: no sleep, no
 task per fetch. Many partitions share one request; partitions that returned data go to the end of the line, so that none
-starves behind a busy one. `Partition.fetched` decides what an answer means; this module has only sockets, time and errors.
+starves behind a busy one. `Following.fetched` decides what an answer means; this module has only sockets, time and errors.
 
 Partitions of topics with flush.messages=1 have a separate fetcher for each leader: it must flush the fetched records before it
 fetches again (the fetch offset acknowledges them), and other partitions must not wait for that flush.
@@ -49,7 +49,7 @@ class LeaderConnection(Protocol):
 
 
 class FollowedPartition(Protocol):
-    """The part of log.replication.partition.Partition that the fetcher uses."""
+    """The part of log.replication.following.Following that the fetcher uses."""
 
     @property
     def topic_id(self) -> str: ...

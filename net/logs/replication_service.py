@@ -118,7 +118,7 @@ class ReplicationService:
 
     def append(self, partition: Partition, records: Buffer, *, acks: int) -> tuple[AppendInfo, int]:
         """Append for a client; the second value is the offset that acks=all waits for. Raises the refusal of the batch."""
-        info, required_offset, effects = partition.append_as_leader(records, acks=acks, now_ms=self._clock.wall_ms())
+        info, required_offset, effects = partition.leading.append(records, acks=acks, now_ms=self._clock.wall_ms())
         if effects:
             self.perform(effects)
         return info, required_offset
@@ -323,14 +323,14 @@ class ReplicationService:
         if error is None:
             self.perform(partition.flushed(self._clock.now_ms()))
             return
-        partition.flush_failed(error)
+        partition.storage.flush_failed(error)
         self.perform(self.manager.storage_failures())
 
     # --- changes of logs that wait for the disk -------------------------------------------------------------------------
 
     def _begin_change(self, effect: ChangeLog) -> None:
         partition, change = self.manager.find(effect.topic_partition), effect.change
-        assert partition is not None and partition.change is change
+        assert partition is not None and partition.storage.change is change
         logger.info("replica_changes partition=%s change=%s", effect.topic_partition, change.what)
         ended = self._effects.change_log(effect.topic_partition, change)
         ended.add_done_callback(lambda _: self._change_ended(partition, change))
@@ -343,7 +343,7 @@ class ReplicationService:
             logger.error("replica_stalled partition=%s change=%s reason=%s", *told)
             self.perform(self.manager.storage_failures())
             delay_s = CHANGE_RETRY_MS / 1000
-            asyncio.get_running_loop().call_later(delay_s, lambda: self.perform(partition.fetch_again()))
+            asyncio.get_running_loop().call_later(delay_s, lambda: self.perform(partition.following.fetch_again()))
 
     # --- damage -------------------------------------------------------------------------------------------------------
 
@@ -351,14 +351,14 @@ class ReplicationService:
         """A part of the partition's log cannot be read; the log knows which part."""
         partition = self.manager.find(topic_partition)
         if partition is not None:
-            self.perform(partition.resign_if_damaged())
+            self.perform(partition.repair.resign_if_damaged())
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
         """The controller has agreed that the cluster does not count on this broker's replica."""
         partition = self.manager.find(topic_partition)
         if partition is not None:
             try:
-                self.perform(partition.resigned(leader_epoch))
+                self.perform(partition.repair.resigned(leader_epoch))
             except StorageError:
                 self.perform(self.manager.storage_failures())
 

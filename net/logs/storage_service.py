@@ -27,7 +27,7 @@ from barnabas.log.folders.folder_loading import LoadedFolder
 from barnabas.log.folders.log_folder import LogFolder
 from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.replication.effects import StorageFailed
-from barnabas.log.replication.partition_reads import PartitionReads
+from barnabas.log.replication.ports import ReplicatedLog
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     BrokerNotAvailableError,
@@ -126,12 +126,12 @@ class StorageService:
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
-    def trouble(self, partition: PartitionReads, error: StorageError) -> None:
-        """A disk refused an operation of a partition, which is still in progress: the consequences are handled after it."""
-        folder = self._logs.folder_of(partition.topic_partition)
-        if folder is None or self._logs.get(partition.topic_partition) is not partition.log:
+    def trouble(self, log: ReplicatedLog, error: StorageError) -> None:
+        """A disk refused an operation on a log, which is still in progress: the consequences are handled after it."""
+        folder = self._logs.folder_of(log.topic_partition)
+        if folder is None or self._logs.get(log.topic_partition) is not log:
             return
-        cannot_be_undone = isinstance(error, DiskFullError) and partition.log.failed
+        cannot_be_undone = isinstance(error, DiskFullError) and log.failed
         if isinstance(error, DiskFailedError) or cannot_be_undone:
             self.folder_failed(folder.path, error.message)
         elif isinstance(error, DiskFullError):
@@ -249,14 +249,16 @@ class StorageService:
         """Called every second, because replicas may have been added since the last call."""
         for partition in self._replication.manager.partitions():
             folder = self._logs.folder_of(partition.topic_partition)
-            self._replication.perform(partition.disk_hung(folder is not None and folder.path in hanging))
+            self._replication.perform(partition.following.disk_hung(folder is not None and folder.path in hanging))
 
     def _offer_leaderships(self, path: str, *, with_followers: bool = False) -> None:
         """`with_followers`: in-sync followers that wait for the disk must leave the ISR, too, because their leaders wait for
         them."""
         for partition in self._replication.manager.partitions():
             folder = self._logs.folder_of(partition.topic_partition)
-            is_waited_for = len(partition.in_sync_when_leading) > 1 or (with_followers and partition.waits_for_disk)
+            is_waited_for = len(partition.in_sync_when_leading) > 1 or (
+                with_followers and partition.following.waits_for_disk
+            )
             if folder is not None and folder.path == path and is_waited_for:
                 self._hand_over.add((partition.topic_id, partition.topic_partition.partition))
         if self._hand_over:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from barnabas.log.replication.partition import Partition
+from barnabas.log.replication.partition_reads import PartitionReads
 from barnabas.net.cli.main import main as barnabas
 from barnabas.net.groups.group_appends import GroupAppends, SlotQueue, Waiting
 from barnabas.net.handlers.records.produce import ProduceHandler
@@ -32,7 +33,7 @@ def truncates_to_the_high_watermark() -> Any:
     def make_follower(self: Any, assignment: Any, now_ms: int) -> Any:
         is_new = assignment.leader_epoch > self.leader_epoch
         effects = genuine(self, assignment, now_ms)
-        if is_new and self.storage_error is None:
+        if is_new and self.storage.error is None:
             self.log.truncate_to(self.log.high_watermark)
         return effects
 
@@ -41,7 +42,7 @@ def truncates_to_the_high_watermark() -> Any:
 
 def shows_what_is_not_committed() -> Any:
     """Consumers read up to the end of the leader's log."""
-    return patch.object(Partition, "_visible_end", lambda self, isolation_level: self.log_end_offset)
+    return patch.object(PartitionReads, "_visible_end", lambda self, isolation_level: self._storage.log.log_end_offset)
 
 
 def commits_before_the_quorum() -> Any:

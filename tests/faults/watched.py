@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.disk import files
-from barnabas.log.replication.partition import Partition
+from barnabas.log.replication.leading import Leading
 from barnabas.net.broker.broker import Broker
 from barnabas.net.cli.main import main as barnabas
 
@@ -91,12 +91,12 @@ def _asked_by() -> str:
 def flushes_its_log(self: Any, *arguments: Any, **named: Any) -> Any:
     """An append on the loop that waits for the disk."""
     appended = genuine(self, *arguments, **named)  # type: ignore[name-defined]  # noqa: F821 - given by `_planted`
-    self.log.flush()
+    self._storage.log.flush()
     return appended
 
 
 def flushes_past_the_files_layer(self: Any, *arguments: Any, **named: Any) -> Any:
-    handle = os.open(self.log.directory, os.O_RDONLY)
+    handle = os.open(self._storage.log.directory, os.O_RDONLY)
     os.fsync(handle)
     os.close(handle)
     return genuine(self, *arguments, **named)  # type: ignore[name-defined]  # noqa: F821
@@ -110,9 +110,9 @@ def reads_a_file(self: Any, *arguments: Any, **named: Any) -> Any:
 
 # By name: where it is planted, and what is done there.
 PLANTS: Final[dict[str, tuple[type, str, Callable[..., Any]]]] = {
-    "a flush of a log on the loop": (Partition, "append_as_leader", flushes_its_log),
-    "a flush past the files layer": (Partition, "append_as_leader", flushes_past_the_files_layer),
-    "a read on the loop": (Partition, "append_as_leader", reads_a_file),
+    "a flush of a log on the loop": (Leading, "append", flushes_its_log),
+    "a flush past the files layer": (Leading, "append", flushes_past_the_files_layer),
+    "a read on the loop": (Leading, "append", reads_a_file),
     "a read in the thread of the quorum": (RaftQuorum, "append", reads_a_file),
 }
 

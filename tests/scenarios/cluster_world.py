@@ -28,7 +28,8 @@ from barnabas.kraft.metadata.requests import (
 )
 from barnabas.log.replication.effects import ChangeLog, Effect, IsrAnswer, PartitionAssignment, ProposeIsr
 from barnabas.log.replication.follower import FetchAnswer
-from barnabas.log.replication.partition import ACKS_ALL, Partition
+from barnabas.log.replication.leading import ACKS_ALL
+from barnabas.log.replication.partition import Partition
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
@@ -57,7 +58,13 @@ class Broker:
         log = ",".join(str(epoch) for epoch, _ in self.log.records) or "empty"
         if partition is None or not self.is_up:
             return f"down log {log}"
-        role = "leads" if partition.is_leader else f"follows {partition.leader}" if partition.leader >= 0 else "waits"
+        role = (
+            "leads"
+            if partition.role.is_leader
+            else f"follows {partition.role.leader}"
+            if partition.role.leader >= 0
+            else "waits"
+        )
         return f"{role} in epoch {partition.leader_epoch} log {log} hw {partition.high_watermark}"
 
 
@@ -109,7 +116,7 @@ class ClusterWorld:
         acks = ACKS_ALL if chosen.get("acks", "all") == "all" else int(chosen["acks"])
         for _ in range(int(count)):
             self._sequence += 1
-            info, wanted, effects = partition.append_as_leader(
+            info, wanted, effects = partition.leading.append(
                 batch((node_id, self._sequence)), acks=acks, now_ms=self._now_ms
             )
             if acks == ACKS_ALL:
@@ -122,12 +129,12 @@ class ClusterWorld:
     def _do_fetch(self, *nodes: str) -> Iterator[str]:
         for node in map(int, nodes):
             follower = self._partition(node)
-            position = follower.next_fetch()
+            position = follower.following.next_fetch()
             if position is None or not (self._brokers[node].is_reached and self._brokers[position.leader].is_reached):
                 yield f"broker {node} reaches no leader"
                 continue
             try:
-                read, effects = self._partition(position.leader).read_for_follower(
+                read, effects = self._partition(position.leader).leading.read_for_follower(
                     node,
                     broker_epoch=self._cluster.epochs[node],
                     offset=position.offset,
@@ -137,7 +144,7 @@ class ClusterWorld:
                     now_ms=self._now_ms,
                 )
             except BarnabasError as error:
-                follower.fetched(position, FetchAnswer(error=error.code), self._now_ms)
+                follower.following.fetched(position, FetchAnswer(error=error.code), self._now_ms)
                 yield f"broker {node} is refused: {type(error).__name__}"
                 continue
             assert isinstance(read.records, bytes)
@@ -154,7 +161,7 @@ class ClusterWorld:
                 diverging_epoch=read.diverging_epoch,
                 diverging_end_offset=read.diverging_end_offset,
             )
-            yield from self._perform(node, follower.fetched(position, answer, self._now_ms))
+            yield from self._perform(node, follower.following.fetched(position, answer, self._now_ms))
             yield from self._perform(position.leader, effects)
 
     def _do_kill(self, node: str) -> Iterator[str]:
@@ -202,7 +209,7 @@ class ClusterWorld:
             yield from self._publish()
             for broker in self._brokers.values():
                 if broker.is_reached and broker.partition is not None:
-                    yield from self._perform(broker.node_id, broker.partition.check_isr(self._now_ms))
+                    yield from self._perform(broker.node_id, broker.partition.leading.check_isr(self._now_ms))
 
     def _do_slots(self, *nodes: str) -> Iterator[str]:
         slots = self._cluster.image.slots
@@ -293,7 +300,7 @@ class ClusterWorld:
                 partition_epoch=answer.partition_epoch,
                 isr=answer.isr,
             )
-            yield from self._perform(node_id, self._partition(node_id).isr_answered(effect, told, self._now_ms))
+            yield from self._perform(node_id, self._partition(node_id).leading.isr_answered(effect, told, self._now_ms))
             yield from self._publish()
 
     def _acknowledged(self) -> Iterator[str]:
@@ -302,7 +309,7 @@ class ClusterWorld:
             for broker in self._brokers.values():
                 partition = broker.partition
                 if partition is None or not (
-                    broker.is_reached and partition.is_leader and partition.leader_epoch == epoch
+                    broker.is_reached and partition.role.is_leader and partition.leader_epoch == epoch
                 ):
                     continue
                 if partition.high_watermark >= wanted:

@@ -14,6 +14,7 @@ from barnabas.log.folders.log_folder import LogFolder
 from barnabas.log.partition import partition_log
 from barnabas.log.replication.isr import PendingIsrShrink
 from barnabas.log.replication.partition import Partition
+from barnabas.log.replication.partition_reads import PartitionReads
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.segment import retention
 from barnabas.net.groups.group_appends import GroupAppends, SlotQueue, Waiting
@@ -44,7 +45,7 @@ def _truncation_to_the_high_watermark() -> Iterator[None]:
     def make_follower(self: Any, assignment: Any, now_ms: int) -> Any:
         is_new = assignment.leader_epoch > self.leader_epoch
         effects = genuine(self, assignment, now_ms)
-        if is_new and self.storage_error is None:
+        if is_new and self.storage.error is None:
             self.log.truncate_to(self.log.high_watermark)
         return effects
 
@@ -139,7 +140,7 @@ def commits_out_of_order() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _consumers_read_the_log_end() -> Iterator[None]:
-    with patch.object(Partition, "_visible_end", lambda self, isolation_level: self.log.log_end_offset):
+    with patch.object(PartitionReads, "_visible_end", lambda self, isolation_level: self._storage.log.log_end_offset):
         yield
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 from barnabas.log.partition.pending_flush import PendingFlush
-from barnabas.log.replication.partition import Partition
+from barnabas.log.replication.guarded_log import GuardedLog
 from barnabas.net.broker.broker import Broker
 from barnabas.net.logs.flusher import Flusher
 
@@ -79,8 +79,5 @@ def run_flush_history(seed: int, **facts: Any) -> Result:
 @contextlib.contextmanager
 def acknowledges_before_the_flush() -> Iterator[None]:
     """A planted bug: what is in the page cache counts, and the flush follows."""
-    with (
-        patch.object(Partition, "durable_end_offset", property(lambda self: self.log.log_end_offset)),
-        patch("barnabas.log.replication.partition.FLUSH_FIRST", -1),
-    ):
+    with patch.object(GuardedLog, "durable_end_offset", property(lambda self: self.log.log_end_offset)):
         yield

@@ -5,10 +5,13 @@ from typing import Any
 
 from barnabas.log.replication.effects import Effect, PartitionAssignment
 from barnabas.log.replication.follower import FetchAnswer, FetchPosition, FollowerState
+from barnabas.log.replication.guarded_log import GuardedLog
 from barnabas.log.replication.isr import CommittedIsr
 from barnabas.log.replication.leader import LeaderState
+from barnabas.log.replication.log_repair import LogRepair
 from barnabas.log.replication.partition import Partition
-from barnabas.log.replication.partition_reads import PartitionRead
+from barnabas.log.replication.partition_reads import PartitionRead, PartitionReads
+from barnabas.log.replication.ports import ReplicatedLog
 from barnabas.log.vocabulary.errors import ErrorCode
 
 from .isr_scenario import Scenario
@@ -23,15 +26,28 @@ def _with_machines(
     class Faulty(Partition):
         def make_leader(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
             effects = super().make_leader(assignment, now_ms)
-            if self._leading is not None:
-                self._leading.__class__ = leader
+            if self.role.leader_state is not None:
+                self.role.leader_state.__class__ = leader
             return effects
 
         def make_follower(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
             effects = super().make_follower(assignment, now_ms)
-            if self._following is not None:
-                self._following.__class__ = follower
+            if self.role.follower_state is not None:
+                self.role.follower_state.__class__ = follower
             return effects
+
+    Faulty.__name__ = name
+    return Faulty
+
+
+def _with_parts(name: str, **parts: type) -> type[Partition]:
+    """A partition some of whose parts are faulty."""
+
+    class Faulty(Partition):
+        def __init__(self, log: ReplicatedLog, node_id: int, **settings: int) -> None:
+            super().__init__(log, node_id, **settings)
+            for part, kind in parts.items():
+                getattr(self, part).__class__ = kind
 
     Faulty.__name__ = name
     return Faulty
@@ -46,13 +62,14 @@ class TruncatesToHighWatermark(Partition):
         return super().make_follower(assignment, now_ms)
 
 
-class ComparesOffsetsOnly(Partition):
+class ComparesOffsetsOnly(PartitionReads):
     """KIP-279 and KIP-320: the leader looks at the follower's offset, not at its epoch."""
 
-    def _refusal(self, offset: int, last_fetched_epoch: int, end_offset: int) -> PartitionRead | None:
+    def refusal(self, offset: int, last_fetched_epoch: int) -> PartitionRead | None:
+        end_offset = self._storage.log.log_end_offset
         if offset > end_offset:
-            return self._read_nothing(diverging_epoch=self.leader_epoch, diverging_end_offset=end_offset)
-        return super()._refusal(offset, -1, end_offset)
+            return self.nothing(diverging_epoch=self._role.leader_epoch, diverging_end_offset=end_offset)
+        return super().refusal(offset, -1)
 
 
 class AnyAnswerCounts(FollowerState):
@@ -121,9 +138,9 @@ class TrustsItsOwnMinIsr(LeaderState):
             self.isr = known
 
 
-class ServesUncommitted(Partition):
+class ServesUncommitted(PartitionReads):
     def _visible_end(self, isolation_level: int) -> int:
-        return self.log.log_end_offset
+        return self._storage.log.log_end_offset
 
 
 class CountsBeforeFlush(LeaderState):
@@ -134,27 +151,21 @@ class CountsBeforeFlush(LeaderState):
         return super()._advance(now_ms)
 
 
-class ReportsBeforeFlush(Partition):
+class ReportsBeforeFlush(GuardedLog):
     """A follower says what it has before that is on its disk."""
 
     @property
     def awaits_flush(self) -> bool:
         return False
 
-    def next_fetch(self) -> FetchPosition | None:
-        flush_messages, self.log.config.flush_messages = self.log.config.flush_messages, 2  # type: ignore[misc]
-        try:
-            return super().next_fetch()
-        finally:
-            self.log.config.flush_messages = flush_messages  # type: ignore[misc]
 
-
-class TruncatesWhileInTheIsr(Partition):
+class TruncatesWhileInTheIsr(LogRepair):
     """A replica that finds damage cuts its log off at once, while its leader still counts on it."""
 
     def resign_if_damaged(self) -> list[Effect]:
-        if self._following is not None and self.log.damage.is_known:
-            self.log.set_damage_aside()
+        log = self._storage.log
+        if self._role.is_follower and log.damage.is_known:
+            log.set_damage_aside()
         return super().resign_if_damaged()
 
 
@@ -177,10 +188,6 @@ class AnswersOnceDeposed(Partition):
     def leadership(self) -> int:
         return 0
 
-    @leadership.setter
-    def leadership(self, epoch: int) -> None:
-        """Which is what this bug does not look at."""
-
     @property
     def has_enough_replicas(self) -> bool:
         return True
@@ -202,7 +209,7 @@ DURABLE = True  # flush.messages=1: power cuts of all at once lose nothing
 
 PLANTED: dict[str, Scenario] = {
     "truncates_to_high_watermark": Scenario(partition_class=TruncatesToHighWatermark),
-    "compares_offsets_only": Scenario(partition_class=ComparesOffsetsOnly),
+    "compares_offsets_only": Scenario(partition_class=_with_parts("ComparesOffsets", reads=ComparesOffsetsOnly)),
     "any_answer_counts": Scenario(partition_class=_with_machines("AnyAnswer", follower=AnyAnswerCounts)),
     "shrinks_at_once": Scenario(partition_class=_with_machines("ShrinksAtOnce", leader=ShrinksAtOnce)),
     "expands_early": Scenario(partition_class=_with_machines("ExpandsEarly", leader=ExpandsEarly)),
@@ -210,7 +217,7 @@ PLANTED: dict[str, Scenario] = {
     "trusts_its_own_min_isr": Scenario(
         min_isr_of_brokers=1, partition_class=_with_machines("TrustsItsOwn", leader=TrustsItsOwnMinIsr)
     ),
-    "serves_uncommitted": Scenario(partition_class=ServesUncommitted),
+    "serves_uncommitted": Scenario(partition_class=_with_parts("ServesUncommitted", reads=ServesUncommitted)),
     "unclean_election": Scenario(bugs=frozenset({"unclean_election"})),
     "counts_before_flush": Scenario(
         partition_class=_with_machines("CountsBeforeFlush", leader=CountsBeforeFlush),
@@ -218,9 +225,13 @@ PLANTED: dict[str, Scenario] = {
         faults=("power_all", "power"),
     ),
     "reports_before_flush": Scenario(
-        partition_class=ReportsBeforeFlush, flush_first=DURABLE, faults=("power_all", "power")
+        partition_class=_with_parts("ReportsBeforeFlush", storage=ReportsBeforeFlush),
+        flush_first=DURABLE,
+        faults=("power_all", "power"),
     ),
-    "truncates_while_in_the_isr": Scenario(partition_class=TruncatesWhileInTheIsr, faults=("rot", "kill")),
+    "truncates_while_in_the_isr": Scenario(
+        partition_class=_with_parts("TruncatesInIsr", repair=TruncatesWhileInTheIsr), faults=("rot", "kill")
+    ),
     "no_elr": Scenario(bugs=frozenset({"no_elr"}), flush_first=LOSSY),
 }
 # Found by a schedule: random faults do not come to these moments in thousands of seeds.

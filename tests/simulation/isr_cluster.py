@@ -27,7 +27,8 @@ from barnabas.log.replication.effects import (
     StartFetching,
 )
 from barnabas.log.replication.follower import FetchAnswer, FetchPosition
-from barnabas.log.replication.partition import ACKS_ALL, Partition
+from barnabas.log.replication.leading import ACKS_ALL
+from barnabas.log.replication.partition import Partition
 from barnabas.log.vocabulary.errors import BarnabasError, CorruptRecordError, ErrorCode, OffsetOutOfRangeError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.server.purgatory import DelayedFetch, DelayedProduce, Operation, Purgatory, ReadUpTo
@@ -188,7 +189,7 @@ class IsrCluster:
         return f"{head} isr {control.isr} elr {control.elr} fenced {control.fenced} | {brokers}"
 
     def _check_broker(self, broker: SimBroker) -> None:
-        leading = broker.partition.leader_state
+        leading = broker.partition.role.leader_state
         if leading is None or not broker.is_up:
             return
         if leading.leader_epoch != broker.seen_epoch:
@@ -254,11 +255,11 @@ class IsrCluster:
         self._perform(broker, change(assignment, self.now_ms))
 
     def _on_isr_answer(self, broker: SimBroker, proposal: ProposeIsr, answer: IsrAnswer) -> None:
-        self._perform(broker, broker.partition.isr_answered(proposal, answer, self.now_ms))
+        self._perform(broker, broker.partition.leading.isr_answered(proposal, answer, self.now_ms))
 
     def _isr_time_out(self, broker: SimBroker, incarnation: int, proposal: ProposeIsr) -> None:
         if broker.incarnation == incarnation and broker.is_up:
-            self._perform(broker, broker.partition.isr_unanswered(proposal, self.now_ms))
+            self._perform(broker, broker.partition.leading.isr_unanswered(proposal, self.now_ms))
 
     def _tick(self, broker: SimBroker, incarnation: int) -> None:
         if broker.incarnation != incarnation:
@@ -272,10 +273,10 @@ class IsrCluster:
             self._flush(broker)  # upkeep
         if self.rng.random() < 0.1:
             broker.log.damage.verify(0, max_bytes=1 << 30)  # scrub
-        self._perform(broker, broker.partition.check_isr(self.now_ms))
-        self._perform(broker, broker.partition.resign_if_damaged())
+        self._perform(broker, broker.partition.leading.check_isr(self.now_ms))
+        self._perform(broker, broker.partition.repair.resign_if_damaged())
         self._answer_all(broker, broker.purgatory.expire(self.now_ms))
-        if broker.partition.is_follower and self.now_s - broker.fetch_sent_s > CALL_TIMEOUT_S:
+        if broker.partition.role.is_follower and self.now_s - broker.fetch_sent_s > CALL_TIMEOUT_S:
             self._fetch(broker)
 
     def _perform(self, broker: SimBroker, effects: list[Effect]) -> None:
@@ -325,7 +326,7 @@ class IsrCluster:
 
     def _on_resigned(self, broker: SimBroker, incarnation: int, leader_epoch: int) -> None:
         if incarnation == broker.incarnation:
-            self._perform(broker, broker.partition.resigned(leader_epoch))
+            self._perform(broker, broker.partition.repair.resigned(leader_epoch))
 
     def _on_disk(self, broker: SimBroker, incarnation: int, end_offset: int, truncations: int) -> None:
         if incarnation != broker.incarnation:
@@ -357,7 +358,7 @@ class IsrCluster:
     def _fetch(self, broker: SimBroker) -> None:
         if self._is_held_back(broker):
             return
-        position = broker.partition.next_fetch()
+        position = broker.partition.following.next_fetch()
         if position is not None:
             broker.fetch_sent_s, broker.asked = self.now_s, position
             self.send(
@@ -387,7 +388,7 @@ class IsrCluster:
     ) -> None:
         effects: list[Effect] = []
         try:
-            read, effects = leader.partition.read_for_follower(
+            read, effects = leader.partition.leading.read_for_follower(
                 node_id,
                 broker_epoch=broker_epoch,
                 offset=position.offset,
@@ -428,7 +429,7 @@ class IsrCluster:
         if incarnation != broker.incarnation:
             return  # connections die with the process
         try:
-            effects = broker.partition.fetched(position, answer, self.now_ms)
+            effects = broker.partition.following.fetched(position, answer, self.now_ms)
         except (OffsetOutOfRangeError, CorruptRecordError):
             return  # what the log refuses is fetched again with the next tick
         self._perform(broker, effects)
@@ -455,7 +456,7 @@ class IsrCluster:
 
     def _on_produce(self, broker: SimBroker, value: Value) -> None:
         try:
-            info, required_offset, effects = broker.partition.append_as_leader(
+            info, required_offset, effects = broker.partition.leading.append(
                 batch(value), acks=ACKS_ALL, now_ms=self.now_ms
             )
         except BarnabasError:
@@ -477,7 +478,7 @@ class IsrCluster:
 
     def _on_consume(self, broker: SimBroker, offset: int) -> None:
         try:
-            read = broker.partition.read_for_consumer(
+            read = broker.partition.reads.read_for_consumer(
                 offset, max_bytes=FETCH_BYTES, allow_follower=self.rng.random() < 0.5
             )
         except BarnabasError:

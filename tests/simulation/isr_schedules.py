@@ -73,7 +73,7 @@ class ScheduledCluster(IsrCluster):
         return self.rng.choice([node for node in self.controller.replicas if node != self.controller.leader])
 
     def isr_as_known_to(self, node_id: int) -> frozenset[int]:
-        leading = self.brokers[node_id].partition.leader_state
+        leading = self.brokers[node_id].partition.role.leader_state
         assert leading is not None
         return leading.isr.maximal_isr
 

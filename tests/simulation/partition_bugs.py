@@ -4,12 +4,14 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from barnabas.log.replication.current_role import CurrentRole
 from barnabas.log.replication.effects import Effect, HighWatermarkAdvanced, PartitionAssignment
 from barnabas.log.replication.leader import LeaderState
 from barnabas.log.replication.partition import Partition
+from barnabas.log.replication.partition_reads import PartitionReads
 from barnabas.log.replication.replica import Replica
 
-from .isr_bugs import DIRECTED, _with_machines
+from .isr_bugs import DIRECTED, _with_machines, _with_parts
 from .isr_cluster import run_seed
 from .isr_scenario import Scenario
 from .isr_schedules import MomentMissed, ScheduledCluster, run_schedule
@@ -42,22 +44,22 @@ class TruncatesToItsOwnHighWatermark(Partition):
     """A follower that fetches cuts what lies behind its high watermark whenever its leader changes, and a new leader too."""
 
     def make_leader(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
-        if assignment.leader_epoch > self.leader_epoch and not self.is_leader:
+        if assignment.leader_epoch > self.leader_epoch and not self.role.is_leader:
             self.log.truncate_to(min(self.log.high_watermark, self.log.log_end_offset))
         return super().make_leader(assignment, now_ms)
 
 
-class KeepsItsTail(Partition):
+class KeepsItsTail(PartitionReads):
     """A divergence is not looked at: the follower goes on behind its own tail."""
 
-    def _refusal(self, offset: int, last_fetched_epoch: int, end_offset: int) -> Any:
-        return None if offset <= end_offset else super()._refusal(offset, -1, end_offset)
+    def refusal(self, offset: int, last_fetched_epoch: int) -> Any:
+        return None if offset <= self._storage.log.log_end_offset else super().refusal(offset, -1)
 
 
-class TakesFetchesOfAnyEpoch(Partition):
+class TakesFetchesOfAnyEpoch(CurrentRole):
     """KIP-320: a fetch of an earlier leadership counts, though its sender has cut its log since."""
 
-    def _check_epoch(self, current_leader_epoch: int, *, must_be_known: bool = False) -> None:
+    def check_epoch(self, current_leader_epoch: int, *, must_be_known: bool = False) -> None:
         pass
 
 
@@ -72,7 +74,9 @@ class JoinsBehindEarlierLeaders(LeaderState):
 
 RARE_FROM = 890  # seeds of which one in a thousand shows a bug: found at 903
 RARE: dict[str, Scenario] = {
-    "a fetch of an earlier leader epoch counts (KIP-320)": Scenario(partition_class=TakesFetchesOfAnyEpoch),
+    "a fetch of an earlier leader epoch counts (KIP-320)": Scenario(
+        partition_class=_with_parts("TakesAnyEpoch", role=TakesFetchesOfAnyEpoch)
+    ),
 }
 BUGS: dict[str, Scenario] = {
     "the high watermark falls": Scenario(partition_class=_with_machines("Falls", leader=HighWatermarkFalls)),
@@ -80,7 +84,9 @@ BUGS: dict[str, Scenario] = {
         partition_class=_with_machines("CountsEarly", leader=CountsBeforeTheFollowerHasIt)
     ),
     "a new leader cuts its log to its high watermark": Scenario(partition_class=TruncatesToItsOwnHighWatermark),
-    "a follower keeps a tail that its leader has not": Scenario(partition_class=KeepsItsTail),
+    "a follower keeps a tail that its leader has not": Scenario(
+        partition_class=_with_parts("KeepsItsTail", reads=KeepsItsTail)
+    ),
     "a follower joins behind earlier leaders (KIP-320)": Scenario(
         partition_class=_with_machines("JoinsBehind", leader=JoinsBehindEarlierLeaders)
     ),

@@ -171,8 +171,8 @@ class OffsetHandlers:
     ) -> ListOffsetsPartitionResponse:
         try:
             replica = self._replication.replica(TopicPartition(item.topic, item.partition))
-            replica.check_topic_id(item.topic_id)
-            found = replica.list_offset(
+            replica.role.check_topic_id(item.topic_id)
+            found = replica.reads.list_offset(
                 item.timestamp_ms,
                 isolation_level=request.isolation_level,
                 current_leader_epoch=item.current_leader_epoch,
@@ -197,7 +197,7 @@ class OffsetHandlers:
     def _end_of_one(self, item: EpochPartition) -> EpochEndOffset:
         try:
             partition = self._replication.replica(TopicPartition(item.topic, item.partition))
-            leader_epoch, end_offset = partition.end_offset_for_epoch(
+            leader_epoch, end_offset = partition.reads.end_offset_for_epoch(
                 item.leader_epoch, current_leader_epoch=item.current_leader_epoch
             )
         except BarnabasError as error:
@@ -214,10 +214,7 @@ class OffsetHandlers:
         """Return the new log start offset."""
         if topic_partition.topic in INTERNAL_TOPICS:
             raise InvalidTopicError(f"{topic_partition.topic} is an internal topic of the cluster: it is read-only")
-        partition = self._replication.replica(topic_partition)
-        log_start_offset, effects = partition.delete_records(offset, now_ms=self._clock.now_ms())
-        self._replication.perform(effects)
-        return log_start_offset
+        return self._replication.replica(topic_partition).leading.delete_records(offset)
 
 
 def _names_slots(request: ListOffsetsRequest) -> bool:

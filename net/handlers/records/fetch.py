@@ -109,8 +109,8 @@ class FetchHandler:
                 read = self._read_for_follower(request, item, limit, is_first_batch, is_first_read)
             else:
                 partition = self._replication.manager.partition(topic_partition)
-                partition.check_topic_id(item.topic_id)
-                read = partition.read_for_consumer(
+                partition.role.check_topic_id(item.topic_id)
+                read = partition.reads.read_for_consumer(
                     item.fetch_offset,
                     max_bytes=limit,
                     isolation_level=request.isolation_level,
@@ -187,7 +187,7 @@ class FetchHandler:
             return PartitionRead(error=ErrorCode.INCONSISTENT_TOPIC_ID)
         topic_partition = partition.topic_partition
         is_held_back = self._send_delay_ms(request, topic_partition) > 0
-        read, effects = partition.read_for_follower(
+        read, effects = partition.leading.read_for_follower(
             request.replica_id,
             broker_epoch=request.broker_epoch,
             offset=item.fetch_offset,

@@ -146,7 +146,7 @@ class ProduceHandler:
             self._refused_sequences.appended(topic_partition, read_header(item.records))
         if delayed is not None:
             delayed.wait_for(topic_partition, required_offset=required_offset, leadership=partition.leadership)
-        elif request.acks != 0 and partition.flushes_first:
+        elif request.acks != 0 and partition.storage.flushes_first:
             self._unflushed[topic_partition] = (required_offset, partition.leadership)
         return ProducePartitionResponse(
             topic=item.topic,
@@ -166,8 +166,8 @@ class ProduceHandler:
     def _check_beginning(self, partition: Partition, item: ProducePartition) -> None:
         """A producer that the log does not know may begin anywhere, since it may have been forgotten. To a new leader its first
         batch may be on the way, though: it would be refused for good behind this one, which ends librdkafka's producer."""
-        led_for_ms = partition.led_for_ms(self._clock.now_ms())
-        if led_for_ms is None or led_for_ms >= MAY_LAST_MS:
+        leading = partition.role.leader_state
+        if leading is None or self._clock.now_ms() - leading.led_since_ms >= MAY_LAST_MS:
             return
         try:
             batch = read_header(item.records)
@@ -196,11 +196,11 @@ class ProduceHandler:
 
     def _may_close(self, topic_partition: TopicPartition, batch: BatchHeader) -> bool:
         partition = self._replication.manager.find(topic_partition)
-        began = None if partition is None else partition.epoch_start_offset
-        if partition is None or began is None:
+        leading = None if partition is None else partition.role.leader_state
+        if partition is None or leading is None:
             return False
         expected = partition.log.producers.missing_sequence(
-            batch.producer_id, batch.producer_epoch, batch.base_sequence, since_offset=began
+            batch.producer_id, batch.producer_epoch, batch.base_sequence, since_offset=leading.epoch_start_offset
         )
         if expected is None:
             return False

@@ -27,8 +27,8 @@ class UnreadHandler:
         try:
             partition = self._replication.manager.partition(TopicPartition(item.topic, item.partition))
             epoch = item.current_leader_epoch
-            start = partition.list_offset(EARLIEST_TIMESTAMP, current_leader_epoch=epoch).offset
-            end = partition.list_offset(LATEST_TIMESTAMP, current_leader_epoch=epoch).offset
+            start = partition.reads.list_offset(EARLIEST_TIMESTAMP, current_leader_epoch=epoch).offset
+            end = partition.reads.list_offset(LATEST_TIMESTAMP, current_leader_epoch=epoch).offset
         except BarnabasError as error:
             return UnreadPartitionResponse(
                 topic=item.topic, partition=item.partition, error=error.code, message=error.message

@@ -97,7 +97,7 @@ class PartitionChecker:
         for partition in broker.replication.manager._partitions.values():
             log: Any = partition.log
             view = views.get((partition.topic_id, partition.topic_partition.partition))
-            leading = partition._leading
+            leading = partition.role.leader_state
             if (
                 view is not None
                 and view.log_end == log.log_end_offset
@@ -140,7 +140,7 @@ class PartitionChecker:
             history = self.histories[key] = History(name=f"{partition.topic_partition}")
             self.named.setdefault(partition.topic_partition, []).append(history)
         is_compacted = partition.topic_partition.topic in self.compacted
-        if partition.storage_error is not None or partition.log.failed:
+        if partition.storage.error is not None or partition.log.failed:
             last = views.pop(key, None)
             if last is not None:
                 self._ends(process, last, history)
@@ -152,7 +152,7 @@ class PartitionChecker:
         self._check_log_start(process, partition)
         _check_waits(process, partition, view, history)
         self._follow_log(process, view, history, is_compacted)
-        self._follow_high_watermark(process, partition, view, history, is_compacted, leads=partition.is_leader)
+        self._follow_high_watermark(process, partition, view, history, is_compacted, leads=partition.role.is_leader)
         self._follow_leadership(node, process, partition, view, history, key)
         view.leader_epoch = partition.leader_epoch
         view.partition = partition
@@ -218,7 +218,7 @@ class PartitionChecker:
                     f"{history.name}: {process} holds {batch} where another replica holds {known}: one epoch, two logs"
                 )
         view.log_end = log.log_end_offset
-        if view.partition is not None and view.partition.is_follower:
+        if view.partition is not None and view.partition.role.is_follower:
             self.rolls_within_an_answer += 0 <= former_end < log.segments[-1].base_offset < log.log_end_offset
 
     # --- the high watermark -------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class PartitionChecker:
         history: History,
         key: Key,
     ) -> None:
-        leading = partition._leading
+        leading = partition.role.leader_state
         if leading is None:
             view.isr = None
             return
@@ -325,7 +325,7 @@ class PartitionChecker:
 
 def _check_waits(process: SimulatedProcess, partition: Partition, view: View, history: History) -> None:
     """A leader commits nothing while it knows of an eligible replica outside of its ISR."""
-    leading = partition._leading
+    leading = partition.role.leader_state
     if leading is None or view.isr is not leading.isr or not leading.isr.eligible:
         return
     if partition.log.high_watermark > view.high_watermark:

@@ -60,7 +60,7 @@ class Leader:
         return await asyncio.wait_for(self.calls.get(), 5)
 
 
-def following(number: int = 0) -> Partition:
+def replica(number: int = 0) -> Partition:
     topic_partition = TopicPartition("t", number)
     partition = Partition(MemoryLog(topic_partition), ME)
     partition.make_follower(
@@ -118,8 +118,8 @@ class World:
 
 async def test_the_next_fetch_follows_the_data_at_once_and_acknowledges_it():
     async with World() as world:
-        partition = following()
-        world.fetcher.add(partition.topic_partition, partition)
+        partition = replica()
+        world.fetcher.add(partition.topic_partition, partition.following)
         request, reply = await world.leader.next_call()
         assert (request.replica_id, request.broker_epoch, request.min_bytes) == (ME, 77, 1)
         assert request.max_wait_ms <= 500
@@ -141,7 +141,7 @@ async def test_the_settings_are_what_is_asked_for():
         max_wait_ms=70, min_bytes=9, max_bytes=5_000, max_partition_bytes=400, call_timeout_ms=90, max_backoff_ms=100
     )
     async with World(settings) as world:
-        world.fetcher.add(TopicPartition("t", 0), following())
+        world.fetcher.add(TopicPartition("t", 0), replica().following)
         request, _ = await world.leader.next_call()
         assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (70, 9, 5_000)
         assert [part.max_bytes for part in request.partitions] == [400]
@@ -151,7 +151,7 @@ async def test_the_settings_are_what_is_asked_for():
 async def test_who_has_everything_asks_less_often_until_there_is_news():
     nothing = FetchPartitionResponse(topic="t", partition=0, high_watermark=0, log_start_offset=0)
     async with World(FetchSettings(max_wait_ms=100, max_idle_wait_ms=500)) as world:
-        world.fetcher.add(TopicPartition("t", 0), following())
+        world.fetcher.add(TopicPartition("t", 0), replica().following)
         waits = []
         for answer in (nothing, nothing, nothing, nothing, data(), nothing):
             request, reply = await world.leader.next_call()
@@ -164,10 +164,10 @@ async def test_who_has_everything_asks_less_often_until_there_is_news():
 
 async def test_a_new_partition_does_not_wait_for_a_parked_fetch():
     async with World() as world:
-        world.fetcher.add(TopicPartition("t", 0), following(0))
+        world.fetcher.add(TopicPartition("t", 0), replica(0).following)
         await world.leader.next_call()
-        world.fetcher.add(TopicPartition("t", 1), following(1))
-        world.fetcher.add(TopicPartition("t", 2), following(2))
+        world.fetcher.add(TopicPartition("t", 1), replica(1).following)
+        world.fetcher.add(TopicPartition("t", 2), replica(2).following)
         request, _ = await world.leader.next_call()
         assert sorted(part.partition for part in request.partitions) == [0, 1, 2]
         assert world.leader.calls.empty()
@@ -175,9 +175,9 @@ async def test_a_new_partition_does_not_wait_for_a_parked_fetch():
 
 async def test_a_removed_partition_takes_no_answer_any_more():
     async with World() as world:
-        first, second = following(0), following(1)
-        world.fetcher.add(first.topic_partition, first)
-        world.fetcher.add(second.topic_partition, second)
+        first, second = replica(0), replica(1)
+        world.fetcher.add(first.topic_partition, first.following)
+        world.fetcher.add(second.topic_partition, second.following)
         _, reply = await world.leader.next_call()
         world.fetcher.remove(first.topic_partition)
         reply.set_result(response(data(0), data(1)))
@@ -189,7 +189,7 @@ async def test_a_removed_partition_takes_no_answer_any_more():
 async def test_partitions_with_data_go_to_the_end_of_the_line():
     async with World() as world:
         for number in (2, 1, 0):
-            world.fetcher.add(TopicPartition("t", number), following(number))
+            world.fetcher.add(TopicPartition("t", number), replica(number).following)
         request, reply = await world.leader.next_call()
         assert [part.partition for part in request.partitions] == [0, 1, 2]
         reply.set_result(response(data(0)))
@@ -199,7 +199,7 @@ async def test_partitions_with_data_go_to_the_end_of_the_line():
 
 async def test_a_lost_connection_and_a_refusal_are_tried_again():
     async with World() as world:
-        world.fetcher.add(TopicPartition("t", 0), following())
+        world.fetcher.add(TopicPartition("t", 0), replica().following)
         for failure in (NetworkError("reset"), TimeoutError()):
             _, reply = await world.leader.next_call()
             reply.set_exception(failure)
@@ -214,23 +214,23 @@ async def test_a_lost_connection_and_a_refusal_are_tried_again():
 
 async def test_the_trouble_of_one_partition_stops_no_other():
     async with World() as world:
-        broken, sound = following(0), following(1)
+        broken, sound = replica(0), replica(1)
         assert isinstance(broken.log, MemoryLog)
         broken.log.fail_next, broken.log.failed = StorageError("EIO"), True
-        world.fetcher.add(sound.topic_partition, sound)
-        world.fetcher.add(broken.topic_partition, broken)
+        world.fetcher.add(sound.topic_partition, sound.following)
+        world.fetcher.add(broken.topic_partition, broken.following)
         _, reply = await world.leader.next_call()
         reply.set_result(response(data(0), data(1)))
         request, _ = await world.leader.next_call()
         assert [part.partition for part in request.partitions] == [1]
-        assert sound.log_end_offset == 1 and broken.storage_error is not None
+        assert sound.log_end_offset == 1 and broken.storage.error is not None
 
 
 async def test_an_error_of_a_partition_delays_that_partition():
     async with World() as world:
         world.fetcher._rng = Random(1)
-        world.fetcher.add(TopicPartition("t", 0), following(0))
-        world.fetcher.add(TopicPartition("t", 1), following(1))
+        world.fetcher.add(TopicPartition("t", 0), replica(0).following)
+        world.fetcher.add(TopicPartition("t", 1), replica(1).following)
         _, reply = await world.leader.next_call()
         refused = FetchPartitionResponse(topic="t", partition=0, error=ErrorCode.FENCED_LEADER_EPOCH)
         reply.set_result(response(refused))
@@ -246,8 +246,8 @@ async def test_a_partition_whose_leader_did_not_know_yet_is_asked_for_again_at_o
     """The answers of the other partitions may be half a second away, and acks=all waits for this one."""
     async with World() as world:
         world.fetcher._rng = Random(1)
-        world.fetcher.add(TopicPartition("t", 0), following(0))
-        world.fetcher.add(TopicPartition("t", 1), following(1))
+        world.fetcher.add(TopicPartition("t", 0), replica(0).following)
+        world.fetcher.add(TopicPartition("t", 1), replica(1).following)
         waits_ms = []
         for _ in range(9):
             _, reply = await world.leader.next_call()
@@ -269,8 +269,8 @@ async def test_a_partition_whose_leader_did_not_know_yet_is_asked_for_again_at_o
 async def test_a_batch_of_a_newer_epoch_than_the_leaders_is_refused():
     """KAFKA-18723: the leader was deposed and its file rewritten while the answer was being sent."""
     async with World() as world:
-        partition = following()
-        world.fetcher.add(partition.topic_partition, partition)
+        partition = replica()
+        world.fetcher.add(partition.topic_partition, partition.following)
         _, reply = await world.leader.next_call()
         header = bytearray(61)
         header[8:12] = (49).to_bytes(4, "big")
@@ -295,17 +295,17 @@ async def test_the_manager_keeps_one_fetcher_for_each_leader():
         wall_ms=lambda: 1_000,
         on_effects=lambda _: None,
     )
-    partitions = {TopicPartition("t", number): following(number) for number in range(3)}
+    partitions = {TopicPartition("t", number): replica(number) for number in range(3)}
     start = [StartFetching(topic_partition=tp, leader=LEADER, leader_epoch=5) for tp in partitions]
-    manager.apply(start, partitions.get)
+    manager.apply(start, lambda at: partitions[at].following)
     assert manager.leaders == (LEADER,)
     request, _ = await leaders[LEADER].next_call()
     assert len(request.partitions) == 3
     moved = TopicPartition("t", 0)
-    manager.apply([StartFetching(topic_partition=moved, leader=3, leader_epoch=6)], partitions.get)
+    manager.apply([StartFetching(topic_partition=moved, leader=3, leader_epoch=6)], lambda at: partitions[at].following)
     assert manager.leaders == (LEADER, 3)
-    manager.apply([StopFetching(topic_partition=moved)], partitions.get)
-    manager.apply([StopFetching(topic_partition=moved)], partitions.get)
+    manager.apply([StopFetching(topic_partition=moved)], lambda at: partitions[at].following)
+    manager.apply([StopFetching(topic_partition=moved)], lambda at: partitions[at].following)
     assert manager.leaders == (LEADER,)
     await manager.close()
     assert manager.leaders == () and leaders[LEADER].is_closed
@@ -327,12 +327,12 @@ async def test_partitions_that_are_flushed_first_have_a_fetcher_of_their_own_whi
         wall_ms=lambda: 1_000,
         on_effects=effects.extend,
     )
-    partitions = {TopicPartition("t", number): following(number) for number in range(3)}
+    partitions = {TopicPartition("t", number): replica(number) for number in range(3)}
     _, *flushed = partitions.values()
     for partition in flushed:
         partition.log.config.flush_messages = 1
     start = [StartFetching(topic_partition=tp, leader=LEADER, leader_epoch=5) for tp in partitions]
-    manager.apply(start, partitions.get)
+    manager.apply(start, lambda at: partitions[at].following)
     assert manager.leaders == (LEADER,) and len(leaders) == 2
     request, reply = await leaders[1].next_call()
     assert len(request.partitions) == 2
@@ -344,12 +344,12 @@ async def test_partitions_that_are_flushed_first_have_a_fetcher_of_their_own_whi
     assert FlushLog(topic_partition=flushed[0].topic_partition) in effects and leaders[1].calls.empty()
 
     flushed[0].log.flush()
-    manager.resume(flushed[0].topic_partition, flushed[0])
+    manager.resume(flushed[0].topic_partition, flushed[0].following)
     request, reply = await leaders[1].next_call()
     assert {item.partition: item.fetch_offset for item in request.partitions} == {1: 1, 2: 0}
 
     flushed[0].log.config.flush_messages = 9  # its topic's policy is another one now
-    manager.resume(flushed[0].topic_partition, flushed[0])
+    manager.resume(flushed[0].topic_partition, flushed[0].following)
     request, _ = await leaders[0].next_call()
     assert {item.partition for item in request.partitions} == {0, 1}
     await manager.close()
@@ -357,10 +357,10 @@ async def test_partitions_that_are_flushed_first_have_a_fetcher_of_their_own_whi
 
 async def test_a_partition_whose_disk_hangs_holds_up_no_other_one_of_its_leader():
     async with World() as world:
-        on_bad_disk, other = following(0), following(1)
+        on_bad_disk, other = replica(0), replica(1)
         for partition in (on_bad_disk, other):
             partition.log.config.flush_messages = 1
-            world.fetcher.add(partition.topic_partition, partition)
+            world.fetcher.add(partition.topic_partition, partition.following)
         request, reply = await world.leader.next_call()
         while len(request.partitions) < 2:
             request, reply = await world.leader.next_call()
@@ -370,7 +370,7 @@ async def test_a_partition_whose_disk_hangs_holds_up_no_other_one_of_its_leader(
         world.fetcher.resume()
         await asyncio.sleep(0)
         assert world.leader.calls.empty()  # a moment later one request names both
-        on_bad_disk.disk_hung(True)
+        on_bad_disk.following.disk_hung(True)
         world.fetcher.resume()
         request, _ = await world.leader.next_call()
         assert [item.partition for item in request.partitions] == [1]
@@ -380,13 +380,13 @@ async def test_a_partition_that_comes_during_a_back_off_waits_for_its_end():
     """The wait of the call that failed is over: there is nothing to interrupt (simulation seed 4)."""
     async with World() as world:
         world.fetcher._rng = Random(1)
-        first, second = following(0), following(1)
-        world.fetcher.add(first.topic_partition, first)
+        first, second = replica(0), replica(1)
+        world.fetcher.add(first.topic_partition, first.following)
         _, reply = await world.leader.next_call()
         reply.set_exception(NetworkError("gone"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        world.fetcher.add(second.topic_partition, second)
+        world.fetcher.add(second.topic_partition, second.following)
         request, _ = await world.leader.next_call()
         assert {part.partition for part in request.partitions} == {0, 1}
 
@@ -395,9 +395,9 @@ async def test_a_new_leader_that_does_not_know_it_yet_is_asked_again_in_millisec
     """acks=all waits for us: in a planned transfer the other partitions' parked fetch held us up for half a second."""
     async with World() as world:
         world.fetcher._rng = Random(1)
-        waiting, other = following(0), following(1)
-        world.fetcher.add(waiting.topic_partition, waiting)
-        world.fetcher.add(other.topic_partition, other)
+        waiting, other = replica(0), replica(1)
+        world.fetcher.add(waiting.topic_partition, waiting.following)
+        world.fetcher.add(other.topic_partition, other.following)
         _, reply = await world.leader.next_call()
         reply.set_result(response(FetchPartitionResponse(topic="t", partition=0, error=ErrorCode.UNKNOWN_LEADER_EPOCH)))
         request, reply = await world.leader.next_call()
@@ -428,9 +428,9 @@ async def test_a_partition_that_is_held_back_is_not_asked_for_until_its_time():
     throttle = Throttle()
     async with World(throttle=throttle) as world:
         throttle.delay_ms = 20
-        added, in_sync = following(0), following(1)
-        world.fetcher.add(added.topic_partition, added)
-        world.fetcher.add(in_sync.topic_partition, in_sync)
+        added, in_sync = replica(0), replica(1)
+        world.fetcher.add(added.topic_partition, added.following)
+        world.fetcher.add(in_sync.topic_partition, in_sync.following)
         _, reply = await world.leader.next_call()
         reply.set_result(response(data(0)))
         request, reply = await world.leader.next_call()

@@ -157,7 +157,7 @@ class World:
         return operation
 
     def follower_has(self, offset: int, *, tp: TopicPartition = TP, node_id: int = 1) -> None:
-        _, effects = self.at(tp).read_for_follower(
+        _, effects = self.at(tp).leading.read_for_follower(
             node_id,
             broker_epoch=100 + node_id,
             offset=offset,
@@ -263,7 +263,7 @@ async def test_metadata_from_before_our_own_registration_gives_no_role() -> None
         world.at()
     assert world.service.leader_hint(TP) == (-1, -1) and world.taken_up == [] and not world.service.is_current
     world.publish(cluster(topic("t", partition(0, epoch=2)), offset=12))
-    assert world.at().is_leader and world.service.leader_hint(TP) == (0, 2)
+    assert world.at().role.is_leader and world.service.leader_hint(TP) == (0, 2)
 
 
 @simulated
@@ -273,7 +273,7 @@ async def test_the_first_metadata_after_the_registration_is_taken_up_as_a_whole(
     world.service.registered(EPOCH)
     # Neither topic is among the changes of this publication: only our own registration is.
     world.publish(cluster(topic("t", partition(0)), topic("u", partition(1)), offset=12))
-    assert world.at().is_leader and world.at(TopicPartition("u", 0)).is_follower
+    assert world.at().role.is_leader and world.at(TopicPartition("u", 0)).role.is_follower
     assert world.fetching == [StartFetching(topic_partition=TopicPartition("u", 0), leader=1, leader_epoch=1)]
     assert [image.offset for image in world.taken_up] == [12] and world.service.is_current
 
@@ -284,12 +284,12 @@ async def test_what_changed_while_a_new_registration_was_under_way_is_made_up_fo
     again = {"epoch": 200}
     world.publish(cluster(topic("t", partition(0)), topic("u", partition(0)), topic("gone", partition(0)), **again))
     world.publish(cluster(topic("t", partition(1, epoch=5)), topic("u", partition(1, replicas=(1,))), **again))
-    assert world.at().is_leader  # the registration has not been told yet
+    assert world.at().role.is_leader  # the registration has not been told yet
     world.service.registered(200)
     world.publish(
         cluster(topic("t", partition(1, epoch=5)), topic("u", partition(1, replicas=(1,))), offset=13, **again)
     )
-    assert world.at().is_follower and world.at().leader_epoch == 5
+    assert world.at().role.is_follower and world.at().leader_epoch == 5
     for name in ("u", "gone"):
         with pytest.raises(UnknownTopicOrPartitionError):
             world.at(TopicPartition(name, 0))
@@ -366,7 +366,7 @@ async def test_a_lagging_follower_is_proposed_out_and_the_answer_releases_who_wa
     )
     world.service.isr_answered(proposal, agreed)
     await turns()
-    assert world.done == [operation] and world.at().partition_epoch == 2
+    assert world.done == [operation] and world.at().role.partition_epoch == 2
 
 
 @simulated
@@ -392,7 +392,7 @@ async def test_a_log_that_fails_is_reported_once_and_ends_its_leadership() -> No
     assert world.failed == [StorageFailed(topic_partition=TP, message="EIO", was_in_use=True)]
     await turns()
     assert operation.errors == {TP: ErrorCode.KAFKA_STORAGE_ERROR}
-    assert world.at(OTHER).is_leader
+    assert world.at(OTHER).role.is_leader
 
 
 @simulated
@@ -402,7 +402,7 @@ async def test_a_log_that_cannot_be_opened_is_reported_and_stops_no_other() -> N
     world.service.registered(EPOCH)
     world.publish(LEADING)
     assert world.failed == [StorageFailed(topic_partition=TP, message="disk is gone")]
-    assert world.at(OTHER).is_leader
+    assert world.at(OTHER).role.is_leader
 
 
 @simulated

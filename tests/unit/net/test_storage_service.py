@@ -366,9 +366,9 @@ async def test_a_folder_whose_disk_hangs_hands_over_at_once_and_ends_by_itself()
     assert any(report.hand_over == of(*world.in_folder(path)) for report in world.reports)
     assert report.offline == () and world.fatal == []
     assert (await world.storage.describe())[0].folder.state == FOLDER_HANGING
-    hanging = [at.topic_partition.partition for at in world.manager.partitions() if at.disk_hangs]
+    hanging = [at.topic_partition.partition for at in world.manager.partitions() if at.storage.disk_hangs]
     assert of(*hanging) == of(*world.in_folder(path)) and hanging
     world.hanging = ()
     await asyncio.sleep(2.5)
-    assert not any(at.disk_hangs for at in world.manager.partitions())
+    assert not any(at.storage.disk_hangs for at in world.manager.partitions())
     assert world.reports[-1].troubled_folders == ()

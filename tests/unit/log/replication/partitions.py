@@ -50,7 +50,7 @@ def leader(*, isr: tuple[int, ...] = (1, 2, 3), min_isr: int = 1, epoch: int = 5
 def produce(partition: Partition, *sequences: int, now_ms: int = 0, acks: int = 1) -> list[Effect]:
     effects: list[Effect] = []
     for sequence in sequences:
-        effects += partition.append_as_leader(batch((0, sequence)), acks=acks, now_ms=now_ms)[2]
+        effects += partition.leading.append(batch((0, sequence)), acks=acks, now_ms=now_ms)[2]
     return effects
 
 
@@ -65,7 +65,7 @@ def fetch(
 ) -> list[Effect]:
     """A follower whose log agrees with the leader's says that it has everything before `offset`."""
     last = partition.log.records[offset - 1][0] if offset else -1
-    return partition.read_for_follower(
+    return partition.leading.read_for_follower(
         replica_id,
         broker_epoch=100 + replica_id if broker_epoch is None else broker_epoch,
         offset=offset,
@@ -79,9 +79,9 @@ def fetch(
 def pull(follower: Partition, source: Partition, *, rounds: int = 10) -> None:
     """Fetch until the logs are equal."""
     for _ in range(rounds):
-        position = follower.next_fetch()
+        position = follower.following.next_fetch()
         assert position is not None
-        read, _ = source.read_for_follower(
+        read, _ = source.leading.read_for_follower(
             follower.node_id,
             broker_epoch=100 + follower.node_id,
             offset=position.offset,
@@ -90,7 +90,7 @@ def pull(follower: Partition, source: Partition, *, rounds: int = 10) -> None:
             last_fetched_epoch=position.last_fetched_epoch,
             now_ms=0,
         )
-        changed(follower, follower.fetched(position, answer(read), 0))
+        changed(follower, follower.following.fetched(position, answer(read), 0))
 
 
 def answer(read: PartitionRead) -> FetchAnswer:

@@ -11,7 +11,8 @@ from barnabas.log.replication.effects import (
     ResumeFetching,
 )
 from barnabas.log.replication.follower import FetchAnswer
-from barnabas.log.replication.partition import ACKS_ALL, Partition
+from barnabas.log.replication.leading import ACKS_ALL
+from barnabas.log.replication.partition import Partition
 from barnabas.log.vocabulary.errors import StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
@@ -43,11 +44,11 @@ def leader(**settings: int) -> Partition:
 
 
 def append(partition: Partition, sequence: int = 1) -> list[Effect]:
-    return partition.append_as_leader(batch((0, sequence)), acks=ACKS_ALL, now_ms=0)[2]
+    return partition.leading.append(batch((0, sequence)), acks=ACKS_ALL, now_ms=0)[2]
 
 
 def follower_has(partition: Partition, offset: int) -> list[Effect]:
-    return partition.read_for_follower(
+    return partition.leading.read_for_follower(
         1,
         broker_epoch=101,
         offset=offset,
@@ -99,43 +100,48 @@ def test_a_lonely_leader_waits_for_its_disk_too() -> None:
 def test_a_follower_asks_on_when_what_it_has_is_on_the_disk() -> None:
     partition = replica(1)
     partition.make_follower(assignment(), 0)
-    position = partition.next_fetch()
+    position = partition.following.next_fetch()
     assert position is not None and position.offset == 0
     source = leader()
     append(source)
     records = source.log.read(0, max_bytes=1_000, up_to_offset=1).slice
     assert isinstance(records, bytes)
-    effects = partition.fetched(position, FetchAnswer(records=records, high_watermark=0, log_start_offset=0), 0)
+    effects = partition.following.fetched(
+        position, FetchAnswer(records=records, high_watermark=0, log_start_offset=0), 0
+    )
     assert FLUSH in effects and partition.log_end_offset == 1
-    assert partition.awaits_flush and partition.next_fetch() is None
+    assert partition.storage.awaits_flush and partition.following.next_fetch() is None
     assert on_disk(partition) == [ResumeFetching(topic_partition=TP)]
-    position = partition.next_fetch()
+    position = partition.following.next_fetch()
     assert position is not None and position.offset == 1
 
 
 def test_a_follower_whose_disk_hangs_is_waited_for_from_its_next_record_on() -> None:
     partition = replica(1)
     partition.make_follower(assignment(), 0)
-    assert not partition.awaits_flush and partition.waits_for_disk  # asked of folders that hang
+    assert not partition.storage.awaits_flush and partition.following.waits_for_disk  # asked of folders that hang
     partition.log.append_as_leader(batch((0, 1)), leader_epoch=0, now_ms=0)
-    assert partition.holds_lane
-    assert partition.disk_hung(True) == [ResumeFetching(topic_partition=TP)] and partition.disk_hung(True) == []
-    assert not partition.holds_lane  # the others of its fetcher go on
+    assert partition.following.holds_lane
+    assert (
+        partition.following.disk_hung(True) == [ResumeFetching(topic_partition=TP)]
+        and partition.following.disk_hung(True) == []
+    )
+    assert not partition.following.holds_lane  # the others of its fetcher go on
     on_disk(partition)
-    assert partition.next_fetch() is None  # what comes would hang, too
-    assert partition.disk_hung(False) == [ResumeFetching(topic_partition=TP)]
-    assert partition.next_fetch() is not None
+    assert partition.following.next_fetch() is None  # what comes would hang, too
+    assert partition.following.disk_hung(False) == [ResumeFetching(topic_partition=TP)]
+    assert partition.following.next_fetch() is not None
 
 
 def test_without_a_flush_a_follower_in_sync_goes_on_while_its_disk_hangs_and_another_one_does_not_come_back() -> None:
     partition = replica(1, flush_messages=9)
     partition.make_follower(assignment(), 0)
-    partition.disk_hung(True)
-    assert partition.next_fetch() is not None and not partition.waits_for_disk
+    partition.following.disk_hung(True)
+    assert partition.following.next_fetch() is not None and not partition.following.waits_for_disk
     partition.make_follower(assignment(leader_epoch=2, isr=(0,)), 0)
-    assert partition.next_fetch() is None  # else its leader would take it into the ISR again
-    partition.disk_hung(False)
-    assert partition.next_fetch() is not None
+    assert partition.following.next_fetch() is None  # else its leader would take it into the ISR again
+    partition.following.disk_hung(False)
+    assert partition.following.next_fetch() is not None
 
 
 def test_a_new_role_flushes_what_a_former_process_left() -> None:
@@ -144,7 +150,7 @@ def test_a_new_role_flushes_what_a_former_process_left() -> None:
         partition.log.append_as_leader(batch((0, 1)), leader_epoch=0, now_ms=0)
         leads = make is Partition.make_leader
         assert FLUSH in make(partition, assignment(leader=0 if leads else 1, leader_epoch=2), 0)
-        assert partition.awaits_flush
+        assert partition.storage.awaits_flush
 
 
 def test_other_values_flush_in_the_background_and_nobody_waits() -> None:
@@ -152,7 +158,7 @@ def test_other_values_flush_in_the_background_and_nobody_waits() -> None:
     assert FLUSH not in append(partition)
     assert FLUSH in append(partition, 2)
     assert committed(follower_has(partition, 2)) == [2]
-    assert partition.durable_end_offset == 2 and not partition.awaits_flush
+    assert partition.durable_end_offset == 2 and not partition.storage.awaits_flush
 
 
 def test_the_policy_may_change_while_it_runs() -> None:
@@ -160,10 +166,10 @@ def test_the_policy_may_change_while_it_runs() -> None:
     append(partition)
     assert isinstance(partition.log, MemoryLog)
     partition.log.config.flush_messages = 1
-    assert FLUSH in partition.config_changed(0)
+    assert FLUSH in partition.flushed(0)
     assert committed(follower_has(partition, 1)) == []
     partition.log.config.flush_messages = 1_000
-    assert committed(partition.config_changed(0)) == [1]
+    assert committed(partition.flushed(0)) == [1]
 
 
 def test_after_a_failed_flush_nothing_of_it_is_ever_acknowledged() -> None:
@@ -171,14 +177,14 @@ def test_after_a_failed_flush_nothing_of_it_is_ever_acknowledged() -> None:
     append(partition)
     assert isinstance(partition.log, MemoryLog)
     partition.log.failed = True
-    partition.flush_failed(StorageError("Input/output error"))
-    assert partition.storage_error is not None and not partition.awaits_flush
+    partition.storage.flush_failed(StorageError("Input/output error"))
+    assert partition.storage.error is not None and not partition.storage.awaits_flush
     assert on_disk(partition) == [] and partition.high_watermark == 0
 
 
 def test_a_flush_that_failed_for_its_checkpoint_only_is_tried_again() -> None:
     partition = leader()
     append(partition)
-    partition.flush_failed(StorageError("No space left on device"))  # the log itself is not `failed`
-    assert partition.storage_error is None and partition.awaits_flush
+    partition.storage.flush_failed(StorageError("No space left on device"))  # the log itself is not `failed`
+    assert partition.storage.error is None and partition.storage.awaits_flush
     assert committed(follower_has(partition, 1)) == [] and committed(on_disk(partition)) == [1]

@@ -8,7 +8,8 @@ from unit.log.replication.test_flush_first import TP, assignment
 
 from barnabas.log.replication.effects import ChangeLog, Effect, StartFetching, StopFetching
 from barnabas.log.replication.follower import FetchAnswer, FetchPosition
-from barnabas.log.replication.partition import ACKS_ALL, Partition
+from barnabas.log.replication.leading import ACKS_ALL
+from barnabas.log.replication.partition import Partition
 from barnabas.log.vocabulary.errors import CorruptRecordError, DiskFailedError, NotLeaderOrFollowerError
 
 
@@ -23,10 +24,10 @@ def follower() -> Partition:
 
 
 def diverging_at(end_offset: int, partition: Partition) -> tuple[FetchPosition, ChangeLog]:
-    position = partition.next_fetch()
+    position = partition.following.next_fetch()
     assert position is not None
     answer = FetchAnswer(diverging_epoch=1, diverging_end_offset=end_offset, high_watermark=0, log_start_offset=0)
-    (effect,) = partition.fetched(position, answer, 0)
+    (effect,) = partition.following.fetched(position, answer, 0)
     assert isinstance(effect, ChangeLog)
     return position, effect
 
@@ -40,15 +41,19 @@ def test_the_log_is_not_touched_before_a_thread_does_it_and_is_asked_for_nothing
     partition = follower()
     position, effect = diverging_at(4, partition)
     assert partition.log_end_offset == 6 and partition.log.is_changing
-    assert partition.next_fetch() is None and partition.flushed(0) == [] and partition.resign_if_damaged() == []
+    assert (
+        partition.following.next_fetch() is None
+        and partition.flushed(0) == []
+        and partition.repair.resign_if_damaged() == []
+    )
     late = FetchAnswer(records=batch((0, 6)), high_watermark=0, log_start_offset=0)
-    assert partition.fetched(position, late, 0) == [] and partition.log_end_offset == 6
+    assert partition.following.fetched(position, late, 0) == [] and partition.log_end_offset == 6
     with pytest.raises(NotLeaderOrFollowerError, match="truncation to 4"):
-        partition.read_for_consumer(0, max_bytes=100, allow_follower=True)
+        partition.reads.read_for_consumer(0, max_bytes=100, allow_follower=True)
     with pytest.raises(NotLeaderOrFollowerError):
-        partition.append_as_leader(batch((0, 6)), acks=ACKS_ALL, now_ms=0)
+        partition.leading.append(batch((0, 6)), acks=ACKS_ALL, now_ms=0)
     assert ended(partition, effect) == [StartFetching(topic_partition=TP, leader=1, leader_epoch=2)]
-    asked = partition.next_fetch()
+    asked = partition.following.next_fetch()
     assert asked is not None and asked.offset == 4 and not partition.log.is_changing
 
 
@@ -56,21 +61,21 @@ def test_a_leadership_that_comes_amid_a_truncation_begins_at_the_truncated_end()
     partition = follower()
     _, effect = diverging_at(4, partition)
     assert partition.make_leader(assignment(leader=0, leader_epoch=3), 0) == []
-    assert not partition.is_leader and partition.in_sync_when_leading == (0, 1)
+    assert not partition.role.is_leader and partition.in_sync_when_leading == (0, 1)
     partition.brokers_changed({0: 100, 1: 105}, 0)  # the other broker has registered again
     ended(partition, effect)
-    assert partition.is_leader and partition.leader_epoch == 3 and partition.log.epochs[-1] == (3, 4)
-    leading = partition.leader_state
+    assert partition.role.is_leader and partition.leader_epoch == 3 and partition.log.epochs[-1] == (3, 4)
+    leading = partition.role.leader_state
     assert leading is not None and not leading.is_stale(1, 105) and leading.is_stale(1, 101)
 
 
 def test_a_follower_in_sync_whose_truncation_hangs_is_waited_for() -> None:
     partition = follower()
-    assert not partition.waits_for_disk
+    assert not partition.following.waits_for_disk
     _, effect = diverging_at(4, partition)
-    assert partition.waits_for_disk
+    assert partition.following.waits_for_disk
     ended(partition, effect)
-    assert not partition.waits_for_disk
+    assert not partition.following.waits_for_disk
 
 
 def test_of_several_assignments_the_newest_is_taken_up() -> None:
@@ -81,7 +86,7 @@ def test_of_several_assignments_the_newest_is_taken_up() -> None:
     partition.make_leader(replace(assignment(leader=0, leader_epoch=3), partition_epoch=3), 0)  # late
     effects = ended(partition, effect)
     assert StartFetching(topic_partition=TP, leader=1, leader_epoch=4) in effects
-    assert partition.is_follower and partition.leader_epoch == 4
+    assert partition.role.is_follower and partition.leader_epoch == 4
 
 
 def test_a_replica_that_is_removed_amid_a_truncation_takes_no_role() -> None:
@@ -89,7 +94,7 @@ def test_a_replica_that_is_removed_amid_a_truncation_takes_no_role() -> None:
     _, effect = diverging_at(4, partition)
     partition.make_leader(assignment(leader=0, leader_epoch=3), 0)
     partition.stop()
-    assert ended(partition, effect) == [] and not partition.is_leader and not partition.is_follower
+    assert ended(partition, effect) == [] and not partition.role.is_leader and not partition.role.is_follower
 
 
 def test_a_truncation_that_is_dropped_is_asked_for_again() -> None:
@@ -107,16 +112,16 @@ def test_a_refusal_is_waited_out_and_a_failed_log_gives_its_role_up() -> None:
     partition = follower()
     _, effect = diverging_at(4, partition)
     effect.change.work = lambda: refuse(CorruptRecordError("the batch at 4 is damaged"))
-    assert ended(partition, effect) == [StopFetching(topic_partition=TP)] and partition.storage_error is None
-    assert partition.fetch_again() == [StartFetching(topic_partition=TP, leader=1, leader_epoch=2)]
+    assert ended(partition, effect) == [StopFetching(topic_partition=TP)] and partition.storage.error is None
+    assert partition.following.fetch_again() == [StartFetching(topic_partition=TP, leader=1, leader_epoch=2)]
     troubles: list[str] = []
-    partition.storage_trouble = lambda _, error: troubles.append(error.message)
+    partition.storage.trouble = lambda _, error: troubles.append(error.message)
     _, effect = diverging_at(4, partition)
     effect.change.work = lambda: refuse(DiskFailedError("Input/output error"))
     partition.log.failed = True
     ended(partition, effect)
-    assert partition.storage_error is not None and troubles == ["Input/output error"]
-    assert partition.fetch_again() == [] and partition.next_fetch() is None
+    assert partition.storage.error is not None and troubles == ["Input/output error"]
+    assert partition.following.fetch_again() == [] and partition.following.next_fetch() is None
 
 
 def refuse(error: Exception) -> None:

@@ -28,7 +28,8 @@ from barnabas.log.replication.effects import (
 )
 from barnabas.log.replication.follower import FetchAnswer
 from barnabas.log.replication.leader import PROPOSAL_LIFETIME_MS, PROPOSAL_RETRY_MS
-from barnabas.log.replication.partition import ACKS_ALL, Partition
+from barnabas.log.replication.leading import ACKS_ALL
+from barnabas.log.replication.partition import Partition
 from barnabas.log.vocabulary.errors import (
     ErrorCode,
     FencedLeaderEpochError,
@@ -60,9 +61,9 @@ def test_an_answer_names_the_eligible_replicas_before_the_metadata_does():
     produce(a, 1)
     fetch(a, 2, 1, now_ms=0)
     produce(a, 2)
-    proposal = proposal_in(a.check_isr(LAG_MS + 600))
+    proposal = proposal_in(a.leading.check_isr(LAG_MS + 600))
     agreed = IsrAnswer(leader=1, leader_epoch=5, partition_epoch=51, isr=(1,), eligible=(2,))
-    a.isr_answered(proposal, agreed, LAG_MS + 700)
+    a.leading.isr_answered(proposal, agreed, LAG_MS + 700)
     assert a.high_watermark == 1
 
 
@@ -70,12 +71,12 @@ def test_a_doubt_about_the_isr_does_not_forget_the_eligible_replicas():
     """No answer, and much later one that changes nothing: replica 2 is eligible all the time."""
     a = replica(1, min_isr=1)
     a.make_leader(dataclasses.replace(assignment(1, 5, isr=(1,)), eligible=(2,)), 0)
-    a.isr_unanswered(proposal_in(fetch(a, 3, 0)), 0)
+    a.leading.isr_unanswered(proposal_in(fetch(a, 3, 0)), 0)
     produce(a, 1)
     late = PROPOSAL_LIFETIME_MS
     unchanged = IsrAnswer(leader=1, leader_epoch=5, partition_epoch=50, isr=(1,), eligible=(2,))
-    a.isr_answered(proposal_in(a.check_isr(late)), unchanged, late)
-    assert a.leader_state is not None and a.leader_state.isr.maximal_isr == {1}
+    a.leading.isr_answered(proposal_in(a.leading.check_isr(late)), unchanged, late)
+    assert a.role.leader_state is not None and a.role.leader_state.isr.maximal_isr == {1}
     assert a.high_watermark == 0
 
 
@@ -83,54 +84,56 @@ def test_bug_4_a_shrink_counts_only_when_the_controller_agreed():
     a = leader(isr=(1, 2, 3))
     produce(a, 1)
     fetch(a, 2, 1, now_ms=LAG_MS + 500)
-    proposal = proposal_in(a.check_isr(LAG_MS + 600))
+    proposal = proposal_in(a.leading.check_isr(LAG_MS + 600))
     assert members(proposal) == [1, 2]
     assert a.high_watermark == 0
     agreed = IsrAnswer(leader=1, leader_epoch=5, partition_epoch=51, isr=(1, 2))
-    assert any(isinstance(effect, HighWatermarkAdvanced) for effect in a.isr_answered(proposal, agreed, LAG_MS + 700))
+    assert any(
+        isinstance(effect, HighWatermarkAdvanced) for effect in a.leading.isr_answered(proposal, agreed, LAG_MS + 700)
+    )
     assert a.high_watermark == 1
 
 
 def test_bug_5_every_unanswered_proposal_stays_in_the_union_until_newer_metadata():
     a = leader(isr=(1,))
     first = proposal_in(fetch(a, 2, 0))
-    a.isr_unanswered(first, 10)
+    a.leading.isr_unanswered(first, 10)
     now_ms = 10 + PROPOSAL_RETRY_MS
     second = proposal_in(fetch(a, 3, 0, now_ms=now_ms))
-    a.isr_unanswered(second, now_ms)
-    assert a.leader_state is not None and a.leader_state.isr.maximal_isr == {1, 2, 3}
+    a.leading.isr_unanswered(second, now_ms)
+    assert a.role.leader_state is not None and a.role.leader_state.isr.maximal_isr == {1, 2, 3}
     produce(a, 1)
     fetch(a, 3, 1, now_ms=now_ms)
     assert a.high_watermark == 0  # 2 may be in the ISR, and may be elected
     a.make_leader(assignment(1, 5, partition_epoch=51, isr=(1, 3)), now_ms)
-    assert a.leader_state.isr.maximal_isr == {1, 3}
+    assert a.role.leader_state.isr.maximal_isr == {1, 3}
 
 
 def test_bug_5_a_version_refusal_may_be_the_echo_of_an_accepted_proposal():
     a = leader(isr=(1,))
     proposal = proposal_in(fetch(a, 2, 0))
-    a.isr_answered(proposal, IsrAnswer(error=ErrorCode.INVALID_UPDATE_VERSION), 0)
-    assert a.leader_state is not None and a.leader_state.isr.maximal_isr == {1, 2}
+    a.leading.isr_answered(proposal, IsrAnswer(error=ErrorCode.INVALID_UPDATE_VERSION), 0)
+    assert a.role.leader_state is not None and a.role.leader_state.isr.maximal_isr == {1, 2}
     assert fetch(a, 2, 0, now_ms=1) == []  # and it is not repeated at once
 
 
 def test_an_ineligible_replica_is_let_go():
     a = leader(isr=(1,))
     proposal = proposal_in(fetch(a, 2, 0))
-    a.isr_answered(proposal, IsrAnswer(error=ErrorCode.INELIGIBLE_REPLICA), 0)
-    assert a.leader_state is not None and a.leader_state.isr.maximal_isr == {1}
+    a.leading.isr_answered(proposal, IsrAnswer(error=ErrorCode.INELIGIBLE_REPLICA), 0)
+    assert a.role.leader_state is not None and a.role.leader_state.isr.maximal_isr == {1}
 
 
 def test_a_doubt_about_a_silent_replica_ends_when_no_copy_of_the_proposal_can_live():
     a = leader(isr=(1,))
-    a.isr_unanswered(proposal_in(fetch(a, 2, 0)), 0)
+    a.leading.isr_unanswered(proposal_in(fetch(a, 2, 0)), 0)
     produce(a, 1)
     unchanged = IsrAnswer(leader=1, leader_epoch=5, partition_epoch=50, isr=(1,))
     early = LAG_MS + 1
-    a.isr_answered(proposal_in(a.check_isr(early)), unchanged, early)
+    a.leading.isr_answered(proposal_in(a.leading.check_isr(early)), unchanged, early)
     assert a.high_watermark == 0
     late = PROPOSAL_LIFETIME_MS
-    a.isr_answered(proposal_in(a.check_isr(late)), unchanged, late)
+    a.leading.isr_answered(proposal_in(a.leading.check_isr(late)), unchanged, late)
     assert a.high_watermark == 1
 
 
@@ -177,7 +180,7 @@ def test_a_strangers_fetch_moves_nothing():
     for stranger in (-1, 1, 4):
         with pytest.raises(NotLeaderOrFollowerError):
             fetch(a, stranger, 1)
-    assert a.leader_state is not None and a.leader_state.isr.maximal_isr == {1}
+    assert a.role.leader_state is not None and a.role.leader_state.isr.maximal_isr == {1}
 
 
 def test_a_follower_about_to_join_is_waited_for_as_long_as_it_keeps_up():
@@ -187,7 +190,7 @@ def test_a_follower_about_to_join_is_waited_for_as_long_as_it_keeps_up():
     assert a.high_watermark == 0
     a.make_leader(assignment(1, 5, partition_epoch=51, isr=(1,)), 1)  # the controller refused
     assert a.high_watermark == 0
-    a.check_isr(2 * LAG_MS)
+    a.leading.check_isr(2 * LAG_MS)
     assert a.high_watermark == 1
 
 
@@ -202,7 +205,7 @@ def test_a_follower_that_the_controller_put_out_holds_nobody_up(by):
     else:
         proposal = proposal_in(fetch(a, 3, 0))
         answer = IsrAnswer(leader=1, leader_epoch=5, partition_epoch=51, isr=(1, 3))
-        effects = a.isr_answered(proposal, answer, 1) + fetch(a, 3, 1, now_ms=1)
+        effects = a.leading.isr_answered(proposal, answer, 1) + fetch(a, 3, 1, now_ms=1)
     assert HighWatermarkAdvanced(topic_partition=TP, high_watermark=1) in effects
     fetch(a, 2, 1, now_ms=2)  # it keeps up again
     produce(a, 2, now_ms=3)
@@ -219,7 +222,7 @@ def test_a_follower_one_round_trip_behind_a_busy_leader_stays_in():
         now_ms = step * LAG_MS // 2
         produce(a, step, now_ms=now_ms)
         fetch(a, 2, step, now_ms=now_ms)
-        assert a.check_isr(now_ms) == []
+        assert a.leading.check_isr(now_ms) == []
 
 
 # --- acknowledgement: bug classes 9 to 11, 17, 19 --------------------------------------------------------------------
@@ -254,7 +257,7 @@ def test_bug_11_kip_966_last_replica_standing_commits_nothing_that_the_eligible_
     fetch(a, 3, 1)
     a.make_leader(assignment(1, 5, partition_epoch=51, isr=(1,)), 0)  # 2 or 3 is eligible now
     produce(a, 2)
-    a.check_isr(10)
+    a.leading.check_isr(10)
     assert a.high_watermark == 1
     a.make_leader(assignment(1, 5, partition_epoch=52, isr=(1, 2)), 20)
     fetch(a, 2, 2, now_ms=LAG_MS + 20)
@@ -278,7 +281,7 @@ def test_bug_17_a_deposed_leader_takes_nothing_any_more():
         produce(a, 1)
     assert a.make_leader(assignment(1, 5), 0) == []
     assert a.make_follower(assignment(-1, 7), 0) == [StopFetching(topic_partition=TP)]
-    assert a.next_fetch() is None
+    assert a.following.next_fetch() is None
 
 
 def test_bug_19_consumers_see_committed_records_only_and_the_end_never_goes_back():
@@ -287,15 +290,15 @@ def test_bug_19_consumers_see_committed_records_only_and_the_end_never_goes_back
         a.log.append_as_leader(batch((0, sequence)), leader_epoch=4, now_ms=0)
     a.log.set_high_watermark(1)
     a.make_leader(assignment(1, 5, isr=(1, 2)), 0)
-    read = a.read_for_consumer(0, max_bytes=1 << 20)
+    read = a.reads.read_for_consumer(0, max_bytes=1 << 20)
     assert isinstance(read.records, bytes) and len(read.records) == RECORD.size
     with pytest.raises(OffsetNotAvailableError):
-        a.list_offset(-1)
+        a.reads.list_offset(-1)
     with pytest.raises(OffsetNotAvailableError):
-        a.read_for_consumer(2, max_bytes=100)
+        a.reads.read_for_consumer(2, max_bytes=100)
     fetch(a, 2, 3)
-    assert a.list_offset(-1).offset == 3
-    assert a.read_for_consumer(3, max_bytes=100).records == b""
+    assert a.reads.list_offset(-1).offset == 3
+    assert a.reads.read_for_consumer(3, max_bytes=100).records == b""
 
 
 def test_a_new_leaders_lower_high_watermark_does_not_take_a_followers_back():
@@ -303,9 +306,9 @@ def test_a_new_leaders_lower_high_watermark_does_not_take_a_followers_back():
     b.log.append_as_leader(batch((0, 1)), leader_epoch=1, now_ms=0)
     b.log.set_high_watermark(1)
     b.make_follower(assignment(3, 6), 0)
-    position = b.next_fetch()
+    position = b.following.next_fetch()
     assert position is not None
-    b.fetched(position, FetchAnswer(high_watermark=0, log_start_offset=0), 0)
+    b.following.fetched(position, FetchAnswer(high_watermark=0, log_start_offset=0), 0)
     assert b.high_watermark == 1
 
 
@@ -316,12 +319,12 @@ def test_reads_check_epochs_and_ranges():
     a = leader(isr=(1,), epoch=5)
     produce(a, 1, 2)
     with pytest.raises(FencedLeaderEpochError):
-        a.read_for_consumer(0, max_bytes=1, current_leader_epoch=4)
+        a.reads.read_for_consumer(0, max_bytes=1, current_leader_epoch=4)
     with pytest.raises(UnknownLeaderEpochError):
-        a.read_for_consumer(0, max_bytes=1, current_leader_epoch=6)
-    out = a.read_for_consumer(9, max_bytes=1)
+        a.reads.read_for_consumer(0, max_bytes=1, current_leader_epoch=6)
+    out = a.reads.read_for_consumer(9, max_bytes=1)
     assert (out.error, out.high_watermark, out.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 2, 0)
-    diverging = a.read_for_consumer(2, max_bytes=1, last_fetched_epoch=4)
+    diverging = a.reads.read_for_consumer(2, max_bytes=1, last_fetched_epoch=4)
     assert diverging.diverging_end_offset == 0
 
 
@@ -329,19 +332,19 @@ def test_read_committed_ends_at_the_last_stable_offset():
     a = leader(isr=(1,))
     produce(a, 1, 2, 3)
     a.log.open_transaction_at = 1
-    read = a.read_for_consumer(0, max_bytes=1 << 20, isolation_level=1)
+    read = a.reads.read_for_consumer(0, max_bytes=1 << 20, isolation_level=1)
     assert isinstance(read.records, bytes) and len(read.records) == RECORD.size
-    assert a.list_offset(-1, isolation_level=1).offset == 1
+    assert a.reads.list_offset(-1, isolation_level=1).offset == 1
 
 
 def test_a_follower_serves_only_whom_it_was_asked_to_serve():
     b = replica(2)
     b.make_follower(assignment(1, 5), 0)
     with pytest.raises(NotLeaderOrFollowerError):
-        b.read_for_consumer(0, max_bytes=1)
-    assert b.read_for_consumer(0, max_bytes=1, allow_follower=True).records == b""
+        b.reads.read_for_consumer(0, max_bytes=1)
+    assert b.reads.read_for_consumer(0, max_bytes=1, allow_follower=True).records == b""
     with pytest.raises(OffsetNotAvailableError):
-        b.read_for_consumer(1, max_bytes=1, allow_follower=True)
+        b.reads.read_for_consumer(1, max_bytes=1, allow_follower=True)
 
 
 def test_an_offset_that_is_found_by_time_has_the_epoch_of_its_record():
@@ -350,19 +353,19 @@ def test_an_offset_that_is_found_by_time_has_the_epoch_of_its_record():
     produce(a, 10, 20)
     a.make_leader(assignment(1, 6, isr=(1,)), 0)
     produce(a, 30)
-    assert [a.list_offset(time_ms).leader_epoch for time_ms in (10, 20, 30)] == [5, 5, 6]
-    assert (a.list_offset(-1).leader_epoch, a.list_offset(-3).leader_epoch) == (6, 6)
+    assert [a.reads.list_offset(time_ms).leader_epoch for time_ms in (10, 20, 30)] == [5, 5, 6]
+    assert (a.reads.list_offset(-1).leader_epoch, a.reads.list_offset(-3).leader_epoch) == (6, 6)
 
 
 def test_list_offsets_by_time():
     a = leader(isr=(1,))
     produce(a, 10, 20, 30)
-    assert a.list_offset(-2).offset == 0
-    assert a.list_offset(15).offset == 1
-    assert a.list_offset(31).offset == -1
-    assert a.list_offset(-3).timestamp_ms == 30
-    assert a.list_offset(-1, for_replica=True).offset == 3
-    assert a.end_offset_for_epoch(5) == (5, 3)
+    assert a.reads.list_offset(-2).offset == 0
+    assert a.reads.list_offset(15).offset == 1
+    assert a.reads.list_offset(31).offset == -1
+    assert a.reads.list_offset(-3).timestamp_ms == 30
+    assert a.reads.list_offset(-1, for_replica=True).offset == 3
+    assert a.reads.end_offset_for_epoch(5) == (5, 3)
     assert a.readable_bytes(1, end_offset=3, max_bytes=1 << 20) == 2 * RECORD.size
 
 
@@ -371,9 +374,9 @@ def test_delete_records_up_to_the_high_watermark():
     produce(a, 1, 2)
     fetch(a, 2, 1)
     with pytest.raises(OffsetOutOfRangeError):
-        a.delete_records(2, now_ms=0)
-    assert a.delete_records(-1, now_ms=0) == (1, [])
-    assert a.delete_records(0, now_ms=0) == (1, [])
+        a.leading.delete_records(2)
+    assert a.leading.delete_records(-1) == 1
+    assert a.leading.delete_records(0) == 1
 
 
 def test_a_failed_log_ends_the_partition_a_full_disk_does_not():
@@ -387,8 +390,8 @@ def test_a_failed_log_ends_the_partition_a_full_disk_does_not():
     with pytest.raises(StorageError):
         produce(a, 2)
     with pytest.raises(StorageError):
-        a.read_for_consumer(0, max_bytes=1)
-    assert a.check_isr(0) == []
+        a.reads.read_for_consumer(0, max_bytes=1)
+    assert a.leading.check_isr(0) == []
 
 
 def test_unbroken_leadership_is_told_from_one_that_came_back():

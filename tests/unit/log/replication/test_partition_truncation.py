@@ -35,7 +35,7 @@ def test_bug_1_kip_101_scenario_2_two_logs_that_parted_meet_again():
     b.make_follower(assignment(1, 1), 0)
     pull(b, a, rounds=1)
     b.make_leader(assignment(2, 2, isr=(2,)), 0)
-    b.append_as_leader(batch((9, 1)), acks=1, now_ms=0)
+    b.leading.append(batch((9, 1)), acks=1, now_ms=0)
     a.make_follower(assignment(2, 2, isr=(2,)), 0)
     pull(a, b)
     assert a.log.records == b.log.records == [(1, (0, 1)), (2, (9, 1))]
@@ -55,7 +55,7 @@ def test_bug_2_kip_279_logs_that_part_twice_are_cut_epoch_by_epoch():
 def test_bug_2_same_length_other_epoch_is_seen():
     a = leader(epoch=5)
     produce(a, 1, 2)
-    read, effects = a.read_for_follower(
+    read, effects = a.leading.read_for_follower(
         2, broker_epoch=102, offset=2, max_bytes=100, current_leader_epoch=5, last_fetched_epoch=3, now_ms=0
     )
     assert read.diverging_end_offset == 0 and not read.records
@@ -88,38 +88,38 @@ def test_bug_3_an_answer_counts_only_for_the_fetch_in_flight():
     a, b = leader(isr=(1, 2)), replica(2)
     produce(a, 1, 2)
     b.make_follower(assignment(1, 5), 0)
-    first = b.next_fetch()
+    first = b.following.next_fetch()
     assert first is not None
     diverging = FetchAnswer(diverging_epoch=0, diverging_end_offset=0)
     pull(b, a)
-    b.fetched(first, diverging, 0)
+    b.following.fetched(first, diverging, 0)
     assert b.log_end_offset == 2
-    position = b.next_fetch()
+    position = b.following.next_fetch()
     assert position is not None
     records = FetchAnswer(records=RECORD.pack(2, 5, 0, 3), high_watermark=0, log_start_offset=0)
-    b.fetched(position, records, 0)
-    b.fetched(position, records, 0)  # repeated
+    b.following.fetched(position, records, 0)
+    b.following.fetched(position, records, 0)  # repeated
     assert b.log_end_offset == 3
 
 
 def test_bug_3_an_answer_from_before_a_change_of_leader_is_dropped():
     b = replica(2)
     b.make_follower(assignment(1, 5), 0)
-    position = b.next_fetch()
+    position = b.following.next_fetch()
     assert position is not None
     b.make_follower(assignment(3, 6), 0)
-    b.next_fetch()
-    b.fetched(position, FetchAnswer(records=RECORD.pack(0, 5, 0, 1), high_watermark=1, log_start_offset=0), 0)
+    b.following.next_fetch()
+    b.following.fetched(position, FetchAnswer(records=RECORD.pack(0, 5, 0, 1), high_watermark=1, log_start_offset=0), 0)
     assert (b.log_end_offset, b.high_watermark) == (0, 0)
 
 
 def test_behind_the_leaders_log_start_a_follower_starts_over():
     b = replica(2)
     b.make_follower(assignment(1, 5), 0)
-    position = b.next_fetch()
+    position = b.following.next_fetch()
     assert position is not None
     out_of_range = FetchAnswer(error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=70, high_watermark=90)
-    changed(b, b.fetched(position, out_of_range, 0))
+    changed(b, b.following.fetched(position, out_of_range, 0))
     assert (b.log.log_start_offset, b.log_end_offset) == (70, 70)
 
 
@@ -127,7 +127,7 @@ def test_out_of_range_alone_never_drops_data():
     b = replica(2)
     b.log.append_as_leader(batch((0, 1)), leader_epoch=1, now_ms=0)
     b.make_follower(assignment(1, 5), 0)
-    position = b.next_fetch()
+    position = b.following.next_fetch()
     assert position is not None
-    b.fetched(position, FetchAnswer(error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0), 0)
+    b.following.fetched(position, FetchAnswer(error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0), 0)
     assert b.log_end_offset == 1

@@ -89,7 +89,7 @@ def test_deleted_topics_and_moved_replicas_leave_no_log():
 def test_a_topic_made_again_under_its_name_begins_empty():
     replicas, logs = manager()
     replicas.apply([assigned(0, 1, isr=(1,))], (), 0)
-    replicas.partition(TopicPartition("t", 0)).append_as_leader(batch((0, 1)), acks=1, now_ms=0)
+    replicas.partition(TopicPartition("t", 0)).leading.append(batch((0, 1)), acks=1, now_ms=0)
     replicas.apply([assigned(0, 1, topic_id="t2", isr=(1,))], (), 0)
     assert replicas.partition(TopicPartition("t", 0)).log_end_offset == 0
     restarted = ReplicaManager(1, logs)
@@ -106,7 +106,7 @@ def test_a_log_that_cannot_be_opened_is_told_once_and_stops_nobody():
     assert replicas.check_isr(0) == []
     with pytest.raises(StorageError):
         replicas.partition(broken)
-    assert replicas.partition(TopicPartition("t", 1)).is_leader
+    assert replicas.partition(TopicPartition("t", 1)).role.is_leader
     assert replicas.counts().offline == 1
 
 
@@ -116,7 +116,7 @@ def test_a_log_that_fails_later_gives_up_its_role():
     broken = TopicPartition("t", 0)
     logs.logs[broken].fail_next, logs.logs[broken].failed = StorageError("EIO"), True
     with pytest.raises(StorageError):
-        replicas.partition(broken).append_as_leader(batch((0, 1)), acks=1, now_ms=0)
+        replicas.partition(broken).leading.append(batch((0, 1)), acks=1, now_ms=0)
     failures = [effect for effect in replicas.check_isr(0) if isinstance(effect, StorageFailed)]
     assert failures == [StorageFailed(topic_partition=broken, message="EIO", was_in_use=True)]
     assert [partition.topic_partition for partition in replicas.led()] == [TopicPartition("t", 1)]
@@ -126,27 +126,27 @@ def test_isr_proposals_answers_and_silence():
     replicas, _ = manager()
     replicas.apply([assigned(0, 1)], (), 0)
     partition = replicas.partition(TopicPartition("t", 0))
-    partition.append_as_leader(batch((0, 1)), acks=1, now_ms=0)
+    partition.leading.append(batch((0, 1)), acks=1, now_ms=0)
     (proposal,) = [effect for effect in replicas.check_isr(2 * LAG_MS) if isinstance(effect, ProposeIsr)]
     assert replicas.counts().isr_shrinks == 1
     replicas.isr_unanswered(proposal, 2 * LAG_MS)
     assert partition.high_watermark == 0
     agreed = IsrAnswer(leader=1, leader_epoch=1, partition_epoch=2, isr=(1,))
     replicas.isr_answered(proposal, agreed, 2 * LAG_MS)
-    assert partition.high_watermark == 1 and partition.partition_epoch == 2
+    assert partition.high_watermark == 1 and partition.role.partition_epoch == 2
 
 
 def test_brokers_that_are_fenced_release_the_high_watermark():
     replicas, _ = manager()
     replicas.apply([assigned(0, 1, isr=(1,))], (), 0)
     partition = replicas.partition(TopicPartition("t", 0))
-    assert partition.leader_state is not None
-    partition.read_for_follower(
+    assert partition.role.leader_state is not None
+    partition.leading.read_for_follower(
         2, broker_epoch=2, offset=0, max_bytes=1, current_leader_epoch=1, last_fetched_epoch=-1, now_ms=0
     )
     partition.make_leader(assigned(0, 1, epoch=2, isr=(1,)), 0)
     replicas.brokers_changed({1: 1}, 0)
-    partition.append_as_leader(batch((0, 1)), acks=1, now_ms=0)
+    partition.leading.append(batch((0, 1)), acks=1, now_ms=0)
     assert partition.high_watermark == 1
 
 

@@ -165,7 +165,7 @@ class HandlerWorld:
 
     def follower_has(self, offset: int, *, name: str = "t", number: int = 0, node_id: int = 1) -> None:
         partition = self.partition(name, number)
-        _, effects = partition.read_for_follower(
+        _, effects = partition.leading.read_for_follower(
             node_id,
             broker_epoch=100 + node_id,
             offset=offset,

@@ -152,7 +152,7 @@ async def test_an_offset_out_of_range_comes_with_the_range() -> None:
     world = await world_of(ALONE)
     for _ in range(3):
         world.append(b"a")
-    world.partition().delete_records(2, now_ms=0)
+    world.partition().leading.delete_records(2)
     for offset in (0, 1, 4, -5):
         read = only(world.send(fetch(position(offset=offset), max_wait_ms=5_000)).answer())
         assert read.error == ErrorCode.OFFSET_OUT_OF_RANGE, offset

@@ -57,7 +57,7 @@ async def test_the_ends_of_a_log_as_a_consumer_and_as_a_replica_see_them() -> No
     for _ in range(4):
         world.append(b"a")
     world.follower_has(3)
-    world.partition().delete_records(2, now_ms=0)
+    world.partition().leading.delete_records(2)
     assert listed(world, EARLIEST_TIMESTAMP).offset == 2
     latest = listed(world, LATEST_TIMESTAMP)
     assert (latest.offset, latest.leader_epoch, latest.error) == (3, 1, 0)
@@ -97,7 +97,7 @@ async def test_a_batch_that_is_long_or_packed_is_looked_into_off_the_loop() -> N
         stamps = list(range(1_000, 1_000 + len(values)))
         batch = encode_batch(values, timestamps_ms=stamps, compression=compression)
         world.replication.append(world.partition(), batch, acks=1)
-    world.partition().delete_records(50, now_ms=0)
+    world.partition().leading.delete_records(50)
     client = Client()
     items = tuple(
         ListOffsetsPartition(topic="t", partition=0, timestamp_ms=at) for at in (0, 1_120, MAX_TIMESTAMP, 9_999)

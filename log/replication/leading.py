@@ -161,7 +161,7 @@ class Leading:
                 effects = self._perform(
                     leading.follower_fetched(replica_id, broker_epoch=broker_epoch, fetch_offset=offset, now_ms=now_ms)
                 )
-            replica = leading.replicas[replica_id]
+            replica = leading.followers.replicas[replica_id]
             if replica.offset_served == offset:
                 # A follower checks the CRC of the records that it gets. If it fetches the same records again, either the response
                 # was lost or the records were refused: then the leader checks its own file before it sends them again.
@@ -171,11 +171,11 @@ class Leading:
             return read, effects
 
     def _check_replica(self, leading: LeaderState, replica_id: int, broker_epoch: int) -> None:
-        if replica_id not in leading.replicas:
+        if replica_id not in leading.followers.replicas:
             raise NotLeaderOrFollowerError(
                 f"broker {replica_id} has no replica of {self._role.topic_partition} as far as its leader knows"
             )
-        if leading.is_stale(replica_id, broker_epoch):
+        if leading.followers.is_stale(replica_id, broker_epoch):
             raise StaleBrokerEpochError(f"broker {replica_id} has registered again since broker epoch {broker_epoch}")
 
     # --- the ISR -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
-"""A follower as its leader sees it. Pure: times and offsets come in, nothing goes out."""
+"""The followers of a partition as their leader sees them. Pure: times and offsets come in, nothing goes out."""
 
-from .effects import UNKNOWN_BROKER_EPOCH
+from collections.abc import Collection, Iterable
+
+from .effects import UNKNOWN_BROKER_EPOCH, IsrMember
 
 UNKNOWN_OFFSET = -1  # smaller than every offset, so a follower without a fetch holds back the high watermark
 NEVER_MS = -(1 << 62)  # "caught up" longer ago than any lag limit
@@ -62,3 +64,61 @@ class Replica:
 
     def __str__(self) -> str:
         return f"{self.replica_id}@{self.log_end_offset}/be{self.broker_epoch}"
+
+
+class Followers:
+    """All replicas of a partition except the leader itself, in one leader epoch, and which brokers are active."""
+
+    def __init__(self, leader_id: int, *, max_lag_ms: int) -> None:
+        self.replicas: dict[int, Replica] = {}
+        self.broker_epochs: dict[int, int] = {}  # of the active brokers
+        self._leader_id = leader_id
+        self._max_lag_ms = max_lag_ms
+
+    def assign(self, assigned: Iterable[int], isr: Collection[int], now_ms: int) -> None:
+        """The assigned replicas, and members of the ISR that are not assigned, but electable. Known ones keep their state.
+
+        New members of the ISR get the whole lag time until their first fetch; other replicas must catch up first.
+        """
+        known = self.replicas
+        self.replicas = {}
+        for replica_id in (*assigned, *isr):
+            if replica_id != self._leader_id and replica_id not in self.replicas:
+                caught_up_ms = now_ms if replica_id in isr else NEVER_MS
+                replica = known.get(replica_id) or Replica(replica_id, last_caught_up_ms=caught_up_ms)
+                self.replicas[replica_id] = replica
+
+    def put_out(self, replica_ids: Iterable[int]) -> None:
+        """They left the ISR, perhaps because their disk hangs: the leader does not wait for them as for joining replicas before
+        they have fetched again."""
+        for replica_id in replica_ids:
+            if replica_id in self.replicas:
+                self.replicas[replica_id].put_out()
+
+    def is_stale(self, replica_id: int, broker_epoch: int) -> bool:
+        """Does this come from a former incarnation? (KIP-903)"""
+        replica = self.replicas[replica_id]
+        return broker_epoch < replica.broker_epoch or broker_epoch < self.broker_epochs.get(replica_id, -1)
+
+    def is_eligible(self, replica: Replica) -> bool:
+        """Is the incarnation that fetches the active one?"""
+        epoch = self.broker_epochs.get(replica.replica_id)
+        return epoch is not None and epoch == replica.broker_epoch
+
+    def is_lagging(self, replica_id: int, *, leader_end_offset: int, now_ms: int) -> bool:
+        """The leader itself never is."""
+        return replica_id != self._leader_id and not self.replicas[replica_id].is_caught_up(
+            leader_end_offset=leader_end_offset, now_ms=now_ms, max_lag_ms=self._max_lag_ms
+        )
+
+    def member(self, replica_id: int) -> IsrMember:
+        """The leader itself without an epoch (the request carries it); a member that has not fetched yet with the epoch of
+        the metadata: it is committed already, so a restart of it would have led to a newer partition epoch."""
+        if replica_id == self._leader_id:
+            return IsrMember(node_id=replica_id, broker_epoch=UNKNOWN_BROKER_EPOCH)
+        seen = self.replicas[replica_id].broker_epoch
+        epoch = seen if seen != UNKNOWN_BROKER_EPOCH else self.broker_epochs.get(replica_id, UNKNOWN_BROKER_EPOCH)
+        return IsrMember(node_id=replica_id, broker_epoch=epoch)
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.replicas.values()))

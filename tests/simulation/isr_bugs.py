@@ -6,7 +6,7 @@ from typing import Any
 from barnabas.log.replication.effects import Effect, PartitionAssignment
 from barnabas.log.replication.follower import FetchAnswer, FetchPosition, FollowerState
 from barnabas.log.replication.guarded_log import GuardedLog
-from barnabas.log.replication.isr import CommittedIsr
+from barnabas.log.replication.isr import CommittedIsr, IsrProposals
 from barnabas.log.replication.leader import LeaderState
 from barnabas.log.replication.log_repair import LogRepair
 from barnabas.log.replication.partition import Partition
@@ -19,7 +19,10 @@ from .isr_schedules import ExpansionUnheard, LeaderDeposedAnswered, LeaderDepose
 
 
 def _with_machines(
-    name: str, leader: type[LeaderState] = LeaderState, follower: type[FollowerState] = FollowerState
+    name: str,
+    leader: type[LeaderState] = LeaderState,
+    follower: type[FollowerState] = FollowerState,
+    proposals: type[IsrProposals] = IsrProposals,
 ) -> type[Partition]:
     """A partition whose machines are exchanged for faulty ones as soon as it has them."""
 
@@ -28,6 +31,7 @@ def _with_machines(
             effects = super().make_leader(assignment, now_ms)
             if self.role.leader_state is not None:
                 self.role.leader_state.__class__ = leader
+                self.role.leader_state.proposals.__class__ = proposals
             return effects
 
         def make_follower(self, assignment: PartitionAssignment, now_ms: int) -> list[Effect]:
@@ -90,15 +94,15 @@ class ShrinksAtOnce(LeaderState):
 
     def _propose(self, isr: Any, now_ms: int) -> list[Effect]:
         effects = super()._propose(isr, now_ms)
-        self.isr = CommittedIsr(isr=frozenset(isr), partition_epoch=self.isr.partition_epoch)
+        self.proposals.isr = CommittedIsr(isr=frozenset(isr), partition_epoch=self.isr.partition_epoch)
         return effects
 
 
-class ForgetsUnanswered(LeaderState):
+class ForgetsUnanswered(IsrProposals):
     """A proposal that timed out is taken for refused."""
 
-    def _outcome_unknown(self, now_ms: int) -> None:
-        super()._outcome_unknown(now_ms)
+    def outcome_unknown(self, now_ms: int) -> None:
+        super().outcome_unknown(now_ms)
         self.isr = CommittedIsr(isr=self.isr.isr, partition_epoch=self.isr.partition_epoch)
 
 
@@ -113,11 +117,11 @@ class AcknowledgesAlone(LeaderState):
     """The high watermark is the leader's own log end."""
 
     def _advance(self, now_ms: int) -> list[Effect]:
-        self.replicas, replicas = {}, self.replicas
+        self.followers.replicas, replicas = {}, self.followers.replicas
         try:
             return super()._advance(now_ms)
         finally:
-            self.replicas = replicas
+            self.followers.replicas = replicas
 
     def appended(self, log_end_offset: int, *, durable_end_offset: int, now_ms: int) -> list[Effect]:
         effects = super().appended(log_end_offset, durable_end_offset=durable_end_offset, now_ms=now_ms)
@@ -131,11 +135,11 @@ class TrustsItsOwnMinIsr(LeaderState):
     def _advance(self, now_ms: int) -> list[Effect]:
         known = self.isr
         if isinstance(known, CommittedIsr):
-            self.isr = replace(known, eligible=frozenset())
+            self.proposals.isr = replace(known, eligible=frozenset())
         try:
             return super()._advance(now_ms)
         finally:
-            self.isr = known
+            self.proposals.isr = known
 
 
 class ServesUncommitted(PartitionReads):
@@ -174,11 +178,11 @@ class CommitsByTheCommittedIsr(LeaderState):
 
     def _advance(self, now_ms: int) -> list[Effect]:
         known = self.isr
-        self.isr = CommittedIsr(isr=known.isr, partition_epoch=known.partition_epoch)
+        self.proposals.isr = CommittedIsr(isr=known.isr, partition_epoch=known.partition_epoch)
         try:
             return super()._advance(now_ms)
         finally:
-            self.isr = known
+            self.proposals.isr = known
 
 
 class AnswersOnceDeposed(Partition):
@@ -193,15 +197,15 @@ class AnswersOnceDeposed(Partition):
         return True
 
 
-class TakesRefusalForConsent(LeaderState):
+class TakesRefusalForConsent(IsrProposals):
     """A leader whose shrink is refused because it has been deposed goes on, and acknowledges alone."""
 
-    def _refused(self, error: int, now_ms: int) -> None:
+    def refused(self, error: int, now_ms: int) -> None:
         if error == ErrorCode.FENCED_LEADER_EPOCH:
             proposed = frozenset(member.node_id for member in self.isr.proposal.isr)  # type: ignore[union-attr]
             self.isr = CommittedIsr(isr=proposed, partition_epoch=self.isr.partition_epoch)
         else:
-            super()._refused(error, now_ms)
+            super().refused(error, now_ms)
 
 
 LOSSY = False  # flush_first: power cuts lose data, within the promise
@@ -242,7 +246,7 @@ DIRECTED: dict[str, tuple[type[ScheduledCluster], Scenario]] = {
     ),
     "a proposal that timed out is taken for refused": (
         ExpansionUnheard,
-        Scenario(partition_class=_with_machines("Forgets", leader=ForgetsUnanswered)),
+        Scenario(partition_class=_with_machines("Forgets", proposals=ForgetsUnanswered)),
     ),
     "a deposed leader acknowledges what waited": (
         LeaderDeposedUnheard,
@@ -250,6 +254,6 @@ DIRECTED: dict[str, tuple[type[ScheduledCluster], Scenario]] = {
     ),
     "a stale leader shrinks its ISR by itself and acknowledges alone": (
         LeaderDeposedAnswered,
-        Scenario(min_isr=1, partition_class=_with_machines("TakesRefusal", leader=TakesRefusalForConsent)),
+        Scenario(min_isr=1, partition_class=_with_machines("TakesRefusal", proposals=TakesRefusalForConsent)),
     ),
 }

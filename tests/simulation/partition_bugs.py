@@ -23,7 +23,9 @@ class HighWatermarkFalls(LeaderState):
 
     def _advance(self, now_ms: int) -> list[Effect]:
         ends = [
-            replica.log_end_offset for replica in self.replicas.values() if replica.replica_id in self.isr.maximal_isr
+            replica.log_end_offset
+            for replica in self.followers.replicas.values()
+            if replica.replica_id in self.isr.maximal_isr
         ]
         high_watermark = min([self.log_end_offset, *(end for end in ends if end >= 0)])
         if high_watermark == self.high_watermark or self.is_under_min_isr:

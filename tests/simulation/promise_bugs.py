@@ -51,14 +51,14 @@ def _commits_beside_eligible_ones() -> AbstractContextManager[Any]:
     genuine = LeaderState._advance
 
     def advance(self: Any, now_ms: int) -> Any:
-        known = self.isr
+        known = self.proposals.isr
         committed = getattr(known, "committed", known)
         bare = replace(committed, eligible=frozenset())
-        self.isr = bare if known is committed else replace(known, committed=bare)
+        self.proposals.isr = bare if known is committed else replace(known, committed=bare)
         try:
             return genuine(self, now_ms)
         finally:
-            self.isr = known
+            self.proposals.isr = known
 
     return patch.object(LeaderState, "_advance", advance)
 

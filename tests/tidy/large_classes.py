@@ -37,7 +37,6 @@ LARGE_CLASSES: Final = {
     "net/server/connection.py:ServerConnection": _allowed(43, 425, f"{_NOT_YET}: reading, answering and limits"),
     "net/wire/rpc.py:RpcConnection": _allowed(35, 350, f"{_NOT_YET}: reading, and requests that wait for an answer"),
     # The data of partitions.
-    "log/replication/leader.py:LeaderState": _allowed(33, 300, f"{_NOT_YET}: followers, ISR and high watermark"),
     "log/folders/log_manager.py:LogManager": _allowed(57, 550, f"{_NOT_YET}: opening, moving and deleting of logs"),
     "log/partition/partition_log.py:PartitionLog": _allowed(56, 550, f"{_NOT_YET}: appends, reads and positions"),
     "net/logs/storage_service.py:StorageService": _allowed(30, 425, f"{_NOT_YET}: folders, flushes and disk space"),

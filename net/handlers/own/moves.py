@@ -60,7 +60,7 @@ class MoveHandlers:
     def _left(self, topic_partition: TopicPartition, node_id: int) -> CatchingUp:
         led = self._services.replication.manager.find(topic_partition)
         state = None if led is None else led.role.leader_state
-        replica = None if state is None else state.replicas.get(node_id)
+        replica = None if state is None else state.followers.replicas.get(node_id)
         if led is None or state is None or replica is None:
             return CatchingUp(node_id=node_id)
         start = led.log.log_start_offset

@@ -66,7 +66,7 @@ def test_a_leadership_that_comes_amid_a_truncation_begins_at_the_truncated_end()
     ended(partition, effect)
     assert partition.role.is_leader and partition.leader_epoch == 3 and partition.log.epochs[-1] == (3, 4)
     leading = partition.role.leader_state
-    assert leading is not None and not leading.is_stale(1, 105) and leading.is_stale(1, 101)
+    assert leading is not None and not leading.followers.is_stale(1, 105) and leading.followers.is_stale(1, 101)
 
 
 def test_a_follower_in_sync_whose_truncation_hangs_is_waited_for() -> None:

@@ -27,7 +27,7 @@ from barnabas.log.replication.effects import (
     StopFetching,
 )
 from barnabas.log.replication.follower import FetchAnswer
-from barnabas.log.replication.leader import PROPOSAL_LIFETIME_MS, PROPOSAL_RETRY_MS
+from barnabas.log.replication.isr import PROPOSAL_LIFETIME_MS, PROPOSAL_RETRY_MS
 from barnabas.log.replication.leading import ACKS_ALL
 from barnabas.log.replication.partition import Partition
 from barnabas.log.vocabulary.errors import (

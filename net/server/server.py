@@ -167,8 +167,8 @@ class Server:
         if not is_reserved_for(connection.client_id):
             self._refused()
             return False
-        idle = max(self._connections, key=lambda other: 0 if other in self._reserved else other.quiet_ms)
-        if idle not in self._reserved and idle.quiet_ms >= IDLE_TO_CLOSE_MS:
+        idle = max(self._connections, key=lambda other: 0 if other in self._reserved else other.pace.quiet_ms)
+        if idle not in self._reserved and idle.pace.quiet_ms >= IDLE_TO_CLOSE_MS:
             self.metrics.connections_expired += 1
             idle.abort()
             del self._reserved[connection]  # It has the place of the idle connection now.
@@ -208,7 +208,7 @@ class Server:
     def _sweep(self) -> None:
         """One timer for all connections: a timer per connection, set at each wake-up, would cost more than the wake-up."""
         for connection in list(self._connections):
-            is_stuck = connection.stalled_ms >= LONG_STALL_MS and connection.has_unfinished_request
+            is_stuck = connection.pace.stalled_ms >= LONG_STALL_MS and connection.intake.has_unfinished_request
             if connection.has_expired(SWEEP_INTERVAL_MS) or is_stuck:
                 self._expire(connection)
         if self.memory.is_short:
@@ -219,7 +219,7 @@ class Server:
         """Others wait for memory: close connections that hold memory and make no progress, the largest first."""
         wanted_bytes = self.memory.least_wanted_bytes
         holders = sorted(self._connections, key=lambda connection: connection.held_bytes, reverse=True)
-        stalled = [one for one in holders if one.held_bytes and (one.stalled_ms >= SHORT_STALL_MS or one.is_slow)]
+        stalled = [one for one in holders if one.held_bytes and (one.pace.stalled_ms >= SHORT_STALL_MS or one.is_slow)]
         for connection in stalled:
             if wanted_bytes <= 0:
                 return
@@ -232,7 +232,7 @@ class Server:
         """All connections that hold memory may wait for more. Then the one that holds the most is closed: not the last one that
         arrived, which may need only little while a few others hold everything."""
         holders = [one for one in self._connections if one.held_bytes]
-        if holders and all(one.waits_for_memory for one in holders):
+        if holders and all(one.intake.waits_for_memory for one in holders):
             self._expire(max(holders, key=lambda one: one.held_bytes))
 
     def _expire(self, connection: ServerConnection) -> None:

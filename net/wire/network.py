@@ -7,7 +7,7 @@ set_write_buffer_limits, get_write_buffer_size; real ones also get_extra_info("s
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
@@ -29,3 +29,9 @@ class Network(Protocol):
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BaseProtocol:
         """Connect and return the protocol. Raises OSError; the caller sets a timeout."""
+
+
+def stream_transport(transport: asyncio.BaseTransport) -> asyncio.Transport:
+    """What a loop passes to `connection_made` of a stream. Its class is the loop's own business: uvloop's does not extend
+    asyncio.Transport."""
+    return cast("asyncio.Transport", transport)

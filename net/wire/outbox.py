@@ -33,14 +33,31 @@ class _PartOfFile:
         self.left = region.size_bytes
 
 
+_Waiting = Buffer | FileRegion | _PartOfFile
+
+
 class Outbox:
+    __slots__ = (
+        "_closed",
+        "_duplicate",
+        "_loop",
+        "_on_drained",
+        "_queue",
+        "_socket",
+        "_transport",
+        "_transport_is_full",
+        "_waits_for_socket",
+        "queued_bytes",
+        "sent_bytes",
+    )
+
     def __init__(self, transport: asyncio.Transport, on_drained: Callable[[], None]) -> None:
         self.queued_bytes = 0  # Of the chunks in the queue, including file regions, although these hold no memory.
         self.sent_bytes = 0
         self._transport = transport
         self._on_drained = on_drained
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[Buffer | FileRegion | _PartOfFile] = deque()
+        self._queue: deque[_Waiting] | None = None  # None is empty: an idle connection has none.
         self._transport_is_full = False
         self._duplicate: socket.socket | None = None
         self._waits_for_socket = False
@@ -57,23 +74,27 @@ class Outbox:
 
     @property
     def queued_chunks(self) -> int:
-        return len(self._queue)
+        return len(self._queue) if self._queue else 0
 
     @property
     def memory_bytes(self) -> int:
         """The memory of waiting data, here and in the transport."""
-        waiting = sum(len(chunk) for chunk in self._queue if isinstance(chunk, bytes | bytearray | memoryview))
+        waiting = sum(len(chunk) for chunk in self._queue or () if isinstance(chunk, bytes | bytearray | memoryview))
         return waiting + self._transport.get_write_buffer_size()
 
     def put(self, chunks: Iterable[Chunk]) -> None:
         """Queue chunks without sending: call `flush` at the end of the wake-up."""
+        queue = self._queue
+        if queue is None:
+            queue = self._queue = deque()
         for chunk in chunks:
-            if isinstance(chunk, bytes | bytearray | memoryview):
-                self._queue.append(chunk)
-                self.queued_bytes += len(chunk)
-            else:
-                self._queue.append(chunk)
-                self.queued_bytes += chunk.size_bytes
+            queue.append(chunk)
+            self.queued_bytes += len(chunk) if isinstance(chunk, bytes | bytearray | memoryview) else chunk.size_bytes
+
+    def shrink(self) -> None:
+        """Fall back to the memory of an idle connection, if nothing waits in the queue."""
+        if not self._queue:
+            self._queue = None
 
     def flush(self) -> None:
         """Send as much as the socket accepts. Raises OSError, also if a file is shorter than its region or cannot be read: then
@@ -89,13 +110,13 @@ class Outbox:
         while queue and not (self._transport_is_full or self._waits_for_socket or self._closed):
             head = queue[0]
             if isinstance(head, bytes | bytearray | memoryview):
-                self._send_buffers()
+                self._send_buffers(queue)
             elif isinstance(head, _PartOfFile):
-                self._send_file(head)
+                self._send_file(queue, head)
             elif self._goes_by_sendfile(head):
                 queue[0] = _PartOfFile(head)
             else:
-                self._send_buffers()
+                self._send_buffers(queue)
 
     def pause_writing(self) -> None:
         self._transport_is_full = True
@@ -108,16 +129,16 @@ class Outbox:
         """Drop all data: the connection is closed."""
         self._closed = True
         self._on_drained = _nothing  # A reference cycle would keep the connection until the next full collection.
-        self._queue.clear()
+        if self._queue is not None:
+            self._queue.clear()  # `flush` may be working on it.
         self.queued_bytes = 0
         if self._duplicate is not None:
             self._loop.remove_writer(self._duplicate.fileno())  # no error if it is not watched
             self._duplicate.close()
             self._duplicate = None
 
-    def _send_buffers(self) -> None:
+    def _send_buffers(self, queue: deque[_Waiting]) -> None:
         """Send the buffers at the head of the queue, up to a run; small file regions between them are read and sent with them."""
-        queue = self._queue
         run: list[Buffer] = []
         run_bytes = 0
         while queue and run_bytes < WRITE_RUN_BYTES and len(run) < MAX_GATHERED:
@@ -136,13 +157,13 @@ class Outbox:
         self.sent_bytes += run_bytes
         file_follows = bool(queue) and not isinstance(queue[0], bytes | bytearray | memoryview)
         if (run_bytes >= SENDMSG_MIN_BYTES or file_follows) and self._socket is not None:
-            self._send_gathered(run, run_bytes, socket.MSG_MORE if file_follows else 0)
+            self._send_gathered(queue, run, run_bytes, socket.MSG_MORE if file_follows else 0)
         elif len(run) == 1:
             self._transport.write(run[0])
         else:
             self._transport.writelines(run)
 
-    def _send_gathered(self, run: list[Buffer], run_bytes: int, flags: int) -> None:
+    def _send_gathered(self, queue: deque[_Waiting], run: list[Buffer], run_bytes: int, flags: int) -> None:
         try:
             sent = self._direct().sendmsg(run, (), flags)
         except (BlockingIOError, InterruptedError):
@@ -156,11 +177,11 @@ class Outbox:
             size = len(chunk)
             if left <= 0:
                 break
-            self._queue.appendleft(chunk if left >= size else memoryview(chunk)[size - left :])
+            queue.appendleft(chunk if left >= size else memoryview(chunk)[size - left :])
             left -= size
         self._wait_for_socket()
 
-    def _send_file(self, part: _PartOfFile) -> None:
+    def _send_file(self, queue: deque[_Waiting], part: _PartOfFile) -> None:
         descriptor = part.region.fileno()
         assert descriptor is not None
         out = self._direct().fileno()
@@ -176,7 +197,7 @@ class Outbox:
         except (BlockingIOError, InterruptedError):
             self._wait_for_socket()
             return
-        self._queue.popleft()
+        queue.popleft()
 
     def _goes_by_sendfile(self, region: FileRegion) -> bool:
         return self._socket is not None and region.size_bytes >= SENDFILE_MIN_BYTES and region.fileno() is not None

@@ -5,11 +5,10 @@ correlation id. There is no task and no timer per request. `RpcPool` keeps one c
 
 A peer that is frozen, or behind a broken link, does not reset its connections: they stay open and silent, and after the link is
 repaired, TCP may wait for as long again. Therefore, if responses are due and no byte arrives, the connection sends a probe, which
-every server answers at once, whatever its other requests wait for. Without an answer, the connection is closed.
+every server answers at once, whatever its other requests wait for. Without an answer, the connection is closed (`silence`).
 """
 
 import asyncio
-import heapq
 from collections.abc import Iterable
 from random import Random
 from typing import Any
@@ -19,7 +18,6 @@ from barnabas.log.vocabulary.errors import (
     BufferExhaustedError,
     InvalidRequestError,
     NetworkError,
-    RequestTimedOutError,
     UnsupportedVersionError,
     error_for,
 )
@@ -30,40 +28,33 @@ from ..protocol.framing import FrameReader
 from ..protocol.msgpack import PREAMBLE, VERSION, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
 from ..protocol.requests import MetadataRequest, Request
 from ..protocol.responses import ErrorResponse, Response
-from .network import Network
+from .network import Network, stream_transport
 from .outbox import Outbox
+from .pending import PendingRequests
+from .silence import SilenceWatch
 
 SOFTWARE = "barnabas-python"
-SILENCES_OF_THE_DEAD = 2  # After the first probe; one missed check of a busy machine does not mean that it is dead.
 _SIGN_OF_LIFE = MetadataRequest(topics=())  # Cheap, harmless, and answered by every broker; an error is an answer, too.
-_MIN_HEAP_TO_REBUILD = 1024  # Deadlines of answered requests are removed when they outnumber the others.
 
 
 class RpcConnection(asyncio.BufferedProtocol):
     """Created by `open`. All methods belong to the loop's thread."""
 
     def __init__(self, address: tuple[str, int], limits: ClientLimits) -> None:
-        self.address = address
-        self.closed: asyncio.Future[None] = (
-            asyncio.get_running_loop().create_future()
-        )  # Done when the connection is lost.
-        self.hello = ServerHello()  # The server's hello.
-        self._greeting: asyncio.Future[ServerHello] = asyncio.get_running_loop().create_future()
-        self._limits = limits
         self._loop = asyncio.get_running_loop()
+        self.address = address
+        self.closed: asyncio.Future[None] = self._loop.create_future()  # Done when the connection is lost.
+        self.hello = ServerHello()  # The server's hello.
+        self._greeting: asyncio.Future[None] = self._loop.create_future()
+        self._is_greeted = False
+        self._where = f"{address[0]}:{address[1]}"
         self._reader = FrameReader(limits.max_frame_bytes)
         self._codec = MsgpackCodec()
         self._last_correlation_id = 0
-        self._pending: dict[int, tuple[asyncio.Future[Response], type[Request], float]] = {}
-        self._deadlines: list[
-            tuple[float, int]
-        ] = []  # A heap of (deadline, correlation id); may contain answered requests.
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
-        self._watch: asyncio.TimerHandle | None = None  # Runs while responses are due.
-        self._has_heard = False  # Any byte, since the last check.
-        self._silences = 0  # Consecutive checks without a byte.
-        self._room: asyncio.Event | None = None  # Created by the first caller that has to wait for room.
+        self._pending = PendingRequests(self._where, max_requests=limits.max_requests_in_flight, loop=self._loop)
+        self._silence = SilenceWatch(
+            limits.silence_ms, is_due=self._has_requests_in_flight, probe=self._ask_for_life, dead=self._is_dead
+        )
         self._is_corked = False
 
     @classmethod
@@ -104,11 +95,11 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        return len(self._pending)
+        return len(self._pending.by_id)
 
     @property
     def has_room(self) -> bool:
-        return len(self._pending) < self._limits.max_requests_in_flight
+        return len(self._pending.by_id) < self._pending.max_requests
 
     def send(self, request: Request, *, timeout_ms: int) -> asyncio.Future[Response]:
         """Send, and return a future of the response, which may be an ErrorResponse; a lost or late response raises.
@@ -116,25 +107,13 @@ class RpcConnection(asyncio.BufferedProtocol):
         Raises NetworkError at once if the connection is closed, BufferExhaustedError if too much is in flight. The
         request's buffers must not change until the response has arrived.
         """
-        if not self.has_room:
-            raise BufferExhaustedError(
-                f"{len(self._pending)} requests to {self._where} are in flight; wait for answers"
-            )
-        future: asyncio.Future[Response] = self._loop.create_future()
-        correlation_id = self._write(request)
-        deadline = self._loop.time() + timeout_ms / 1000
-        self._pending[correlation_id] = (future, type(request), deadline)
-        deadlines = self._deadlines
-        if len(deadlines) > _MIN_HEAP_TO_REBUILD and len(deadlines) > 2 * len(self._pending):
-            deadlines[:] = [(entry[2], pending_id) for pending_id, entry in self._pending.items()]
-            heapq.heapify(deadlines)
-        else:
-            heapq.heappush(deadlines, (deadline, correlation_id))
-        if self._timer is None or deadline < self._timer_at:
-            self._arm()
-        if self._watch is None:
-            self._silences = 0
-            self._watch_on()
+        pending = self._pending
+        in_flight = len(pending.by_id)
+        if in_flight >= pending.max_requests:
+            raise BufferExhaustedError(f"{in_flight} requests to {self._where} are in flight; wait for answers")
+        future = pending.add(self._write(request), type(request), timeout_ms)
+        if self._silence.timer is None:
+            self._silence.start()
         return future
 
     def send_oneway(self, request: Request) -> None:
@@ -144,19 +123,16 @@ class RpcConnection(asyncio.BufferedProtocol):
     async def call(self, request: Request, *, timeout_ms: int) -> Any:
         """Send, after waiting for room if necessary, and return the response. Raises the error that the response names."""
         if not self.has_room:
-            await self._wait_for_room(timeout_ms)
+            await self.drained(timeout_ms=timeout_ms)
         response = await self.send(request, timeout_ms=timeout_ms)
         if type(response) is ErrorResponse:
             raise error_for(response.error, response.message)
         return response
 
-    async def drained(self) -> None:
-        """Wait until there is room for another request. Raises NetworkError if the connection is lost meanwhile."""
-        while not self.has_room:
-            if self._room is None:
-                self._room = asyncio.Event()
-            self._room.clear()
-            await self._room.wait()
+    async def drained(self, *, timeout_ms: int | None = None) -> None:
+        """Wait until there is room for another request. Raises NetworkError if the connection is lost meanwhile, and
+        RequestTimedOutError."""
+        await self._pending.room(timeout_ms)
         if self.closed.done():
             raise NetworkError(f"the connection to {self._where} was lost")
 
@@ -171,9 +147,8 @@ class RpcConnection(asyncio.BufferedProtocol):
     # --- transport ---------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._outbox = Outbox(transport, _nothing)
+        self._transport = stream_transport(transport)
+        self._outbox = Outbox(self._transport, _nothing)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()
@@ -181,10 +156,10 @@ class RpcConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         reader = self._reader
         reader.received(nbytes)
-        self._has_heard = True
+        self._silence.has_heard = True
         try:
             while (frame := reader.next_frame()) is not None:
-                if self._greeting_succeeded:
+                if self._is_greeted:
                     self._take_response(frame)
                 else:
                     self._take_hello(frame)
@@ -209,14 +184,6 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     # --- the handshake -----------------------------------------------------------------------------------------------
 
-    @property
-    def _where(self) -> str:
-        return f"{self.address[0]}:{self.address[1]}"
-
-    @property
-    def _greeting_succeeded(self) -> bool:
-        return self._greeting.done() and not self._greeting.cancelled() and self._greeting.exception() is None
-
     async def _greet(self, client_id: str) -> None:
         hello = ClientHello(versions=(VERSION,), client_id=client_id, client_software=SOFTWARE)
         self._transport.write(PREAMBLE + write_hello(hello))
@@ -226,7 +193,8 @@ class RpcConnection(asyncio.BufferedProtocol):
         hello = read_hello(ServerHello, frame)
         if hello.min_version <= VERSION <= hello.max_version:
             self.hello = hello
-            self._greeting.set_result(hello)
+            self._is_greeted = True
+            self._greeting.set_result(None)
             return
         spoken = f"{hello.min_version} to {hello.max_version}"
         self._fail(
@@ -267,14 +235,12 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def _take_response(self, frame: memoryview) -> None:
         response = self._codec.decode_response(frame)
-        entry = self._pending.pop(response.correlation_id, None)
-        if entry is None:
+        waiting = self._pending.take(response.correlation_id)
+        if waiting is None:
             if not 0 < response.correlation_id <= self._last_correlation_id:
                 raise InvalidRequestError(f"an answer to request {response.correlation_id}, which was never sent")
             return  # The response is too late, or not expected.
-        future, request_type, _ = entry
-        if self._room is not None:
-            self._room.set()
+        future, request_type, _ = waiting
         if future.done():
             return
         try:
@@ -289,76 +255,13 @@ class RpcConnection(asyncio.BufferedProtocol):
     def _fail_pending(self, error: BarnabasError) -> None:
         if not self._greeting.done():
             self._greeting.set_exception(error)
-        pending, self._pending = self._pending, {}
-        self._deadlines.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-        for future, _, _ in pending.values():
-            if not future.done():
-                future.set_exception(
-                    type(error)(error.message)
-                )  # A separate exception for each: they accumulate tracebacks.
-        if self._room is not None:
-            self._room.set()
-
-    async def _wait_for_room(self, timeout_ms: int) -> None:
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self.drained()
-        except TimeoutError as error:
-            raise RequestTimedOutError(f"no room for another request to {self._where} in {timeout_ms} ms") from error
-
-    # --- deadlines ---------------------------------------------------------------------------------------------------
-
-    def _arm(self) -> None:
-        """Set the one timer to the earliest deadline of a request that is still unanswered."""
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][1] not in self._pending:
-            heapq.heappop(deadlines)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if deadlines:
-            self._timer_at = deadlines[0][0]
-            self._timer = self._loop.call_at(self._timer_at, self._expire)
-
-    def _expire(self) -> None:
-        self._timer = None
-        now = self._loop.time()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, correlation_id = heapq.heappop(self._deadlines)
-            entry = self._pending.pop(correlation_id, None)
-            if entry is not None and not entry[0].done():
-                message = f"{self._where} did not answer {entry[1].__name__} in time; whether it was done is not known"
-                entry[0].set_exception(RequestTimedOutError(message))
-        if self._room is not None:
-            self._room.set()
-        self._arm()
+        self._silence.close()
+        self._pending.fail(error)
 
     # --- signs of life -----------------------------------------------------------------------------------------------
 
-    def _watch_on(self) -> None:
-        self._has_heard = False
-        self._watch = self._loop.call_later(self._limits.silence_ms / 1000, self._look)
-
-    def _look(self) -> None:
-        """After one `silence_ms` without a byte, send a probe. After two more, the peer counts as dead, even if the socket is
-        open."""
-        self._watch = None
-        if not self._pending:
-            return  # The next request starts the watch again.
-        self._silences = 0 if self._has_heard else self._silences + 1
-        if self._silences > SILENCES_OF_THE_DEAD:
-            silent_ms = self._silences * self._limits.silence_ms
-            self._fail(NetworkError(f"{self._where} gave no sign of life for {silent_ms} ms"))
-            return
-        if self._silences:
-            self._ask_for_life()
-        self._watch_on()
+    def _has_requests_in_flight(self) -> bool:
+        return bool(self._pending.by_id)
 
     def _ask_for_life(self) -> None:
         """Send a probe. No caller waits for its response: any received byte is enough."""
@@ -366,6 +269,9 @@ class RpcConnection(asyncio.BufferedProtocol):
             self._write(_SIGN_OF_LIFE)
         except NetworkError:
             pass  # The transport is closing, and will report it.
+
+    def _is_dead(self, silent_ms: int) -> None:
+        self._fail(NetworkError(f"{self._where} gave no sign of life for {silent_ms} ms"))
 
 
 def _nothing() -> None:

@@ -33,9 +33,6 @@ LARGE_CLASSES: Final = {
     # Ports and images: many small questions about one thing.
     "log/replication/ports.py:ReplicatedLog": _allowed(31, 100, "a protocol: all that a replica asks of its log"),
     "kraft/metadata/delta.py:MetadataDelta": _allowed(35, 300, "one method for each kind of record, and the readers"),
-    # Adapters of asyncio: its callbacks, and the frames that they give.
-    "net/server/connection.py:ServerConnection": _allowed(43, 425, f"{_NOT_YET}: reading, answering and limits"),
-    "net/wire/rpc.py:RpcConnection": _allowed(35, 350, f"{_NOT_YET}: reading, and requests that wait for an answer"),
     # The data of partitions.
     "log/folders/log_manager.py:LogManager": _allowed(57, 550, f"{_NOT_YET}: opening, moving and deleting of logs"),
     "log/partition/partition_log.py:PartitionLog": _allowed(56, 550, f"{_NOT_YET}: appends, reads and positions"),

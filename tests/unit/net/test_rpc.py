@@ -92,8 +92,8 @@ def test_deadlines_of_answered_requests_do_not_pile_up() -> None:
         connection = await open_connection(world, server)
         for _ in range(50):
             await asyncio.gather(*[connection.send(produce_request(), timeout_ms=3_600_000) for _ in range(200)])
-        assert len(connection._deadlines) < 5000
-        assert heapq.nsmallest(1, connection._deadlines)
+        assert len(connection._pending.deadlines) < 5000
+        assert heapq.nsmallest(1, connection._pending.deadlines)
         await connection.close()
         await server.close()
 
@@ -133,7 +133,7 @@ def test_a_peer_that_parks_a_request_gives_signs_of_life_and_is_waited_for() -> 
         replies.parked[0](produce_response(9))
         assert await future == produce_response(9)
         await asyncio.sleep(20)  # nothing is due, so nothing is asked
-        assert connection.is_open and connection._watch is None
+        assert connection.is_open and connection._silence.timer is None
         await connection.close()
         await server.close()
 

@@ -356,7 +356,7 @@ def test_a_client_that_does_not_read_its_answers_is_not_read(run: Run) -> None:
             seen += 50
         assert 0 < by_client["raw"] < 400
         [connection] = [it for it in server._connections if it.client_id == "raw"]
-        assert connection._outbox.queued_bytes <= limits.max_buffered_bytes + 200_000
+        assert connection.replies.outbox.queued_bytes <= limits.max_buffered_bytes + 200_000
         client.transport.resume_reading()
         for number in range(1, 501):
             frame = await client.frame()

@@ -197,7 +197,7 @@ def test_silent_and_idle_connections_are_closed_in_simulated_time() -> None:
         await asyncio.sleep(300)
         assert not polling.closed.done() and server.connection_count == 1
         [connection] = server._connections
-        assert connection._reader.own_bytes == server.memory.used_bytes == 0
+        assert connection.intake.reader.own_bytes == server.memory.used_bytes == 0
         polling.transport.close()
         await server.close()
 

@@ -1,0 +1,264 @@
+"""The requests of a connection that are in flight, and their replies on the way to the client.
+
+Replies are encoded when they are ready and leave in the order in which they became ready, or, where the protocol says so, in the
+order of the requests; those of one wake-up leave in one write. What the client does not read counts in the memory budget.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from barnabas.log.vocabulary.errors import ErrorCode
+
+from ..base.limits import TIGHT_BUFFERED_BYTES
+from ..protocol.codec import Chunk, Codec, DecodedRequest, size_of
+from ..protocol.kafka.apis import KafkaResponse
+from ..protocol.responses import ErrorResponse, Response
+from ..wire.outbox import Outbox
+
+if TYPE_CHECKING:
+    from .connection import ServerConnection
+    from .server import Server
+
+logger = logging.getLogger("barnabas.network")
+
+
+class Call:
+    """One request in flight: the context that its handler sees, and its reply."""
+
+    __slots__ = ("_connection", "_decoded", "_disconnected", "_is_done", "_replies", "chunks", "held_bytes")
+
+    def __init__(self, connection: "ServerConnection", decoded: DecodedRequest) -> None:
+        self._connection = connection
+        self._replies = replies = connection.replies
+        self._decoded = decoded
+        self._is_done = False
+        self._disconnected: Callable[[], object] | None = None
+        self.chunks: list[Chunk] | None = None  # Only with ordered replies: ready, but an older reply is not.
+        self.held_bytes = 0  # Of these chunks.
+        replies.in_flight += 1
+        if replies.ordered is not None:
+            replies.ordered.append(self)
+
+    @property
+    def client_host(self) -> str:
+        return self._connection.client_host
+
+    @property
+    def client_id(self) -> str:
+        return self._connection.client_id
+
+    @property
+    def listener_name(self) -> str:
+        return self._connection.listener_name
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection.is_connected
+
+    @property
+    def connection(self) -> object:
+        return self._connection
+
+    def on_disconnect(self, callback: Callable[[], object]) -> None:
+        if not self._connection.is_connected:
+            callback()
+        elif not self._is_done:
+            self._disconnected = callback
+            self._replies.watch(self)
+
+    def disconnected(self) -> None:
+        if self._disconnected is not None:
+            self._disconnected()
+
+    def no_reply(self) -> None:
+        if not self._is_done:
+            self._finish([])
+
+    def hang_up(self) -> None:
+        if not self._is_done:
+            self._finish([])
+            self._connection.drain()
+
+    def reply(self, response: Response | KafkaResponse[object]) -> None:
+        if self._is_done:
+            logger.error("second reply to one request api=%d", self._decoded.api)
+            return
+        self._finish(self._replies.encode(self._decoded, response))
+
+    def _finish(self, chunks: list[Chunk]) -> None:
+        self._is_done = True
+        if self._disconnected is not None:
+            self._disconnected = None
+            self._replies.unwatch(self)
+        self._replies.finished(self, chunks)
+
+
+class Replies:
+    """Of one connection. After each write, and when the client has read more, it calls `on_progress`; if the socket refuses a
+    write, `on_broken`."""
+
+    __slots__ = (
+        "_codec",
+        "_flush_is_due",
+        "_held_bytes",
+        "_limits",
+        "_on_broken",
+        "_on_progress",
+        "_server",
+        "_watching",
+        "answer_bytes",
+        "in_flight",
+        "is_corked",
+        "is_open",
+        "ordered",
+        "outbox",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        server: "Server",
+        *,
+        on_progress: Callable[[], None],
+        on_broken: Callable[[OSError], None],
+    ) -> None:
+        self.is_open = True
+        self.in_flight = 0
+        self.ordered: deque[Call] | None = None  # With ordered replies: all calls in flight, oldest first.
+        self.is_corked = False  # Replies are collected for one write at the end of the wake-up.
+        self.answer_bytes = 0  # Part of the budget: responses that the client has not read.
+        self.outbox = Outbox(transport, self._drained)
+        self._server = server
+        self._limits = server.limits
+        self._codec: Codec = server.codec
+        self._on_progress = on_progress
+        self._on_broken = on_broken
+        self._held_bytes = 0  # Of all calls whose reply waits for an older reply.
+        self._watching: dict[Call, None] | None = (
+            None  # In order, unlike a set; created by the first call that watches.
+        )
+        self._flush_is_due = False
+
+    def speak(self, codec: Codec) -> None:
+        """The client's protocol is known."""
+        self._codec = codec
+        self.ordered = deque() if codec.ordered_replies else None
+
+    @property
+    def is_over_limit(self) -> bool:
+        """The client has too many requests in flight, or does not read its responses."""
+        return (
+            self.in_flight + self.outbox.queued_chunks >= self._limits.max_requests_in_flight
+            or self.outbox.queued_bytes + self._held_bytes >= self._limits.max_buffered_bytes
+            or (self.answer_bytes >= TIGHT_BUFFERED_BYTES and self._server.memory.is_tight)
+        )
+
+    @property
+    def are_all_sent(self) -> bool:
+        return not self.in_flight and self.outbox.is_empty
+
+    def take_sent_bytes(self) -> int:
+        """The bytes sent since the last call."""
+        sent_bytes, self.outbox.sent_bytes = self.outbox.sent_bytes, 0
+        self._server.metrics.bytes_out += sent_bytes
+        return sent_bytes
+
+    def close(self) -> list[Call]:
+        """Drop all replies: the connection is closed. Return the calls that want to know."""
+        self.is_open = False
+        self.take_sent_bytes()
+        self.outbox.close()
+        self._account()
+        self._on_progress = _nothing  # A reference cycle would keep the connection until the next full collection.
+        self._on_broken = _ignored
+        watching, self._watching = self._watching, None
+        return list(watching or ())
+
+    # --- called by calls ---------------------------------------------------------------------------------------------
+
+    def watch(self, call: Call) -> None:
+        if self._watching is None:
+            self._watching = {}
+        self._watching[call] = None
+
+    def unwatch(self, call: Call) -> None:
+        if self._watching is not None:
+            self._watching.pop(call, None)
+
+    def encode(self, decoded: DecodedRequest, response: Response | KafkaResponse[object]) -> list[Chunk]:
+        if type(response) is ErrorResponse:
+            self._server.metrics.errors += 1
+        try:
+            return self._codec.encode_response(decoded, response)
+        except Exception:
+            # An internal error, but not of the caller of `reply`, which may be serving other clients.
+            logger.exception("response cannot be encoded api=%d", decoded.api)
+            failed = ErrorResponse(error=int(ErrorCode.UNKNOWN_SERVER_ERROR), message="the response cannot be encoded")
+            return self._codec.encode_response(decoded, failed)
+
+    def finished(self, call: Call, chunks: list[Chunk]) -> None:
+        self.in_flight -= 1
+        if not self.is_open:
+            return
+        ordered = self.ordered
+        if ordered is None:
+            self.outbox.put(chunks)
+        elif ordered[0] is not call:
+            call.chunks = chunks
+            call.held_bytes = sum(map(size_of, chunks))
+            self._held_bytes += call.held_bytes
+        else:
+            self.outbox.put(chunks)
+            ordered.popleft()
+            while ordered and (ready := ordered[0].chunks) is not None:
+                self._held_bytes -= ordered.popleft().held_bytes
+                self.outbox.put(ready)
+        if not (self.is_corked or self._flush_is_due):
+            self._flush_is_due = True
+            self._server.turn.at_end(self._flush_later)
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def _flush_later(self) -> None:
+        self._flush_is_due = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is ready, at the end of a wake-up."""
+        if self.is_open:
+            self.send()
+            if self.answer_bytes or not self.outbox.is_empty:
+                self._account()
+            self._on_progress()
+
+    def send(self) -> None:
+        try:
+            self.outbox.flush()
+        except OSError as error:
+            self._on_broken(error)
+
+    def _account(self) -> None:
+        """Count responses that the client has not read, if it does not read as fast as it sends requests."""
+        grown_bytes = (self.outbox.memory_bytes + self._held_bytes if self.is_open else 0) - self.answer_bytes
+        self.answer_bytes += grown_bytes
+        if grown_bytes > 0:
+            self._server.memory.hold(grown_bytes)
+        elif grown_bytes < 0:
+            self._server.memory.give_back(-grown_bytes)
+
+    def _drained(self) -> None:
+        """Some data was sent after the socket had been full."""
+        if self.answer_bytes:
+            self._account()
+        self._on_progress()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _ignored(error: OSError) -> None:
+    pass

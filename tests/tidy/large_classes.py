@@ -42,5 +42,4 @@ LARGE_CLASSES: Final = {
     # Shells that connect parts.
     "kraft/node/metadata_node.py:MetadataNode": _allowed(31, 400, f"{_NOT_YET}: image, controller and snapshots"),
     "net/broker/broker.py:Broker": _allowed(32, 425, "the composition root: it makes and connects all parts"),
-    "net/client/connection/client.py:Client": _allowed(34, 425, f"{_NOT_YET}: metadata, connections and retries"),
 }

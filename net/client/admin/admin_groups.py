@@ -126,7 +126,7 @@ class GroupAdmin:
         )
 
     async def _coordinator(self, group_id: str, request: q.Request) -> Any:
-        return await self._client.call_coordinator(group_id, request, timeout_ms=self._timeout_ms)
+        return await self._client.coordinators.call(group_id, request, timeout_ms=self._timeout_ms)
 
     async def _anywhere(self, request: q.Request) -> Any:
         return await self._client.retrying(lambda: self._client.call_any(request), timeout_ms=self._timeout_ms)

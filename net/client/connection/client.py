@@ -6,25 +6,22 @@ must not delay an acknowledgement.
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 from typing import Any, NamedTuple, TypeVar
-
-from msgspec.structs import replace
 
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...base.clock import Clock, SystemClock
 from ...base.retries import Backoff, Copies
-from ...protocol.group_responses import FindCoordinatorResponse
-from ...protocol.requests import FindCoordinatorRequest, MetadataRequest, OffsetCommitRequest, Request
+from ...protocol.requests import MetadataRequest, Request
 from ...protocol.responses import MetadataResponse
 from ...wire.network import Network
 from ...wire.rpc import RpcPool
 from ...wire.tcp import TcpNetwork
 from .addresses import Address, parse_bootstrap
+from .coordinators import Coordinators
 from .errors import (
     BarnabasError,
     BrokerNotAvailableError,
@@ -86,6 +83,7 @@ class Client:
         self.rng = rng or Random()
         self.backoff = Backoff(first_ms=retry_backoff_ms, max_ms=max(retry_backoff_ms, RETRY_BACKOFF_MAX_MS))
         self.troubles = Troubles()
+        self.coordinators = Coordinators(self)
         self._connecting: set[int] = set()  # Node ids.
         self._told_by = ""  # The source address of the newest metadata.
         self._clock = clock
@@ -96,9 +94,6 @@ class Client:
         self._topics: dict[str, bool] = {}  # Topics whose metadata is kept -> whether they may be created.
         self._wants_all = False
         self._listeners: list[Callable[[], None]] = []
-        self._coordinators: dict[str, FindCoordinatorResponse] = {}
-        self._committer = uuid.uuid4().hex
-        self._last_commit = 0
         self._refreshing: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -176,6 +171,13 @@ class Client:
             self._connecting.discard(node_id)
         self.troubles.works(f"broker {node_id}")
         return found
+
+    async def connect_to(self, broker: NodeAddress) -> Connection:
+        """Return the connection to a broker that another one has named. Raises NetworkError."""
+        try:
+            return await self._control.get(broker.host, broker.port)
+        except NetworkError as error:
+            raise self._unreachable(error, broker) from error
 
     def note_trouble(self, what: str, error: BarnabasError) -> None:
         """Record a failure that is retried; it is logged if it persists."""
@@ -273,7 +275,7 @@ class Client:
         known.sort(key=lambda address: self._control.peek(*address) is None)
         return list(dict.fromkeys([*known, *self.bootstrap]))
 
-    # --- the controller and coordinators -----------------------------------------------------------------------------
+    # --- the controller ----------------------------------------------------------------------------------------------
 
     async def call_controller(
         self,
@@ -305,45 +307,6 @@ class Client:
         if isinstance(outcome, BarnabasError):
             raise outcome
         return outcome
-
-    async def call_coordinator(self, group_id: str, request: Request, *, timeout_ms: int = API_TIMEOUT_MS) -> Any:
-        """Send a request to the coordinator of a group, following its moves, for at most `timeout_ms`."""
-        return await self.retrying(lambda: self.ask_coordinator(group_id, request), timeout_ms=timeout_ms)
-
-    async def ask_coordinator(self, group_id: str, request: Request, *, timeout_ms: int | None = None) -> Any:
-        """Ask the coordinator once. If the coordinator is the cause of a failure, the next call looks it up again."""
-        coordinator: FindCoordinatorResponse | None = self._coordinators.get(group_id)
-        if coordinator is None:
-            coordinator = await self.call_any(FindCoordinatorRequest(group_id=group_id))
-            self._coordinators[group_id] = coordinator
-        try:
-            connection = await self._connect_to_coordinator(coordinator)
-            if isinstance(request, OffsetCommitRequest):
-                request = self._numbered(request, coordinator.coordinator_epoch)
-            response = await connection.call(request, timeout_ms=timeout_ms or self.request_timeout_ms)
-        except BarnabasError as error:
-            if error.retriable:
-                self._coordinators.pop(group_id, None)
-                self.note_trouble(f"coordinator of group {group_id}", error)
-            raise
-        self.troubles.works(f"coordinator of group {group_id}")
-        return response
-
-    async def _connect_to_coordinator(self, broker: NodeAddress) -> Connection:
-        try:
-            return await self._control.get(broker.host, broker.port)
-        except NetworkError as error:
-            raise self._unreachable(error, broker) from error
-
-    def _numbered(self, request: OffsetCommitRequest, coordinator_epoch: int) -> OffsetCommitRequest:
-        """Give the commit a new number on each attempt. An earlier copy may still arrive on an abandoned connection: the
-        coordinator does not accept it after a higher number."""
-        if coordinator_epoch < 0:
-            return request
-        self._last_commit += 1
-        return replace(
-            request, committer=self._committer, sequence=self._last_commit, coordinator_epoch=coordinator_epoch
-        )
 
     async def retrying(
         self,

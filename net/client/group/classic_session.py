@@ -57,7 +57,7 @@ class ClassicSession(Session):
             else:
                 request = membership.heartbeat()
                 if request is not None:
-                    await self._client.ask_coordinator(membership.group_id, request)
+                    await self._client.coordinators.ask(membership.group_id, request)
         except BarnabasError as error:
             return await self._failed(error)
         self._failures = 0
@@ -67,7 +67,7 @@ class ClassicSession(Session):
 
     async def _join(self) -> None:
         membership = self.membership
-        response: JoinGroupResponse = await self._client.ask_coordinator(
+        response: JoinGroupResponse = await self._client.coordinators.ask(
             membership.group_id, membership.join(), timeout_ms=self._join_timeout_ms
         )
         membership.joined(response)
@@ -76,7 +76,7 @@ class ClassicSession(Session):
         membership = self.membership
         if membership.must_assign:
             await self._assign()
-        response: SyncGroupResponse = await self._client.ask_coordinator(
+        response: SyncGroupResponse = await self._client.coordinators.ask(
             membership.group_id, membership.sync(), timeout_ms=self._join_timeout_ms
         )
         membership.synced(response)

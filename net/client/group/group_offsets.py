@@ -55,7 +55,7 @@ async def commit_once(
         instance_id=None if membership is None else membership.instance_id,
     )
     try:
-        response: OffsetCommitResponse = await client.ask_coordinator(group_id, request)
+        response: OffsetCommitResponse = await client.coordinators.ask(group_id, request)
     except BarnabasError as error:
         if membership is not None and membership.is_rebalancing and error.code in _WAIT_FOR_REBALANCE:
             raise CommitDuringRebalanceError(error.message) from error
@@ -77,5 +77,5 @@ async def fetch_committed(
     request = OffsetFetchRequest(
         group_id=group_id, partitions=None if partitions is None else owned_partitions(partitions)
     )
-    response: OffsetFetchResponse = await client.call_coordinator(group_id, request, timeout_ms=timeout_ms)
+    response: OffsetFetchResponse = await client.coordinators.call(group_id, request, timeout_ms=timeout_ms)
     return {TopicPartition(item.topic, item.partition): item for item in response.partitions if item.offset >= 0}

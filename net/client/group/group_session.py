@@ -63,7 +63,7 @@ class GroupSession(Session):
 
     async def _ask(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse | None:
         """None: given up, because we have news."""
-        asking = asyncio.ensure_future(self._client.ask_coordinator(self.membership.group_id, request))
+        asking = asyncio.ensure_future(self._client.coordinators.ask(self.membership.group_id, request))
         waking: asyncio.Future[Any] | None = None
         try:
             while request.max_wait_ms > 0 and not asking.done():

@@ -109,7 +109,7 @@ class Session(ABC):
             return
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):  # A single attempt could take longer than that.
-                await self._client.call_coordinator(group_id, request, timeout_ms=LEAVE_TIMEOUT_MS)
+                await self._client.coordinators.call(group_id, request, timeout_ms=LEAVE_TIMEOUT_MS)
         except (BarnabasError, TimeoutError) as error:
             logger.info("leave not confirmed group=%s reason=%s", group_id, error or "no answer in time")
 

@@ -242,7 +242,7 @@ def test_a_frozen_partition_holds_up_no_send_while_the_buffer_has_room() -> None
                 if number % 16 == 0:
                     await asyncio.sleep(0)
             assert frozen and longest_s <= limit_s
-            assert client._reserved_bytes < 200_000, "of 64 MiB"
+            assert client._buffer.reserved_bytes < 200_000, "of 64 MiB"
             del cluster.scripts[ApiKey.PRODUCE]
             cluster.drop_connections(0)
             await client.flush()
@@ -324,7 +324,7 @@ def test_all_buffer_memory_comes_back() -> None:
                 await producer.send("t", bytes(number % 300), key=None if number % 3 else b"%d" % number)
             await producer.send_many("t", [bytes(100)] * 500)
             await producer.flush()
-            assert producer._reserved_bytes == 0
+            assert producer._buffer.reserved_bytes == 0
 
     run(main())
 

@@ -1,0 +1,102 @@
+"""`Departures`: when the open batches of a producer leave, and when those that wait too long expire.
+
+Without `linger_ms`, lingering is adaptive: a batch leaves at the end of the turn of the loop while nothing is in flight to its
+broker, otherwise when the answers are back.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ..connection.client import Client
+from .producer_config import ProducerConfig
+from .record_accumulator import Batch
+from .sender import Sender
+
+if TYPE_CHECKING:
+    from .record_buffer import RecordBuffer
+
+MIN_SWEEP_MS = 20  # How often batches are looked through for expired ones, at most.
+
+
+class Departures:
+    """Of one producer. `start` it before the first batch is opened."""
+
+    def __init__(self, buffer: "RecordBuffer", config: ProducerConfig, client: Client) -> None:
+        self._buffer = buffer
+        self._config = config
+        self._metadata = client.metadata
+        self._clock = client.clock
+        self._loop = asyncio.get_running_loop()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._tick: asyncio.Handle | None = None
+
+    def start(self, sender: Sender) -> None:
+        self._sender = sender
+
+    def close(self) -> None:
+        for timer in (self._sweep, self._tick):
+            if timer is not None:
+                timer.cancel()
+
+    def opened(self, batch: Batch) -> None:
+        """See that the batch leaves, at the end of this turn or after the linger, and that it expires."""
+        if self._tick is None:
+            if self._config.linger_ms:
+                self._tick = self._loop.call_later(self._config.linger_ms / 1000, self._linger_over)
+            else:
+                self._tick = self._loop.call_soon(self._turn_over)
+        if self._sweep is None:
+            self._arm_sweep(batch.created_ms)
+
+    def broker_is_idle(self, node_id: int) -> None:
+        """A broker has nothing in flight any more: what lingered for it goes."""
+        if self._config.linger_ms:
+            return
+        leader = self._metadata.leader
+        for queue in list(self._buffer.open):
+            if leader(queue.partition).node_id == node_id:
+                self._buffer.seal_of(queue)
+
+    def leaders_changed(self) -> None:
+        """What lingered for a busy broker would wait for ever if an idle one leads now."""
+        if not self._config.linger_ms:
+            self._send_to_idle()
+
+    def _turn_over(self) -> None:
+        """Adaptive linger: what goes to an idle broker goes now, the rest when its answers are back."""
+        self._tick = None
+        self._send_to_idle()
+
+    def _send_to_idle(self) -> None:
+        for queue in list(self._buffer.open):
+            if self._sender.is_idle(queue.partition):
+                self._buffer.seal_of(queue)
+
+    def _linger_over(self) -> None:
+        self._tick = None
+        # Timers are precise to a millisecond.
+        opened_before_ms = self._clock.now_ms() - self._config.linger_ms + 1
+        for queue in list(self._buffer.open):
+            batch = queue.open
+            if batch is not None and batch.created_ms <= opened_before_ms:
+                self._buffer.seal_of(queue)
+        oldest = next((queue.open for queue in self._buffer.open if queue.open is not None), None)
+        if oldest is not None:
+            self.opened(oldest)
+
+    def _arm_sweep(self, oldest_ms: int) -> None:
+        """Not too often: what is in flight may be older than its delivery timeout until its request ends."""
+        delay_ms = oldest_ms + self._config.delivery_timeout_ms - self._clock.now_ms()
+        self._sweep = self._loop.call_later(max(delay_ms, MIN_SWEEP_MS) / 1000, self._sweep_expired)
+
+    def _sweep_expired(self) -> None:
+        """Runs when the oldest batch reaches its delivery timeout, and again for the oldest that is then left."""
+        self._sweep = None
+        now_ms = self._clock.now_ms()
+        self._buffer.seal_open()
+        queues = self._buffer.queues()
+        for queue in queues:
+            self._sender.expire(queue, now_ms)
+        waiting = [batches[0] for queue in queues if (batches := queue.batches())]
+        if waiting:
+            self._arm_sweep(min(batch.created_ms for batch in waiting))

@@ -1,0 +1,277 @@
+"""`RecordBuffer`: the records of a producer that wait to be sent, in the open and sealed batches of all partitions.
+
+It decides into which batch a record goes, and makes calls wait while `buffer_memory` is used up. When an open batch leaves is
+decided by `departures`; who sends it, by `sender`.
+"""
+
+import asyncio
+
+from barnabas.log.format.record_batch import HEADER_SIZE
+from barnabas.log.vocabulary.topic_partition import TopicPartition, check_topic_name
+
+from ..connection.client import Client
+from ..connection.errors import BufferExhaustedError, ClientClosedError, InvalidRequestError, RecordTooLargeError
+from ..connection.record_checks import as_bytes, checked_headers, checked_stamp
+from ..connection.records import Headers
+from .bulk import headers_size, max_record_bytes
+from .departures import Departures
+from .handles import Handle
+from .idempotence import IdempotentQueue
+from .partitioner import next_sticky, partition_of_key
+from .producer_config import ProducerConfig
+from .record_accumulator import RECORD_OVERHEAD, Batch, PartitionQueue
+from .sender import Sender
+
+MAX_CACHED_KEYS = 65_536  # Keys per topic whose partition is remembered: murmur2 costs a microsecond, a look-up 40 ns.
+SOFT_LIMIT_BATCHES = (
+    8  # Sealed batches of a healthy partition before `send` waits for it a moment: more would only go cold.
+)
+# How long that moment is at most, as there is room in the buffer. A partition that moves nothing for so long (its leader is
+# frozen, say) is not waited for again before it has moved; then the buffer is the only limit.
+MAX_EASE_MS = 100
+SEALS_PER_TURN = 4  # A `send` that never has to wait must not starve the loop: answers, heartbeats, other tasks.
+
+
+class TopicQueues:
+    """What `send` needs of a topic: its queues, the sticky partition, and the partitions of keys seen lately."""
+
+    __slots__ = ("by_key", "name", "queues", "sticky")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queues: list[PartitionQueue] = []
+        self.sticky = 0
+        self.by_key: dict[bytes, PartitionQueue] = {}
+
+
+class RecordBuffer:
+    """Of one producer. `start` it on the loop."""
+
+    def __init__(self, client: Client, config: ProducerConfig) -> None:
+        self.topics: dict[str, TopicQueues] = {}
+        self.plain: dict[str, Batch] = {}  # Open batches of sticky partitions without keys or headers: the fast path.
+        self.open: dict[PartitionQueue, None] = {}  # Queues with an open batch, oldest first.
+        self.reserved_bytes = 0  # Of buffer_memory: open batches with their full size, others with their real one.
+        self.now_ms = 0  # Wall time of this turn of the loop; 0 before it is first read.
+        self.is_closed = False
+        self.max_record_bytes = max_record_bytes(config.max_request_bytes)
+        self._client = client
+        self._config = config
+        self._queue_type = IdempotentQueue if config.enable_idempotence else PartitionQueue
+        self._seals = 0  # Batches sealed since `ease` let the loop turn.
+        self._stuck: set[PartitionQueue] = set()  # Waited for in vain; until one of their batches is done.
+        self._progress = asyncio.Event()  # Set whenever a batch is done.
+
+    def start(self, sender: Sender, departures: Departures) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sender = sender
+        self._departures = departures
+
+    def close(self) -> None:
+        """Fail all that is left."""
+        self.is_closed = True
+        self.plain.clear()
+        for queue in self.queues():
+            self._sender.abandon(queue, ClientClosedError("the producer was closed before this was acknowledged"))
+        self._departures.close()
+
+    # --- into a batch ------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        state: TopicQueues,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Handle | None:
+        """Add a record to the open batch of its partition, sealing it and opening a new one if necessary. None: no room in the
+        buffer."""
+        value = as_bytes(value, "value")
+        key = as_bytes(key, "key")
+        header_list = checked_headers(headers)
+        size_bytes = RECORD_OVERHEAD + len(value or b"") + len(key or b"") + headers_size(header_list)
+        if size_bytes > self.max_record_bytes:
+            raise RecordTooLargeError(f"a record of {size_bytes} bytes; at most {self.max_record_bytes} are taken")
+        queue = self.queue_for(state, key, partition)
+        while queue.open is not None and queue.open.room < size_bytes:
+            self.seal(state, queue)  # Which turns the sticky partition to another.
+            queue = self.queue_for(state, key, partition)
+        batch = queue.open or self.open_batch(queue, size_bytes)
+        if batch is None:
+            return None
+        stamp_ms = self.wall_ms if timestamp_ms is None else checked_stamp(timestamp_ms)
+        position = batch.append(value, key, header_list, stamp_ms, size_bytes)
+        self.filled(state, queue, batch)
+        return Handle((batch, position))
+
+    def filled(self, state: TopicQueues, queue: PartitionQueue, batch: Batch) -> None:
+        """Records came into the queue's open batch: the fast path takes only batches without keys and headers."""
+        if queue is not state.queues[state.sticky]:
+            return
+        if batch.is_plain:
+            self.plain[state.name] = batch
+        else:
+            self.plain.pop(state.name, None)
+
+    def open_batch(self, queue: PartitionQueue, size_bytes: int = 0) -> Batch | None:
+        """Open a batch in a queue that has none; None if the buffer has no room for it."""
+        assert queue.open is None
+        size = max(self._config.batch_size - HEADER_SIZE, size_bytes)
+        if self.reserved_bytes and self.reserved_bytes + size > self._config.buffer_memory:
+            return None
+        batch = Batch(queue.partition, room=size, created_ms=self._client.clock.now_ms(), stamp_ms=self.wall_ms)
+        self.reserved_bytes += size
+        queue.open = batch
+        self.open[queue] = None
+        self._departures.opened(batch)
+        return batch
+
+    def seal(self, state: TopicQueues, queue: PartitionQueue) -> None:
+        """Close the queue's open batch, send it if possible, and turn to another sticky partition."""
+        batch = queue.seal()
+        if batch is None:
+            return
+        self.open.pop(queue, None)
+        self.reserved_bytes -= max(batch.room, 0)
+        batch.reserved_bytes -= max(batch.room, 0)
+        if queue is state.queues[state.sticky]:
+            self.plain.pop(state.name, None)
+            self._turn_sticky(state)
+        self._sender.route(queue)
+        self._seals += 1
+
+    def seal_of(self, queue: PartitionQueue) -> None:
+        self.seal(self.topics[queue.partition.topic], queue)
+
+    def seal_open(self) -> None:
+        for queue in list(self.open):
+            self.seal_of(queue)
+
+    def _turn_sticky(self, state: TopicQueues) -> None:
+        count = len(state.queues)
+        if count > 1:
+            leader = self._client.metadata.leader
+            led = [queue for queue in state.queues if leader(queue.partition).node_id >= 0]
+            fluent = [queue for queue in led if len(queue.sealed) < SOFT_LIMIT_BATCHES]
+            moving = [queue for queue in led if queue not in self._stuck]
+            available = [queue.partition.partition for queue in fluent or moving or led]
+            state.sticky = next_sticky(state.sticky, available, count, self._client.rng.random)
+
+    def queue_for(self, state: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue:
+        if partition is not None:
+            if not 0 <= partition < len(state.queues):
+                raise InvalidRequestError(
+                    f"topic {state.name!r} has partitions 0 to {len(state.queues) - 1}, not {partition}"
+                )
+            return state.queues[partition]
+        if key is None:
+            return state.queues[state.sticky]
+        queue = state.by_key.get(key)
+        if queue is None:
+            key = as_bytes(key, "key") or b""
+            queue = state.queues[partition_of_key(key, len(state.queues))]
+            if len(state.by_key) >= MAX_CACHED_KEYS:
+                state.by_key.clear()
+            state.by_key[key] = queue
+        return queue
+
+    # --- room --------------------------------------------------------------------------------------------------------
+
+    @property
+    def block_deadline_ms(self) -> int:
+        """Until when a call that begins now may wait."""
+        return self._client.clock.now_ms() + self._config.max_block_ms
+
+    async def wait_for_room(self, deadline_ms: int) -> None:
+        """Wait until some batch is done. Raises BufferExhaustedError at the deadline, which is that of the whole call: others may
+        take the room each time that there is some."""
+        self.seal_open()
+        self._progress.clear()
+        try:
+            async with asyncio.timeout((deadline_ms - self._client.clock.now_ms()) / 1000):
+                await self._progress.wait()
+        except TimeoutError:
+            raise self.exhausted() from None
+        if self.is_closed:
+            raise ClientClosedError("the producer is closed")
+
+    def has_much_of(self, queue: PartitionQueue) -> bool:
+        """Whether the caller is to `ease`, after a record went to this partition."""
+        return len(queue.sealed) >= SOFT_LIMIT_BATCHES or self._seals >= SEALS_PER_TURN
+
+    async def ease(self, queue: PartitionQueue) -> None:
+        """After records went to this partition: let the loop turn now and then, and wait a moment where the partition is healthy
+        and has more than enough to send; a sick one is left to the hard limit. Records of other partitions do not wait for it."""
+        if self._seals >= SEALS_PER_TURN:
+            self._seals = 0
+            await asyncio.sleep(0)
+        if queue in self._stuck:
+            return
+        try:
+            async with asyncio.timeout(min(MAX_EASE_MS, self._config.max_block_ms) / 1000):
+                while len(queue.sealed) >= SOFT_LIMIT_BATCHES and queue.is_healthy:
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            self._stuck.add(queue)
+
+    def batch_done(self, batch: Batch) -> None:
+        self.reserved_bytes -= batch.reserved_bytes
+        if self._stuck:
+            topic, partition = batch.partition
+            self._stuck.discard(self.topics[topic].queues[partition])
+        self._progress.set()
+
+    def exhausted(self) -> BufferExhaustedError:
+        return BufferExhaustedError(
+            f"the buffer of {self._config.buffer_memory} bytes is full: send more slowly, await send, or raise buffer_memory"
+        )
+
+    # --- topics ------------------------------------------------------------------------------------------------------
+
+    def queues(self) -> list[PartitionQueue]:
+        return [queue for state in self.topics.values() for queue in state.queues]
+
+    async def learn(self, topic: str) -> TopicQueues:
+        """Return the queues of a topic; wait up to `max_block_ms` until it is known."""
+        check_topic_name(topic)
+        await self._client.wait_for_topic(topic, timeout_ms=self._config.max_block_ms, create=True)
+        state = self.topics.get(topic)
+        if state is None:
+            state = self.topics[topic] = TopicQueues(topic)
+            self._grow(state)
+            self._turn_sticky(state)
+        return state
+
+    def metadata_changed(self) -> None:
+        if self.is_closed:
+            return
+        for state in self.topics.values():
+            self._grow(state)
+        self._sender.reroute(self.queues())
+        self._departures.leaders_changed()
+
+    def _grow(self, state: TopicQueues) -> None:
+        """Partitions were added: keys move, as they do with every client of Kafka."""
+        count = self._client.metadata.partition_count(state.name)
+        if count > len(state.queues):
+            state.by_key.clear()
+            for number in range(len(state.queues), count):
+                state.queues.append(self._queue_type(TopicPartition(state.name, number)))
+
+    # --- the clock ---------------------------------------------------------------------------------------------------
+
+    @property
+    def wall_ms(self) -> int:
+        return self.now_ms or self.read_clock()
+
+    def read_clock(self) -> int:
+        """One look at the clock serves all records of this turn of the loop."""
+        self.now_ms = self._client.clock.wall_ms()
+        self._loop.call_soon(self._forget_now)
+        return self.now_ms
+
+    def _forget_now(self) -> None:
+        self.now_ms = 0

@@ -260,8 +260,8 @@ class GroupCoordinator:
             self._membership.parked.wakes,
             self._targets.due,
             self._targets.subscriptions,
-            self._classic.sessions,
-            self._classic.steps,
+            self._classic.members.sessions,
+            self._classic.rebalancing.steps,
             self._watch.due,
             self._expiry,
         )
@@ -338,12 +338,14 @@ class GroupCoordinator:
     # --- groups -------------------------------------------------------------------------------------------------------
 
     def list_groups(self) -> CoordinatorResult[tuple[ListedGroup, ...]]:
-        return CoordinatorResult(records=(), response=listed(self._state, self._classic.groups))
+        return CoordinatorResult(records=(), response=listed(self._state, self._classic.members.groups))
 
     def describe_group(self, *, group_id: str) -> CoordinatorResult[GroupDescription]:
         """A group that does not exist is described as DEAD."""
         self._check_slot(group_id)
-        found = described(group_id, self._state.groups.get(group_id), self._classic.groups.get(group_id), self._log)
+        found = described(
+            group_id, self._state.groups.get(group_id), self._classic.members.groups.get(group_id), self._log
+        )
         return CoordinatorResult(records=(), response=found)
 
     def explain_group(self, *, group_id: str, now_ms: int) -> CoordinatorResult[GroupExplanation]:

@@ -68,7 +68,7 @@ def unowned_now(
     group_id: str, view: GroupView, presence: dict[str, Presence], now_ms: int
 ) -> Iterator[UnownedPartition]:
     """Partitions that a member should read but none does, and those whose owner must release them or is silent."""
-    live = view.classic.groups.get(group_id)
+    live = view.classic.members.groups.get(group_id)
     group = view.group_of(group_id)
     if live is not None:
         yield from _of_classic(live, view, presence, now_ms)
@@ -133,7 +133,7 @@ def _of_classic(
 ) -> Iterator[UnownedPartition]:
     gaps = view.log.gaps_of(live.group_id)
     reason, member_id = UnownedReason.LEFT_OUT_BY_LEADER, live.leader_id
-    until_ms = view.classic.steps.deadline_of((live.group_id, ""))
+    until_ms = view.classic.rebalancing.steps.deadline_of((live.group_id, ""))
     if live.phase is GroupPhase.PREPARING_REBALANCE:
         late = sorted(member.member_id for member in live.members.values() if member.join is None)
         reason, member_id = UnownedReason.WAITING_FOR_JOIN, late[0] if late else NOBODY

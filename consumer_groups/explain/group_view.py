@@ -45,15 +45,15 @@ class GroupView:
 
     def group_of(self, group_id: str) -> GroupState | None:
         """A group of the consumer protocol, or one without members."""
-        return None if group_id in self.classic.groups else self.state.groups.get(group_id)
+        return None if group_id in self.classic.members.groups else self.state.groups.get(group_id)
 
     def phase_of(self, group_id: str) -> GroupPhase:
-        live = self.classic.groups.get(group_id)
+        live = self.classic.members.groups.get(group_id)
         return phase_of(self.state.groups.get(group_id)) if live is None else live.phase
 
     def epoch_of(self, group_id: str) -> int:
         """The group epoch; of a classic group, its generation."""
-        live = self.classic.groups.get(group_id)
+        live = self.classic.members.groups.get(group_id)
         if live is not None:
             return live.generation
         stored = self.state.groups.get(group_id)
@@ -62,7 +62,7 @@ class GroupView:
     def wanted(self, group_id: str) -> Collection[PartitionKey]:
         """The partitions that a member should read but none does."""
         gaps = self.log.gaps_of(group_id)
-        live = self.classic.groups.get(group_id)
+        live = self.classic.members.groups.get(group_id)
         if live is not None:
             return self._wanted_of_classic(live)
         group = self.state.groups.get(group_id)
@@ -82,7 +82,7 @@ class GroupView:
     def subscribed(self, group_id: str) -> PartitionSet:
         """Every partition of every topic that a member subscribes to."""
         topics = self.targets.topics
-        live = self.classic.groups.get(group_id)
+        live = self.classic.members.groups.get(group_id)
         group = self.state.groups.get(group_id)
         names = frozenset[str]()
         if live is not None:
@@ -92,7 +92,7 @@ class GroupView:
         return frozenset((name, number) for name in names.intersection(topics) for number in range(topics[name]))
 
     def presence(self, group_id: str) -> dict[str, Presence]:
-        live = self.classic.groups.get(group_id)
+        live = self.classic.members.groups.get(group_id)
         if live is not None:
             return self._presence_in_classic(live)
         group = self.state.groups.get(group_id)
@@ -116,7 +116,7 @@ class GroupView:
         """A member with a parked request has no session timer: it is present."""
         found = {}
         for member_id, member in live.members.items():
-            ends_ms = self.classic.sessions.deadline_of((live.group_id, member_id))
+            ends_ms = self.classic.members.sessions.deadline_of((live.group_id, member_id))
             if ends_ms is None or member.join is not None:
                 continue
             session_ms = member.record.session_timeout_ms

@@ -37,7 +37,6 @@ LARGE_CLASSES: Final = {
     "log/partition/partition_log.py:PartitionLog": _allowed(56, 550, f"{_NOT_YET}: appends, reads and positions"),
     "net/logs/storage_service.py:StorageService": _allowed(30, 425, f"{_NOT_YET}: folders, flushes and disk space"),
     # Groups.
-    "consumer_groups/classic/membership.py:ClassicMembership": _allowed(39, 525, f"{_NOT_YET}: joining and syncing"),
     # Shells that connect parts.
     "kraft/node/metadata_node.py:MetadataNode": _allowed(31, 400, f"{_NOT_YET}: image, controller and snapshots"),
     "net/broker/broker.py:Broker": _allowed(32, 425, "the composition root: it makes and connects all parts"),

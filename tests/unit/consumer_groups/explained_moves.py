@@ -11,7 +11,7 @@ Readers = dict[PartitionKey, str]
 
 def readers_of(coordinator: GroupCoordinator, group_id: str, *, with_away: bool = False) -> Readers:
     """Who may be reading; with_away: or was the last to do so, and will be back."""
-    live = coordinator._classic.groups.get(group_id)
+    live = coordinator._classic.members.groups.get(group_id)
     if live is not None:
         return {key: member.member_id for member in live.members.values() for key in member.holds}
     group = coordinator._state.groups.get(group_id)

@@ -53,9 +53,9 @@ def test_a_crowd_of_newcomers_that_has_gone_leaves_nothing(world: ClassicWorld) 
         connection_closes(world, client)
     assert world.phase == "dead"
     assert GROUP not in world.slots.slot(world.coordinator.slot).groups
-    membership = world.coordinator._classic
-    assert not membership.groups and len(membership.sessions._heap) < CROWD // 2
-    assert membership.sessions.next_deadline_ms() is None
+    members = world.coordinator._classic.members
+    assert not members.groups and len(members.sessions._heap) < CROWD // 2
+    assert members.sessions.next_deadline_ms() is None
 
 
 def test_a_newcomer_that_has_gone_is_unknown_when_it_comes_back_under_its_id(world: ClassicWorld) -> None:

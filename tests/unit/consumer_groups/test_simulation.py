@@ -5,10 +5,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from barnabas.consumer_groups import coordinator
 from barnabas.consumer_groups.classic import membership as classic_membership
 from barnabas.consumer_groups.classic.group import ClassicGroup
-from barnabas.consumer_groups.classic.membership import ClassicMembership
+from barnabas.consumer_groups.classic.rebalancing import ClassicRebalancing
 from barnabas.consumer_groups.members import heartbeat_checks, membership
 from barnabas.consumer_groups.members.parked_heartbeats import ParkedHeartbeats
 from barnabas.consumer_groups.model.decision import Decision
@@ -40,12 +39,12 @@ def test_every_seed_keeps_the_invariants_and_settles(
             raise AssertionError(f"seed {seed}") from error
 
 
-class _ForgetsNewGenerations(ClassicMembership):
+class _ForgetsNewGenerations(ClassicRebalancing):
     """Tells members of a generation before it is stored: the next coordinator gives its number to others."""
 
-    def _store_members(self, group: ClassicGroup, decision: Decision) -> None:
+    def store_members(self, group: ClassicGroup, decision: Decision) -> None:
         if group.group_id not in self._state.groups or group.phase is not GroupPhase.COMPLETING_REBALANCE:
-            super()._store_members(group, decision)
+            super().store_members(group, decision)
 
 
 def _takes_any_generation(group: ClassicGroup, generation: int) -> None:
@@ -131,7 +130,7 @@ def test_planted_bugs_of_parked_heartbeats_are_found(planted: type, monkeypatch:
 @pytest.mark.parametrize(
     ("module", "name", "planted"),
     [
-        (coordinator, "ClassicMembership", _ForgetsNewGenerations),
+        (classic_membership, "ClassicRebalancing", _ForgetsNewGenerations),
         (classic_membership, "_check_generation", _takes_any_generation),
     ],
 )

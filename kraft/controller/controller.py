@@ -26,6 +26,7 @@ from ..metadata.controller_settings import ControllerSettings
 from ..metadata.delta import MetadataDelta
 from ..metadata.image import MetadataImage, TopicImage
 from ..metadata.records import TOPIC_RESOURCE, ConfigRecord, Record
+from ..metadata.replay import replay
 from ..metadata.requests import (
     AllocateProducerIds,
     AlterConfig,
@@ -125,7 +126,7 @@ class Controller:
         """These records were passed to the quorum: decisions are based on them from now on."""
         for record in records:
             if not isinstance(record, GROUP_RECORDS):
-                self.overlay.replay(record, PROVISIONAL_INDEX)
+                replay(self.overlay, record, PROVISIONAL_INDEX)
 
     def committed(
         self, image: MetadataImage, records: Iterable[tuple[int, Record]], pending: Iterable[tuple[Record, ...]]

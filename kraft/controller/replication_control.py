@@ -29,7 +29,7 @@ from ..metadata.broker_epochs import check_broker_epoch
 from ..metadata.controller_errors import ElectionNotNeededError, PreferredLeaderNotAvailableError
 from ..metadata.controller_result import ControllerResult, answer
 from ..metadata.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
-from ..metadata.delta import MetadataDelta, changed_partition
+from ..metadata.delta import MetadataDelta
 from ..metadata.image import NO_LEADER, PartitionImage, TopicImage
 from ..metadata.partition_change import (
     ElectionRules,
@@ -41,6 +41,7 @@ from ..metadata.partition_change import (
     without_inactive,
 )
 from ..metadata.records import PartitionChangeRecord
+from ..metadata.replay import changed_partition
 from ..metadata.requests import (
     AlterPartition,
     AlterPartitionAnswer,

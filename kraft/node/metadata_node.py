@@ -48,6 +48,7 @@ from ..metadata.records import (
     decode_batch,
     encode_batch,
 )
+from ..metadata.replay import replay
 from ..metadata.requests import ControllerRequest
 from ..quorum.quorum import AppendOutcome, Leadership, Quorum
 from .metadata_feed import FeedRing, MetadataFeed
@@ -338,7 +339,7 @@ class MetadataNode:
                 group_records.append((index, record))
             return
         removed_topic = delta.topic_name(record.topic_id) if isinstance(record, RemoveTopicRecord) else None
-        if not delta.replay(record, index):
+        if not replay(delta, record, index):
             return
         replayed.append((index, record))
         if isinstance(record, SlotRecord):

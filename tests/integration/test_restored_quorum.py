@@ -11,7 +11,7 @@ import pytest
 from integration.cluster import Cluster, Node, clean_environment, full_isr, until
 from integration.load import read_all
 
-from barnabas.kraft.metadata.delta import LOST_EPOCHS
+from barnabas.kraft.metadata.replay import LOST_EPOCHS
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.producer.producer import Producer

@@ -29,9 +29,8 @@ LARGE_CLASSES: Final = {
     "net/client/admin/admin.py:Admin": _allowed(49, 425, _PUBLIC),
     "net/client/consumer/consumer.py:Consumer": _allowed(52, 525, _PUBLIC),
     "scripts/barnabas/sync.py:Consumer": _allowed(33, 150, f"{_PUBLIC}, each of them one line"),
-    # Ports and images: many small questions about one thing.
+    # Ports: many small questions about one thing.
     "log/replication/ports.py:ReplicatedLog": _allowed(31, 100, "a protocol: all that a replica asks of its log"),
-    "kraft/metadata/delta.py:MetadataDelta": _allowed(35, 300, "one method for each kind of record, and the readers"),
     # The data of partitions.
     "log/folders/log_manager.py:LogManager": _allowed(57, 550, f"{_NOT_YET}: opening, moving and deleting of logs"),
     "log/partition/partition_log.py:PartitionLog": _allowed(56, 550, f"{_NOT_YET}: appends, reads and positions"),

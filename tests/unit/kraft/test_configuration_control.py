@@ -12,6 +12,7 @@ from barnabas.kraft.metadata.controller_settings import MAX_GROUPS_WITH_CONFIGS
 from barnabas.kraft.metadata.delta import MetadataDelta
 from barnabas.kraft.metadata.image import TopicImage
 from barnabas.kraft.metadata.records import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, ConfigRecord
+from barnabas.kraft.metadata.replay import replay
 from barnabas.kraft.metadata.requests import AlterConfig, ConfigChange, ConfigOperation, decode_request, encode_request
 from barnabas.log.vocabulary.errors import InvalidConfigError, InvalidRequestError, PolicyViolationError
 
@@ -113,7 +114,7 @@ def of_group(view: MetadataDelta, group_id: str, **values: str | None) -> dict[s
     changes = tuple(ConfigChange(key=key, value=value) for key, value in values.items())
     request = AlterConfig(resource_type=GROUP_RESOURCE, resource=group_id, changes=changes)
     for record in ConfigurationControl(ConfigRules(check_group=check)).alter(view, request).records:
-        assert view.replay(record, 1)
+        assert replay(view, record, 1)
     return view.group_config(group_id)
 
 

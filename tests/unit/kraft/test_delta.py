@@ -25,6 +25,7 @@ from barnabas.kraft.metadata.records import (
     UnregisterBrokerRecord,
     VotersRecord,
 )
+from barnabas.kraft.metadata.replay import replay
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
@@ -64,7 +65,7 @@ VOTERS = (NodeAddress(node_id=1, host="here", port=9093),)
 def image_of(*records: Record, base: MetadataImage | None = None) -> MetadataImage:
     delta = MetadataDelta(base or MetadataImage())
     for index, record in enumerate(records, start=1):
-        assert delta.replay(record, index), record
+        assert replay(delta, record, index), record
     return delta.apply(len(records))
 
 
@@ -92,9 +93,9 @@ def test_what_is_unchanged_is_shared() -> None:
 def test_a_partition_change_counts_the_epochs() -> None:
     old = TWO_TOPICS.topics["b"].partitions[0]
     delta = MetadataDelta(TWO_TOPICS)
-    delta.replay(PartitionChangeRecord(topic_id="B", partition=0, isr=(0,)), 9)
+    replay(delta, PartitionChangeRecord(topic_id="B", partition=0, isr=(0,)), 9)
     assert delta.partition(TopicPartition("b", 0)) == replace(old, isr=(0,), partition_epoch=6)
-    delta.replay(PartitionChangeRecord(topic_id="B", partition=0, leader=0), 10)
+    replay(delta, PartitionChangeRecord(topic_id="B", partition=0, leader=0), 10)
     assert delta.partition(TopicPartition("b", 0)) == replace(old, isr=(0,), partition_epoch=7, leader_epoch=4)
 
 
@@ -133,7 +134,7 @@ def test_records_that_came_too_late_are_void() -> None:
         RemoveGroupRecord(slot=3, coordinator_epoch=4, group_id="g"),
     ]
     delta = MetadataDelta(base)
-    assert [record for record in void if delta.replay(record, 99)] == []
+    assert [record for record in void if replay(delta, record, 99)] == []
     assert delta.apply(base.offset) == base
 
 
@@ -144,14 +145,14 @@ def test_the_voters_are_those_of_the_newest_entry() -> None:
 
 def test_a_topic_that_is_deleted_and_created_again_in_one_delta() -> None:
     delta = MetadataDelta(TWO_TOPICS)
-    delta.replay(RemoveTopicRecord(topic_id="A"), 10)
+    replay(delta, RemoveTopicRecord(topic_id="A"), 10)
     assert delta.topic("a") is None
     assert delta.topic_name("A") is None
     assert delta.topic_config("a") == {}
     assert [topic.name for topic in delta.topics()] == ["b"]
-    delta.replay(TopicRecord(name="a", topic_id="A2"), 11)
-    delta.replay(partition("A2", 0, (1,)), 11)
-    delta.replay(PartitionChangeRecord(topic_id="A", partition=0, isr=()), 12)
+    replay(delta, TopicRecord(name="a", topic_id="A2"), 11)
+    replay(delta, partition("A2", 0, (1,)), 11)
+    replay(delta, PartitionChangeRecord(topic_id="A", partition=0, isr=()), 12)
     after = delta.apply(12)
     assert after.topics["a"].topic_id == "A2"
     assert after.topics["a"].partitions[0].isr == (1,)
@@ -161,10 +162,10 @@ def test_a_topic_that_is_deleted_and_created_again_in_one_delta() -> None:
 
 def test_reading_sees_what_has_changed_first_then_the_base() -> None:
     delta = MetadataDelta(TWO_TOPICS)
-    delta.replay(register(5), 20)
-    delta.replay(UnregisterBrokerRecord(node_id=0), 21)
-    delta.replay(SlotRecord(slot=1, coordinator=5, coordinator_epoch=1), 22)
-    delta.replay(FeatureLevelRecord(feature_level=2), 23)
+    replay(delta, register(5), 20)
+    replay(delta, UnregisterBrokerRecord(node_id=0), 21)
+    replay(delta, SlotRecord(slot=1, coordinator=5, coordinator_epoch=1), 22)
+    replay(delta, FeatureLevelRecord(feature_level=2), 23)
     assert delta.broker(0) is None
     assert list(delta.brokers()) == [5]
     assert delta.slot(1) == SlotImage(coordinator=5, coordinator_epoch=1)
@@ -178,9 +179,9 @@ def test_reading_sees_what_has_changed_first_then_the_base() -> None:
 
 def test_changes_name_what_differs() -> None:
     delta = MetadataDelta(TWO_TOPICS)
-    delta.replay(register(5), 20)
-    delta.replay(RemoveTopicRecord(topic_id="A"), 21)
-    delta.replay(SlotRecord(slot=1, coordinator=5, coordinator_epoch=1), 22)
+    replay(delta, register(5), 20)
+    replay(delta, RemoveTopicRecord(topic_id="A"), 21)
+    replay(delta, SlotRecord(slot=1, coordinator=5, coordinator_epoch=1), 22)
     changes = delta.changes
     assert changes == MetadataChanges(
         brokers=frozenset({5}), topics=frozenset({"a"}), topic_configs=frozenset({"a"}), slots=frozenset({1})

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.metadata.controller_errors import DivergentMetadataError
-from barnabas.kraft.metadata.delta import LOST_EPOCHS, LOST_PRODUCER_IDS, MAX_TERMS, MetadataDelta
+from barnabas.kraft.metadata.delta import MetadataDelta
 from barnabas.kraft.metadata.image import ControllerTerm, MetadataImage
 from barnabas.kraft.metadata.metadata_history import check_follower, check_position
 from barnabas.kraft.metadata.records import ControllerRecord, RecoveryRecord
+from barnabas.kraft.metadata.replay import LOST_EPOCHS, LOST_PRODUCER_IDS, MAX_TERMS, replay
 from barnabas.kraft.metadata.requests import BrokerHeartbeat, RegisterBroker, Registered, decode_request, encode_request
 from barnabas.kraft.node.snapshot import decode_snapshot, encode_snapshot
 from barnabas.log.vocabulary.cluster_changes import UnregisterBrokerRequest
@@ -155,8 +156,10 @@ def test_a_controller_that_was_deposed_refuses_nobody_for_good() -> None:
 def test_each_term_is_remembered_with_its_claim() -> None:
     delta = MetadataDelta(MetadataImage())
     for epoch in range(1, MAX_TERMS + 3):
-        delta.replay(ControllerRecord(controller_id=0, controller_epoch=epoch, claim=epoch + 100), epoch * 10)
-        delta.replay(ControllerRecord(controller_id=0, controller_epoch=epoch, claim=1), epoch * 10 + 1)  # claimed anew
+        replay(delta, ControllerRecord(controller_id=0, controller_epoch=epoch, claim=epoch + 100), epoch * 10)
+        replay(
+            delta, ControllerRecord(controller_id=0, controller_epoch=epoch, claim=1), epoch * 10 + 1
+        )  # claimed anew
     image = delta.apply(2_000)
     assert len(image.terms) == MAX_TERMS and image.terms[0].epoch == 3
     assert image.terms[-1] == ControllerTerm(epoch=MAX_TERMS + 2, start=(MAX_TERMS + 2) * 10, claim=MAX_TERMS + 102)
@@ -167,14 +170,14 @@ def test_a_term_of_which_only_the_end_is_known_is_no_evidence() -> None:
     """A snapshot of an older version names the controller epoch and no terms. Then the controller claims its term once more, as
     it does after an append with an unknown outcome: that is not the claim with which others know the term."""
     upgraded, other = MetadataDelta(MetadataImage(controller_epoch=7)), MetadataDelta(MetadataImage())
-    other.replay(ControllerRecord(controller_id=0, controller_epoch=7, claim=11), 100)
+    replay(other, ControllerRecord(controller_id=0, controller_epoch=7, claim=11), 100)
     for delta in (upgraded, other):
-        delta.replay(ControllerRecord(controller_id=0, controller_epoch=7, claim=12), 200)
+        replay(delta, ControllerRecord(controller_id=0, controller_epoch=7, claim=12), 200)
     images = [upgraded.apply(201), other.apply(201)]
     for image, view in zip(images, reversed(images), strict=True):
         check_position(MetadataDelta(view), 3, known=image.position, applied=image.position)
     for delta in map(MetadataDelta, images):
-        delta.replay(ControllerRecord(controller_id=1, controller_epoch=8, claim=13), 300)
+        replay(delta, ControllerRecord(controller_id=1, controller_epoch=8, claim=13), 300)
         check_position(delta, 3, known=at(8, 301, claim=13), applied=at(7, 299, claim=11))
         with pytest.raises(DivergentMetadataError, match="began at offset 300 already"):
             check_position(delta, 3, known=at(7, 300), applied=None)
@@ -206,7 +209,7 @@ def test_a_recovery_raises_all_that_may_have_been_seen_in_the_lost_part() -> Non
     cluster.topic(0, 1, 2)
     before = cluster.image
     delta = MetadataDelta(before)
-    assert delta.replay(RecoveryRecord(recovery_epoch=1_000), before.offset + 2)
+    assert replay(delta, RecoveryRecord(recovery_epoch=1_000), before.offset + 2)
     after = delta.apply(before.offset + 2)
     old, new = before.topics["t"].partitions[0], after.topics["t"].partitions[0]
     assert new.leader_epoch == old.leader_epoch + LOST_EPOCHS
@@ -221,5 +224,5 @@ def test_a_recovery_raises_all_that_may_have_been_seen_in_the_lost_part() -> Non
     loaded, _ = decode_snapshot(encode_snapshot(after, FakeGroupState()))
     assert loaded == after
     again = MetadataDelta(after)
-    again.replay(RecoveryRecord(recovery_epoch=500), after.offset + 5)  # by a machine whose clock is slow
+    replay(again, RecoveryRecord(recovery_epoch=500), after.offset + 5)  # by a machine whose clock is slow
     assert again.recovery_epoch == 1_001

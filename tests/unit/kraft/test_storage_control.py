@@ -17,6 +17,7 @@ from barnabas.kraft.metadata.image import (
     MetadataImage,
 )
 from barnabas.kraft.metadata.records import BrokerStorageRecord, PartitionRecord, RegisterBrokerRecord, TopicRecord
+from barnabas.kraft.metadata.replay import replay
 from barnabas.kraft.metadata.requests import ReportOfflineReplicas, TopicNumbers, decode_request, encode_request
 from barnabas.kraft.node.snapshot import decode_snapshot, encode_snapshot
 from barnabas.log.vocabulary.cluster_changes import AssignReplicasRequest, ElectLeaderRequest
@@ -280,14 +281,14 @@ def test_a_record_of_an_older_registration_is_void() -> None:
         node_id=1, incarnation="a", endpoints=(), admin_endpoint=None, rack=None, directories=(),
         min_feature_level=1, max_feature_level=1,
     )  # fmt: skip
-    delta.replay(register, 5)
+    replay(delta, register, 5)
     storage = BrokerStorageRecord(node_id=1, broker_epoch=4, report=1, troubled_folders=(BAD,))
-    assert not delta.replay(storage, 6)
-    delta.replay(TopicRecord(name="t", topic_id="i"), 7)
+    assert not replay(delta, storage, 6)
+    replay(delta, TopicRecord(name="t", topic_id="i"), 7)
     whole = PartitionRecord(
         topic_id="i", partition=0, replicas=(1,), isr=(), leader=-1, leader_epoch=0, partition_epoch=0,
         offline_replicas=(1,),
     )  # fmt: skip
-    delta.replay(whole, 8)
+    replay(delta, whole, 8)
     image = delta.apply(8)
     assert image.brokers[1].troubled_folders == () and image.topics["t"].partitions[0].offline_replicas == (1,)

@@ -6,12 +6,11 @@ a truncation replays one segment instead of the log.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ..disk.files import Files
-from ..format.record_batch import BatchHeader
 from ..segment.producer_state import ProducerState
-from ..segment.segment import LogSegment, segment_holding
+from ..segment.segment import LogSegment
 from ..vocabulary.errors import CorruptRecordError
 
 _SUFFIX = ".snapshot"
@@ -48,39 +47,19 @@ class ProducerSnapshots:
         if gone:
             self._files.sync_dir(self._directory)
 
-    def newest(self) -> tuple[ProducerState, int] | None:
-        """The newest undamaged state, and its offset."""
+    def newest(self, at_most: int) -> tuple[ProducerState, int] | None:
+        """The newest undamaged state that was taken at that offset or before, and its offset."""
         for offset in reversed(self.offsets()):
+            if offset > at_most:
+                continue
             try:
                 return ProducerState.from_snapshot(self._files.read_bytes(self._path(offset))), offset
             except (CorruptRecordError, struct.error):
                 self._files.remove(self._path(offset))
         return None
 
-    def restore(self, segments: Sequence[LogSegment], log_end_offset: int) -> tuple[ProducerState, int]:
-        """The newest snapshot, updated by the batches after it, up to the log end; and its offset, 0 if there was none."""
-        self.forget_behind(log_end_offset)
-        found = self.newest()
-        if found is not None:
-            state, offset = found
-        else:
-            state, offset = ProducerState(), segments[0].base_offset
-        if offset < log_end_offset:
-            for header in _headers_from(segments, max(offset, segments[0].base_offset)):
-                state.update(header, first_offset=header.base_offset)
-        return state, 0 if found is None else offset
-
     def clear(self) -> None:
         self.forget_behind(-1)
 
     def _path(self, offset: int) -> str:
         return f"{self._directory}/{offset:0{_OFFSET_DIGITS}d}{_SUFFIX}"
-
-
-def _headers_from(segments: Sequence[LogSegment], offset: int) -> Iterator[BatchHeader]:
-    for segment in segments[max(segment_holding(segments, offset), 0) :]:
-        place = segment.batch_at(offset)
-        if place is not None:
-            for header, _ in segment.records.batches(place.position, verify_crc=False):
-                yield header
-        offset = max(offset, segment.next_offset)

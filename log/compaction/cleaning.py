@@ -243,8 +243,6 @@ class Cleaning:
         target.seal()
         for file in target.files_to_flush():
             file.flush()
-        if self._files.exists(target.transaction_index.path):
-            self._files.open_append(target.transaction_index.path).flush()
 
     # --- reading ---
 

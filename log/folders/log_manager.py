@@ -323,8 +323,10 @@ class LogManager:
         folder = min(self.folders, key=lambda folder: (folder.is_full, self._log_count(folder)))
         directory = f"{folder.path}/{topic_partition}"
         topic_id = self._make_folder(directory, topic_id)
-        for offsets in folder.all_offsets:
-            offsets.pop(topic_partition, None)  # of a deleted partition with the same name
+        if any([offsets.pop(topic_partition, 0) for offsets in folder.all_offsets]):
+            self._deleted[topic_partition] = (
+                folder  # a power loss took its folder: after a crash, its log start must not count
+            )
         if topic_partition in self._deleted:
             self.settle_deletions(self._deleted[topic_partition])  # callers that must not wait do it beforehand
         log = open_log(self._files, folder, topic_partition, config or self._defaults, now_ms, topic_id)

@@ -3,7 +3,7 @@
 It follows the log's batches and never decides what is appended; `append_check` does.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..checkpoints.producer_snapshots import ProducerSnapshots
 from ..disk.files import Files
@@ -11,7 +11,7 @@ from ..format.record_batch import NO_PRODUCER_ID, BatchHeader, Buffer, read_head
 from ..format.record_codec import is_abort_marker
 from ..segment.append_check import PlacedBatch
 from ..segment.producer_state import ProducerState
-from ..segment.segment import LogSegment
+from ..segment.segment import LogSegment, segment_holding
 from ..segment.transaction_index import AbortedTransaction
 
 
@@ -22,10 +22,33 @@ class LogProducers:
         self.state = ProducerState()  # replaced by a restore
         self.first_unstable_offset: int | None = None  # where the oldest open transaction begins
 
+    def open(self, segments: Sequence[LogSegment], log_end_offset: int, *, flushed_end_offset: int) -> None:
+        """Rebuild everything after a start: the state from the batches before the log end, and the indexes of aborted
+        transactions from the batches behind the flushed end, or behind the begin of a segment whose index is damaged.
+
+        A crash may have taken entries of such an index, and a reader would get the records of an aborted transaction.
+        """
+        index_from = flushed_end_offset
+        for segment in segments:
+            if not segment.transaction_index.recover(segment.base_offset, index_from):
+                index_from = min(index_from, segment.base_offset)
+        for segment in segments:
+            segment.transaction_index.truncate_to(index_from)
+        self._restore(segments, log_end_offset, index_from=index_from)
+
     def restore(self, segments: Sequence[LogSegment], log_end_offset: int) -> None:
-        """Rebuild the state from the batches before the log end, after the log was opened or truncated."""
-        self.state, self._snapshot_offset = self._snapshots.restore(segments, log_end_offset)
+        """Rebuild the state from the batches before the log end, after the log was truncated, with its indexes."""
+        self._restore(segments, log_end_offset, index_from=log_end_offset)
+
+    def _restore(self, segments: Sequence[LogSegment], log_end_offset: int, *, index_from: int) -> None:
+        self._snapshots.forget_behind(log_end_offset)
+        found = self._snapshots.newest(index_from)
+        self.state, self._snapshot_offset = found or (ProducerState(), 0)
         self.first_unstable_offset = self.state.first_unstable_offset
+        first = max(self._snapshot_offset, segments[0].base_offset)
+        if first < log_end_offset:
+            for segment, header, batch in _batches_from(segments, first):
+                self._note_batch(header, batch, segment if header.base_offset >= index_from else None)
 
     def clear(self) -> None:
         """The log is empty."""
@@ -40,25 +63,39 @@ class LogProducers:
     def is_snapshot_due(self, recovery_point: int) -> bool:
         return recovery_point > self._snapshot_offset
 
-    def note(self, buffer: Buffer, batches: Iterable[PlacedBatch], active: LogSegment) -> None:
-        """These batches were appended; the last of them to `active`."""
+    def note(self, buffer: Buffer, batches: Iterable[PlacedBatch], active: LogSegment) -> bool:
+        """These batches were appended to `active`. Return whether its index of aborted transactions has grown."""
+        has_grown = False
         for batch in batches:
             if batch.producer_id != NO_PRODUCER_ID:
                 header = read_header(buffer, batch.position)
                 whole = memoryview(buffer)[batch.position : batch.position + batch.size_bytes]
-                self._note_batch(header, whole, active)
+                has_grown |= self._note_batch(header, whole, active)
+        return has_grown
 
-    def _note_batch(self, header: BatchHeader, batch: memoryview, active: LogSegment) -> None:
+    def _note_batch(self, header: BatchHeader, batch: memoryview, indexed_in: LogSegment | None) -> bool:
+        """`indexed_in`: the segment of the batch, unless its index has the batch already."""
         began = self.state.update(header, first_offset=header.base_offset)
         if not header.is_transactional:
-            return
+            return False
         self.first_unstable_offset = unstable = self.state.first_unstable_offset
-        if began is not None and is_abort_marker(batch):
-            active.transaction_index.append(
-                AbortedTransaction(
-                    producer_id=header.producer_id,
-                    first_offset=began,
-                    last_offset=header.last_offset,
-                    last_stable_offset=header.next_offset if unstable is None else unstable,
-                )
+        if began is None or indexed_in is None or not is_abort_marker(batch):
+            return False
+        indexed_in.transaction_index.append(
+            AbortedTransaction(
+                producer_id=header.producer_id,
+                first_offset=began,
+                last_offset=header.last_offset,
+                last_stable_offset=header.next_offset if unstable is None else unstable,
             )
+        )
+        return True
+
+
+def _batches_from(segments: Sequence[LogSegment], offset: int) -> Iterator[tuple[LogSegment, BatchHeader, memoryview]]:
+    for segment in segments[max(segment_holding(segments, offset), 0) :]:
+        place = segment.batch_at(offset)
+        if place is not None:
+            for header, batch in segment.records.batches(place.position, verify_crc=False):
+                yield segment, header, batch
+        offset = max(offset, segment.next_offset)

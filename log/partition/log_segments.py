@@ -108,22 +108,27 @@ class LogSegments:
         return None
 
     def files_to_flush(self, from_offset: int) -> tuple[AppendFile, ...]:
-        """The files with the records from an offset on, and the indexes of sealed segments."""
+        """The files with the records and aborted transactions from an offset on, and the indexes of sealed segments."""
         files: list[AppendFile] = []
         for segment in self.all[max(segment_holding(self.all, from_offset), 0) :]:
-            files += segment.files_to_flush()
+            files += segment.files_to_flush(from_offset)
             if segment is not self.active:
                 self.opened.used(segment)
         return tuple(files)
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions that a read_committed reader of [first_offset, end_offset) must know."""
-        number = max(segment_holding(self.all, first_offset), 0)
-        return tuple(
-            transaction
-            for segment in self.all[number:]
-            for transaction in segment.transaction_index.aborted_between(first_offset, end_offset)
-        )
+        found: list[AbortedTransaction] = []
+        for segment in islice(self.all, max(segment_holding(self.all, first_offset), 0), None):
+            index = segment.transaction_index
+            if index.is_empty:
+                continue
+            if segment is not self.active:
+                self.opened.used(segment)
+            found += index.aborted_between(first_offset, end_offset)
+            if index.is_complete_up_to(end_offset):
+                break
+        return tuple(found)
 
     # --- files to be removed ---
 

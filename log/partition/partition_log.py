@@ -105,7 +105,7 @@ class PartitionLog:
         # Everything before it is on the disk; it is also the flushed offset.
         self.recovery_point = self.log_end_offset if was_stopped_cleanly else min(recovery_point, self.log_end_offset)
         self._producers = LogProducers(files, directory)
-        self._producers.restore(self._segments.all, self.log_end_offset)
+        self._producers.open(self._segments.all, self.log_end_offset, flushed_end_offset=self.recovery_point)
         self._append_times = SavedAppendTimes(files, directory)
         self._append_times.load(self._segments.all, log_start_offset=self.log_start_offset)
 
@@ -230,7 +230,8 @@ class PartitionLog:
         self._segments.active.append(data, batches)
         self.log_end_offset = batches[-1].last_offset + 1
         try:
-            self._producers.note(data, batches, self._segments.active)
+            if self._producers.note(data, batches, self._segments.active):
+                self.folder.changed()  # the index may be a new file
         except StorageError:
             self._failure = "the index of aborted transactions was refused"  # of a marker that is in the log
             raise

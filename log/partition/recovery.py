@@ -156,7 +156,6 @@ def _sound_end(segment: LogSegment, recovery_point: int, epochs: LeaderEpochCach
 def _cut(segment: LogSegment, position: int) -> None:
     if position < segment.size_bytes:
         segment.records.cut_at(position)
-        segment.transaction_index.truncate_to(segment.next_offset)
 
 
 def _is_torn(segment: LogSegment, position: int) -> bool:

@@ -334,9 +334,12 @@ class LogSegment:
         self.indexes.save_whole()
         self.is_active = False
 
-    def files_to_flush(self) -> list[AppendFile]:
-        """The log, and the indexes of a sealed segment. The caller can flush them without this object."""
+    def files_to_flush(self, from_offset: int = 0) -> list[AppendFile]:
+        """The log, the index of the transactions that were aborted from an offset on, and the other indexes of a sealed segment.
+        The caller can flush them without this object."""
         files = [self.records.file]
+        if aborted := self.transaction_index.file_to_flush(from_offset):
+            files.append(aborted)
         if not self.is_active:
             files += self.indexes.files_to_flush()
         return files
@@ -374,6 +377,7 @@ class LogSegment:
         file."""
         self.records.close()
         if not self.is_active:
+            self.transaction_index.release()
             self.indexes.release()
 
     @property

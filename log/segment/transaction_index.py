@@ -1,12 +1,15 @@
 """The aborted transactions of a segment, in Kafka's format: what read_committed consumers must leave out (KIP-98).
 
-An entry is written when the abort marker is appended, so most segments have none, and then no file.
+An entry is written when the abort marker is appended, so most segments have none, and then no file. A flush of the log covers the
+entries of the flushed markers. Entries beyond the recovery point are not trusted after a crash: `recover` removes them, and
+`LogProducers` writes them again from the log.
 """
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..disk.files import Files
+from ..disk.files import AppendFile, Files
 from ..vocabulary.errors import StorageError
 
 _ENTRY = struct.Struct(">hqqqq")
@@ -45,37 +48,85 @@ class TransactionIndex:
         if self._entries is not None:
             self._entries.append(transaction)
 
+    @property
+    def is_empty(self) -> bool:
+        """Without reading the file of an index that was released."""
+        return self._entries is not None and not self._entries
+
     def aborted_between(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
         """Those that a reader of [first_offset, end_offset) must know."""
         return tuple(
             entry for entry in self.entries if entry.last_offset >= first_offset and entry.first_offset < end_offset
         )
 
+    def is_complete_up_to(self, end_offset: int) -> bool:
+        """Did each transaction that later segments show as aborted begin at or after this offset?"""
+        return bool(self.entries) and self.entries[-1].last_stable_offset >= end_offset
+
     def truncate_to(self, end_offset: int) -> None:
-        """Forget transactions whose marker lies at `end_offset` or beyond."""
+        """Forget transactions whose marker lies at `end_offset` or beyond, durably: an entry that came back would hide committed
+        records that are appended at its offsets later."""
         kept = [entry for entry in self.entries if entry.last_offset < end_offset]
         if len(kept) != len(self.entries):
-            file = self._files.open_append(self.path)
-            file.truncate(len(kept) * _ENTRY.size)
-            file.close()
-            self._entries = kept
+            self._cut(kept)
+
+    def recover(self, base_offset: int, end_offset: int) -> bool:
+        """After a start: keep the sound entries whose marker lies before `end_offset`. False if one may be missing among them,
+        because the file has other bytes than entries."""
+        self._entries = []
+        if not self._files.exists(self.path):
+            return True
+        data = self._files.read_bytes(self.path)
+        sound = list(_sound_entries(data, base_offset))
+        kept = [entry for entry in sound if entry.last_offset < end_offset]
+        if len(data) != len(kept) * _ENTRY.size:
+            self._cut(kept)
+        self._entries = kept
+        return len(kept) < len(sound) or len(data) // _ENTRY.size == len(sound)
+
+    def file_to_flush(self, from_offset: int) -> AppendFile | None:
+        """None if no marker at or after `from_offset` has an entry: the others are durable."""
+        entries = self.entries
+        return self._files.open_append(self.path) if entries and entries[-1].last_offset >= from_offset else None
+
+    def release(self) -> None:
+        """Free the memory; the entries are read again by themselves."""
+        if self._entries:
+            self._entries = None
 
     def clear(self) -> None:
         self._files.remove(self.path)
         self._entries = []
 
+    def _cut(self, kept: list[AbortedTransaction]) -> None:
+        file = self._files.open_append(self.path)
+        file.truncate(len(kept) * _ENTRY.size)
+        file.flush()
+        file.close()
+        self._entries = kept
+
     def _read(self) -> list[AbortedTransaction]:
         data = self._files.read_bytes(self.path)
-        whole = len(data) - len(data) % _ENTRY.size
-        entries = []
-        for version, producer_id, first_offset, last_offset, last_stable_offset in _ENTRY.iter_unpack(data[:whole]):
-            if version != _VERSION or first_offset > last_offset:
-                raise StorageError(f"{self.path} is damaged; remove it to rebuild it")
-            entry = AbortedTransaction(
-                producer_id=producer_id,
-                first_offset=first_offset,
-                last_offset=last_offset,
-                last_stable_offset=last_stable_offset,
+        entries = list(_sound_entries(data))
+        if len(entries) * _ENTRY.size != len(data):
+            raise StorageError(
+                f"{self.path} is damaged after {len(entries)} entries: restart the broker, which rebuilds it"
             )
-            entries.append(entry)
         return entries
+
+
+def _sound_entries(data: bytes, base_offset: int = 0) -> Iterator[AbortedTransaction]:
+    """Up to the first one that cannot be an entry, such as the zeros of a file that a power loss has torn."""
+    after = base_offset
+    for version, producer_id, first_offset, last_offset, last_stable_offset in _ENTRY.iter_unpack(
+        data[: len(data) - len(data) % _ENTRY.size]
+    ):
+        if version != _VERSION or not 0 <= first_offset < last_offset or last_offset < after:
+            return
+        after = last_offset + 1
+        yield AbortedTransaction(
+            producer_id=producer_id,
+            first_offset=first_offset,
+            last_offset=last_offset,
+            last_stable_offset=last_stable_offset,
+        )

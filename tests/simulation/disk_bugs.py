@@ -11,11 +11,13 @@ from barnabas.kraft.raft.disk.meta import MetaStore
 from barnabas.kraft.raft.disk.snapshot import SnapshotStore
 from barnabas.log.checkpoints.producer_snapshots import ProducerSnapshots
 from barnabas.log.partition import recovery
+from barnabas.log.partition.log_producers import LogProducers
 from barnabas.log.partition.log_segments import LogSegments
 from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.partition.pending_flush import PendingFlush
 from barnabas.log.segment.producer_state import ProducerState
 from barnabas.log.segment.segment import LogSegment
+from barnabas.log.segment.transaction_index import TransactionIndex
 from barnabas.log.vocabulary.errors import StorageError
 
 from . import journal_machine, log_machine
@@ -127,6 +129,21 @@ def _removed_snapshot_comes_back() -> AbstractContextManager[Any]:
     return patch.object(ProducerSnapshots, "forget_behind", forget)
 
 
+def _abort_index_is_not_rebuilt() -> AbstractContextManager[Any]:
+    """A start takes the index of aborted transactions as it stands, whatever a crash has left of it."""
+    genuine = LogProducers.open
+
+    def opened(self: Any, segments: Any, log_end_offset: int, *, flushed_end_offset: int) -> None:
+        genuine(self, segments, log_end_offset, flushed_end_offset=log_end_offset)
+
+    return patch.object(LogProducers, "open", opened)
+
+
+def _abort_index_is_not_flushed() -> AbstractContextManager[Any]:
+    """A flush covers the log, and the recovery point passes entries of the index that are in the page cache alone."""
+    return patch.object(TransactionIndex, "file_to_flush", lambda self, from_offset: None)
+
+
 def _segments_go_before_their_files() -> AbstractContextManager[Any]:
     """Retention takes a segment out of the list, then renames its files: a refused rename leaves a log without it."""
 
@@ -234,6 +251,8 @@ LOG_BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "a snapshot of producers is taken within an append": _snapshot_within_an_append,
     "a refusal forgets producers of what is in the log": _refusal_forgets_producers,
     "retention forgets segments that the disk has": _segments_go_before_their_files,
+    "the index of aborted transactions is not rebuilt": _abort_index_is_not_rebuilt,
+    "the index of aborted transactions is not flushed": _abort_index_is_not_flushed,
 }
 # Found by a schedule.
 SCHEDULED_LOG_BUGS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], type[log_machine.LogMachine]]] = {

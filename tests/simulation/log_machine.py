@@ -10,7 +10,7 @@ from typing import Any
 
 from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.format.record_batch import iter_headers
-from barnabas.log.format.record_codec import ProducerFields, encode_batch
+from barnabas.log.format.record_codec import ProducerFields, encode_batch, encode_marker
 from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import DiskFailedError, DiskFullError, StorageError
@@ -28,7 +28,7 @@ STEPS = 40
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, segment_index_bytes=512, file_delete_delay_ms=0)
 RETENTION_BYTES = 1_500
 READ_BYTES = 2_000
-PRODUCERS = 3
+PLAIN_PRODUCERS, PRODUCERS = 3, 5  # the others write transactions
 REFUSED = (
     "rename",
     "rename",
@@ -192,21 +192,41 @@ class LogMachine:
             header = next(iter_headers(batch))
             length = header.next_offset - header.base_offset
             self.states[-1] = (*self.content, (before, before + length, self.epoch, header.crc))
-            self.log.append_as_leader(batch, leader_epoch=self.epoch, now_ms=self.now_ms)
+            self.log.append_as_leader(
+                batch, leader_epoch=self.epoch, now_ms=self.now_ms, from_coordinator=header.is_control
+            )
 
     def draw(self, count: int) -> list[bytearray]:
-        """Batches of some producers, each with the sequence that follows in this log as the log knows it."""
+        """Batches of some producers, each with the sequence that follows in this log as the log knows it. Some producers write
+        transactions: data, and now and then the marker of what is open."""
         known = dict(self.log.producers.entries())
         following: dict[int, int] = {}
+        opened = {producer_id for producer_id, entry in known.items() if entry.open_transaction_offset >= 0}
         batches = []
         for number in range(self.written, self.written + count):
             producer_id, values = number * 7 % PRODUCERS, _VALUES[number % len(_VALUES)]
+            is_transactional = producer_id >= PLAIN_PRODUCERS
+            if producer_id in opened and number % 3 == 0:
+                opened.discard(producer_id)
+                batches.append(self.marker(producer_id, number))
+                continue
+            if is_transactional:
+                opened.add(producer_id)
             last = known[producer_id].batches[-1:] if producer_id in known else ()
             sequence = following.get(producer_id, (last[0].last_sequence + 1) if last else 0)
             following[producer_id] = sequence + len(values)
-            producer = ProducerFields(producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+            producer = ProducerFields(
+                producer_id=producer_id, producer_epoch=0, base_sequence=sequence, is_transactional=is_transactional
+            )
             batches.append(bytearray(encode_batch(values, timestamps_ms=NOW_MS + number, producer=producer)))
         return batches
+
+    def marker(self, producer_id: int, number: int) -> bytearray:
+        commits = self.rng.random() < 0.3
+        return bytearray(
+            encode_marker(producer_id=producer_id, producer_epoch=0, is_commit=commits, coordinator_epoch=0,
+                          timestamp_ms=NOW_MS + number)
+        )  # fmt: skip
 
     @staticmethod
     def _as_known(data: bytes) -> State:
@@ -333,6 +353,7 @@ class CutAndGrown(LogMachine):
                 self.write(1, as_follower=True)
             self.log.flush(now_ms=self.now_ms)
             self.all_on_disk()
+            self.manager.checkpoint()  # its snapshot may be lost, and what was removed may come back in its place
             self.crash(power=True)
 
 

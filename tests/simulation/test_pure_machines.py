@@ -54,11 +54,13 @@ def test_the_same_seed_takes_the_same_course() -> None:
 # Product: log 651 a log start that was written down above the new log end hid what was appended then; journal 1242, 2254, 4156
 # a rename that a killed process had not flushed was believed, and a power loss took it back; log 2799, 3594, 5020 a crash took a
 # log start back, and the log knew no leader epoch of what it held; log 6469 the same, and it knew those of the later part.
+# log 596 the log start of a folder that a power loss took hid what was appended to the log that was made in its place.
 # Model: log 8991, 9238 a stop on a full disk is no clean one, and flushes nothing; log 23244 a power
 # loss left an empty log whose start lies inside of a batch that is gone.
 @pytest.mark.parametrize(
     ("machine", "seed"),
     [
+        ("log", 596),
         ("log", 651),
         ("log", 2799),
         ("log", 3594),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from barnabas.log.disk.files import Files
 from barnabas.log.format.record_batch import BatchHeader, iter_headers
+from barnabas.log.format.record_codec import is_abort_marker
 from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.segment.producer_state import REMEMBERED_BATCHES, ProducerEntry, ProducerState
 
@@ -20,6 +21,8 @@ def check_log(log: PartitionLog, files: Files, *, replayed_from: int = 0, is_com
     check_segments(log, files)
     if not log.failed:
         check_producers(log, replayed_from=replayed_from, is_compacted=is_compacted)
+        if not is_compacted:
+            check_transactions(log)
 
 
 def check_segments(log: PartitionLog, files: Files) -> None:
@@ -43,12 +46,18 @@ def check_segments(log: PartitionLog, files: Files) -> None:
 
 def headers_of(log: PartitionLog) -> Iterator[BatchHeader]:
     """Every batch that a reader gets who begins at the log start. Raises what the log raises."""
+    return (header for header, _ in batches_of(log))
+
+
+def batches_of(log: PartitionLog) -> Iterator[tuple[BatchHeader, bytes]]:
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        headers = list(iter_headers(log.read(offset, max_bytes=_READ_BYTES, up_to_offset=log.log_end_offset).read()))
+        data = log.read(offset, max_bytes=_READ_BYTES, up_to_offset=log.log_end_offset).read()
+        headers = list(iter_headers(data))
         if not headers or headers[-1].next_offset <= offset:
             raise Violation(f"{log.directory}: nothing at offset {offset}, but the log ends at {log.log_end_offset}")
-        yield from headers
+        for header in headers:
+            yield header, data[header.position : header.position + header.size_bytes]
         offset = headers[-1].next_offset
 
 
@@ -71,6 +80,31 @@ def check_producers(log: PartitionLog, *, replayed_from: int = 0, is_compacted: 
             raise Violation(
                 f"{log.directory} remembers batches of producer {producer_id} up to {there}, and has none of it"
             )
+
+
+def check_transactions(log: PartitionLog) -> None:
+    """The index of aborted transactions has what the markers in the log say, and the last stable offset lies before each open
+    transaction. Of a transaction that began before the log start, the index alone says where."""
+    opened: dict[int, int] = {}
+    aborted: dict[int, tuple[int, int]] = {}  # by marker: producer, first offset
+    for header, batch in batches_of(log):
+        if header.is_control:
+            first = opened.pop(header.producer_id, -1)
+            if is_abort_marker(batch):
+                aborted[header.base_offset] = (header.producer_id, first)
+        elif header.is_transactional:
+            opened.setdefault(header.producer_id, header.base_offset)
+    start = log.log_start_offset
+    told = log.aborted_transactions(start, log.log_end_offset)
+    known = {entry.last_offset: (entry.producer_id, entry.first_offset) for entry in told}
+    surely = {offset for offset, (_, first) in aborted.items() if first >= start}
+    if len(known) < len(told) or not surely <= known.keys() <= aborted.keys():
+        raise Violation(f"{log.directory}: {aborted} were aborted, the index has {told}")
+    wrong = [offset for offset, found in known.items() if found != aborted[offset] and found[1] >= start]
+    if wrong:
+        raise Violation(f"{log.directory}: {aborted} were aborted, the index has {told}: wrong at {wrong}")
+    if opened and log.last_stable_offset > max(min(opened.values()), start):
+        raise Violation(f"{log.directory}: stable up to {log.last_stable_offset}, and {opened} are open")
 
 
 def check_producer(

@@ -11,6 +11,7 @@ from barnabas.log.vocabulary.errors import (
     PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
+from barnabas.log.vocabulary.topic_partition import no_such_topic
 
 from ..metadata.controller_result import ControllerResult
 from ..metadata.controller_settings import (
@@ -155,7 +156,7 @@ def _check_removals(values: Mapping[str, str | None], kept: Container[str]) -> N
 def _check_resource(view: MetadataDelta, request: AlterConfig) -> None:
     if request.resource_type == TOPIC_RESOURCE:
         if view.topic(request.resource) is None:
-            raise UnknownTopicOrPartitionError(f"there is no topic {request.resource!r}")
+            raise UnknownTopicOrPartitionError(no_such_topic(request.resource))
         return
     if request.resource_type == GROUP_RESOURCE:
         _check_group(view, request.resource)

@@ -23,7 +23,7 @@ from barnabas.log.vocabulary.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.log.vocabulary.topic_partition import TopicPartition, no_such_topic_id
 
 from ..metadata.broker_epochs import check_broker_epoch
 from ..metadata.controller_errors import ElectionNotNeededError, PreferredLeaderNotAvailableError
@@ -150,7 +150,7 @@ class ReplicationControl:
     ) -> tuple[PartitionChangeRecord, PartitionImage]:
         name = view.topic_name(proposal.topic_id)
         if name is None:
-            raise UnknownTopicIdError(f"no topic has the id {proposal.topic_id}")
+            raise UnknownTopicIdError(no_such_topic_id(proposal.topic_id))
         topic, partition = find_partition(view, name, proposal.partition)
         _check_proposal(partition, node_id, proposal)
         _check_members(view, node_id, proposal.isr)
@@ -176,7 +176,7 @@ class ReplicationControl:
         check_broker_epoch(view, node_id, request.broker_epoch)
         name = view.topic_name(request.topic_id)
         if name is None:
-            raise UnknownTopicIdError(f"no topic has the id {request.topic_id}")
+            raise UnknownTopicIdError(no_such_topic_id(request.topic_id))
         topic, partition = find_partition(view, name, request.partition)
         counts = node_id in partition.isr or node_id in partition.eligible_leader_replicas
         if not counts and partition.leader_epoch > request.leader_epoch:

@@ -17,7 +17,13 @@ from barnabas.log.vocabulary.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, check_topic_name
+from barnabas.log.vocabulary.topic_partition import (
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
+    check_topic_name,
+    no_such_topic,
+    no_such_topic_id,
+)
 
 from ..metadata.cluster_settings import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, cluster_number
 from ..metadata.controller_result import ControllerResult, Respond
@@ -82,7 +88,7 @@ class TopicControl:
     def delete(self, view: MetadataDelta, request: DeleteTopic) -> ControllerResult:
         name = view.topic_name(request.topic_id) if request.topic_id else request.name
         if name is None:
-            raise UnknownTopicIdError(f"no topic has the id {request.topic_id}")
+            raise UnknownTopicIdError(no_such_topic_id(request.topic_id))
         topic = _existing(view, name)
         return ControllerResult(records=(RemoveTopicRecord(topic_id=topic.topic_id),))
 
@@ -175,7 +181,7 @@ def _existing(view: MetadataDelta, name: str) -> TopicImage:
     if topic is None and name in INTERNAL_TOPICS:
         raise InvalidTopicError(f"{name} is an internal topic, which can only be read")
     if topic is None:
-        raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
+        raise UnknownTopicOrPartitionError(no_such_topic(name))
     return topic
 
 

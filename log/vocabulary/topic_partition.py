@@ -44,3 +44,13 @@ def check_topic_name(name: str) -> str:
     if not _LEGAL_TOPIC_NAME.fullmatch(name):
         raise InvalidTopicError(f"the topic name {name!r} has an illegal character; use only a-z A-Z 0-9 . _ -")
     return name
+
+
+def no_such_topic(name: str) -> str:
+    """The message of UnknownTopicOrPartitionError, the same from brokers, clients and the HTTP API."""
+    return f"there is no topic {name!r}: create it (barnabas topic create {name}), or correct the name"
+
+
+def no_such_topic_id(topic_id: str) -> str:
+    """The message of UnknownTopicIdError."""
+    return f"there is no topic with the id {topic_id}"

@@ -71,13 +71,11 @@ class Boundaries:
     async def _wait_for(self, topic: str, *, is_needed: bool) -> None:
         try:
             await self._client.wait_for_topic(topic, timeout_ms=TOPIC_WAIT_MS)
-        except UnknownTopicOrPartitionError as error:
+        except UnknownTopicOrPartitionError:
             if not is_needed:
                 logger.warning("topic %s does not exist any more", topic)
                 return
-            raise UnknownTopicOrPartitionError(
-                f"topic {topic!r} does not exist: create it (barnabas topic create {topic}), or check the name"
-            ) from error
+            raise
 
     def _check_exists(self, partition: TopicPartition) -> None:
         count = self._client.metadata.partition_count(partition.topic)

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from barnabas.kraft.metadata.image import MetadataImage, PartitionImage, TopicImage
 from barnabas.log.settings.kinds import MAX_INT32
+from barnabas.log.vocabulary.topic_partition import no_such_topic
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.protocol.requests import Request
 
@@ -85,14 +86,14 @@ class Call:
         """The topic in the path."""
         found = self.image.topics.get(self.path["topic_name"])
         if found is None:
-            raise unknown_topic_or_partition(f"topic {self.path['topic_name']}")
+            raise unknown_topic_or_partition(no_such_topic(self.path["topic_name"]))
         return found
 
     def partition(self) -> tuple[TopicImage, int, PartitionImage]:
         """Topic, partition number and partition state from the path."""
         topic, index = self.topic(), self.number("partition_id")
         if index >= len(topic.partitions):
-            raise unknown_topic_or_partition(f"partition {topic.name}-{index}")
+            raise unknown_topic_or_partition(f"partition {topic.name}-{index} does not exist")
         return topic, index, topic.partitions[index]
 
     def check_cluster(self) -> None:

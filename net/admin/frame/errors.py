@@ -68,9 +68,9 @@ def not_found(message: str) -> ApiError:
     return ApiError(HTTPStatus.NOT_FOUND, NOT_FOUND, message)
 
 
-def unknown_topic_or_partition(what: str) -> ApiError:
+def unknown_topic_or_partition(message: str) -> ApiError:
     """The topic or partition in the path does not exist."""
-    return ApiError(HTTPStatus.NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, f"{what} does not exist")
+    return ApiError(HTTPStatus.NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, message)
 
 
 def _name(code: int) -> str:

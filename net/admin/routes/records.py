@@ -88,7 +88,7 @@ def _partition(body: Json, topic: TopicImage, key: bytes | None) -> int:
     wanted: int | None = body.get("partition_id")
     if wanted is not None:
         if not 0 <= wanted < count:
-            raise unknown_topic_or_partition(f"partition {topic.name}-{wanted}")
+            raise unknown_topic_or_partition(f"partition {topic.name}-{wanted} does not exist")
         return wanted
     if key is not None:
         return murmur2_positive(key) % count

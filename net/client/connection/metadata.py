@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, error_for
 from barnabas.log.vocabulary.node_address import NodeAddress
-from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.log.vocabulary.topic_partition import TopicPartition, no_such_topic
 
 from ...protocol.responses import MetadataResponse, PartitionMetadata, TopicMetadata
 
@@ -66,7 +66,7 @@ class MetadataCache:
     def topic_failure(self, topic: str) -> BarnabasError:
         """Why the topic is not usable, according to the last answer about it."""
         code, message = self._topic_errors.get(topic, (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""))
-        return error_for(code, message or f"topic {topic!r} does not exist (yet): create it or correct the name")
+        return error_for(code, message or no_such_topic(topic))
 
     def update(self, response: MetadataResponse) -> None:
         """Merge an answer from any broker."""

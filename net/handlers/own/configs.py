@@ -12,7 +12,7 @@ from barnabas.kraft.metadata.requests import AlterConfig, ConfigChange
 from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.vocabulary.cluster_changes import AlterConfigRequest
 from barnabas.log.vocabulary.errors import InvalidRequestError, UnknownTopicOrPartitionError
-from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC
+from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, no_such_topic
 from barnabas.net.protocol.requests import DescribeConfigsRequest
 from barnabas.net.protocol.responses import ConfigEntry, DescribeConfigsResponse, EmptyResponse
 from barnabas.net.server.dispatcher import RequestContext
@@ -65,7 +65,7 @@ def topic_overrides(image: MetadataImage, topic: str) -> Mapping[str, str]:
     if topic == CONSUMER_OFFSETS_TOPIC:
         return {"cleanup.policy": "compact"}
     if topic not in image.topics:
-        raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
+        raise UnknownTopicOrPartitionError(no_such_topic(topic))
     return image.topic_configs.get(topic, {})
 
 

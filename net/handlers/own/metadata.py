@@ -23,6 +23,8 @@ from barnabas.log.vocabulary.topic_partition import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
     check_topic_name,
+    no_such_topic,
+    no_such_topic_id,
 )
 from barnabas.net.protocol.requests import MetadataRequest
 from barnabas.net.protocol.responses import (
@@ -157,7 +159,7 @@ class MetadataHandler:
         return TopicMetadata(
             error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             name=name,
-            message=f"there is no topic {name!r}; create it: barnabas topic create {name}",
+            message=no_such_topic(name),
         )
 
 
@@ -174,7 +176,7 @@ def _topic_by_id(topic_id: str, image: MetadataImage) -> TopicMetadata:
     if name is not None:
         return _describe(image.topics[name], image)
     return TopicMetadata(
-        error=ErrorCode.UNKNOWN_TOPIC_ID, name="", topic_id=topic_id, message=f"there is no topic of id {topic_id}"
+        error=ErrorCode.UNKNOWN_TOPIC_ID, name="", topic_id=topic_id, message=no_such_topic_id(topic_id)
     )
 
 

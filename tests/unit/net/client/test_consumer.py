@@ -175,7 +175,7 @@ def test_a_topic_that_does_not_exist_is_told_within_seconds(group: str | None, c
         polling = asyncio.create_task(asyncio.sleep(6))
         await polling
         assert [text for text in caplog.messages if "topic typo" in text] == [
-            "topic typo: topic 'typo' does not exist (yet): create it or correct the name; retrying"
+            "topic typo: there is no topic 'typo': create it (barnabas topic create typo), or correct the name; retrying"
         ]
         cluster.create("typo", 1)
         await starting

@@ -118,7 +118,7 @@ def _to_give(
     *,
     is_leader: bool,
 ) -> tuple[PlacedPartition, int] | None:
-    """A replica of the broker that has the most of its kind, and more than the new broker."""
+    """Choose a replica (a leader or a follower) of the broker that holds the most of them, and more than the new broker."""
     held = counts.leaders if is_leader else counts.replicas
     for giver in sorted(givers, key=lambda node_id: (-held[node_id], node_id)):
         if held[giver] <= held[newcomer]:

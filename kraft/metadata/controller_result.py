@@ -22,7 +22,7 @@ def answer(value: object) -> Respond:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerResult:
-    """A decision. Without records, it still waits for everything that it is based on."""
+    """A decision. Even without records, its response waits for the commit of all earlier records: it may rely on them."""
 
     records: tuple[Record, ...] = ()
     respond: Respond = done

@@ -149,9 +149,9 @@ class RemoveTopicRecord(Record, frozen=True, kw_only=True, tag=21):
 
 
 class PartitionRecord(Record, frozen=True, kw_only=True, tag=22):
-    """A new partition, or the whole new state of one (what it says of the epochs is final).
+    """A new partition, or the complete new state of one; its epochs replace the current ones.
 
-    Stored for ever: the image has fields besides that replay counts, and other defaults."""
+    Journals keep it forever, so it is not the image's type: that has more fields, which replay counts, and other defaults."""
 
     topic_id: str
     partition: int

@@ -140,7 +140,7 @@ class ConfigChange(ConfigEntryChange, frozen=True, kw_only=True):
 
 
 class AlterConfig(AlterConfigRequest, frozen=True, kw_only=True):
-    """With options that only Kafka's clients have: changes of lists, and to replace everything."""
+    """AlterConfigRequest with two options for Kafka's clients: changes of lists, and the replacement of all keys."""
 
     changes: Items[ConfigChange]
     replaces_all: bool = False  # keys that are not given are reset to their defaults

@@ -67,7 +67,7 @@ class Formation:
         self.barriers.pop(peer, None)
 
     def counts(self, peer: int) -> bool:
-        """Whether an acknowledgement of this peer counts. One that is not connected has said nothing new to count."""
+        """Whether an acknowledgement of this peer counts. A peer that is not connected has sent no new one."""
         return self.peers.get(peer) is not VoterState.BLANK
 
     # Formation
@@ -87,7 +87,7 @@ class Formation:
         return True
 
     def answer(self, peer: int, nonce: int, own_state: VoterState) -> None:
-        """We told `peer` our state; only without state we may later take its word that all were so."""
+        """`peer` gets our state. Its later message that all voters were blank is believed only if this voter was blank now."""
         if own_state is not VoterState.VOTER:
             self._answered[peer] = nonce
 
@@ -103,7 +103,7 @@ class Formation:
         return self._willing >= self._others
 
     def told_formed(self, peer: int, nonce: int) -> bool:
-        """Whether `peer`'s word that all voters were without state covers our present self."""
+        """Whether the message of `peer` that all voters were blank includes the present state of this voter."""
         return self.blank and self._answered.get(peer) == nonce
 
     def cleared(self) -> None:

@@ -73,7 +73,7 @@ class InMemoryNode:
 
 
 class InMemoryQuorum:
-    """One ordered log; `nodes` in the order in which they were added, which is the order in which they are told."""
+    """One ordered log. Nodes are notified in the order in which they were added."""
 
     def __init__(self) -> None:
         self.log: list[CommittedCommand] = []

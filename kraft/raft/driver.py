@@ -44,7 +44,7 @@ class StepDriver:
         self._loop.call_later(delay_s, self.wake)
 
     def tick(self) -> None:
-        """Take a step now and then again and again, until the core has halted."""
+        """Take a step now, and repeat it periodically until the core has halted."""
         core = self._core
         assert core is not None, "there is something to drive"
         if core.halted:

@@ -156,7 +156,7 @@ class RaftQuorum:
         )
 
     async def close(self) -> None:
-        """Leave, with everything on disk, and hand over first. What is still open is told UNKNOWN or NOT_APPENDED."""
+        """Hand over the leadership, write everything to disk, and stop. Pending appends end with UNKNOWN or NOT_APPENDED."""
         await self.hand_over_and_wait()
         self._driver.stop_ticking()
         core, folder = self._core, self._folder

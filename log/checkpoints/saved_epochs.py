@@ -21,7 +21,7 @@ class SavedEpochs:
         self._saved: tuple[EpochStart, ...] | None = None
         self._is_cut = False  # the file may contain epochs that were truncated
         self.is_sound = True
-        self.is_gone = False  # the folder has another name, and a new log may have the former one
+        self.is_gone = False  # the folder was renamed, and a new log may have a folder of the old name
         self.cache = LeaderEpochCache()
         try:
             self.cache = LeaderEpochCache(checkpoint.read_epochs(files, self._path))

@@ -25,7 +25,7 @@ class PendingFlush:
     is_epochs_error: bool = False
 
     def perform(self) -> None:
-        """Never raises: a refusal is kept in `error`. Then nothing is known to be on the disk."""
+        """Never raises: an I/O error is kept in `error`. Then no byte is known to be on the disk."""
         try:
             for file in self.files:
                 file.flush()

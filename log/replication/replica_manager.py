@@ -243,7 +243,7 @@ class ReplicaManager:
         return effects
 
     def went_offline(self, topic_partitions: Iterable[TopicPartition], cause: str) -> list[Effect]:
-        """Their logs are offline (a data folder failed): they give up their roles; requests get the cause."""
+        """Stop these replicas: their logs are offline (a data folder failed). Requests for them fail with `cause`."""
         effects: list[Effect] = []
         for topic_partition in topic_partitions:
             partition = self._partitions.pop(topic_partition, None)

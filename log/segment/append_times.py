@@ -1,8 +1,8 @@
-"""When the records of one replica were appended, sparse, in bounded memory: what lag in seconds is computed from. Pure.
+"""The times at which the records of one replica were appended, sparse and in bounded memory, for lag in seconds. Pure.
 
-A record's timestamp is its producer's (CreateTime) and may lie, so a replica notes its own clock: (offset, time) says that
-no record from this offset on was appended before this time. An entry is made at most every half second, and old entries
-are merged as they age, so that the time that is told is never later than the true one, and earlier by less than
+A record's timestamp is set by its producer (CreateTime) and may be wrong, so a replica notes its own clock: (offset, time) means
+that no record from this offset on was appended before this time. An entry is made at most every half second, and old entries
+are merged as they age. The returned time is never later than the true one, and earlier by less than
 
     max(RESOLUTION_MS, age / AGE_SHARE)
 
@@ -34,7 +34,7 @@ class AppendTime:
 
 
 class AppendTimes:
-    """Entries rise strictly in offset and never fall in time. `end_offset`: up to where they tell of the log, exclusive."""
+    """Offsets of entries increase strictly, times never decrease. `end_offset`: the end of the covered range, exclusive."""
 
     def __init__(self) -> None:
         self._offsets = array("q")

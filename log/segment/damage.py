@@ -22,8 +22,8 @@ from ..format.record_batch import (
 from ..vocabulary.errors import CorruptRecordError
 from .offset_index import ENTRY
 
-SCAN_BYTES = 1024 * 1024  # read at once
-MIN_COST_BYTES = 4096  # of one batch: to look at it takes about as long as to read so much
+SCAN_BYTES = 1024 * 1024  # bytes of one read
+MIN_COST_BYTES = 4096  # of a batch, however small: checking it takes about as long as reading this many bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

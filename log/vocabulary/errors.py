@@ -395,7 +395,7 @@ class UnknownTopicIdError(RetriableError):
 
 
 class InconsistentTopicIdError(RetriableError):
-    """The partition that is here belongs to an older or newer topic of the same name."""
+    """The partition on this broker belongs to an older or newer topic of the same name."""
 
     code = ErrorCode.INCONSISTENT_TOPIC_ID
 

@@ -203,7 +203,9 @@ class Elections:
         if message.term < self._engine.term:
             self._transport.send(peer_id, StaleTerm(term=self._engine.term))
             return
-        may_vote = message.is_transfer or not self._hears_a_leader  # thesis, 4.2.3: a removed voter disturbs no leader
+        may_vote = (
+            message.is_transfer or not self._hears_a_leader
+        )  # Raft thesis, 4.2.3: removed voters must not depose a leader
         if may_vote and self._engine.decide_vote(peer_id, message):
             self.restart_timer()
 

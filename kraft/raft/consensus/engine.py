@@ -361,7 +361,7 @@ class PysyncobjEngine:
         self._core._SyncObj__sendAppendEntries()
 
     def _entries(self, index: int | None, count: int | None = None, maxSizeBytes: int | None = None) -> list[Entry]:
-        """As stock, but never copying the whole rest of the log for one batch."""
+        """Like the pysyncobj method, but copies at most one batch of entries."""
         journal = self._journal
         if index is None or index < journal.first_index:
             return []

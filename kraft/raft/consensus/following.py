@@ -66,7 +66,7 @@ class Follower:
             self._take_chunk(peer_id, message)
 
     def _follows(self, peer_id: int, term: int) -> bool:
-        """Whether the sender leads; one of an earlier term is told."""
+        """Whether the sender leads. A sender of an earlier term receives our term."""
         if term < self._engine.term:
             self._transport.send(peer_id, StaleTerm(term=self._engine.term))
             return False

@@ -1,7 +1,7 @@
-"""As leader: what followers have, and what is committed by it.
+"""The leader's view: which entries followers have on disk, and the commit index that follows.
 
-Stock pysyncobj does not tag acknowledgements with their term, moves the sending back for each of them, and counts what is not
-on disk.
+Stock pysyncobj does not tag acknowledgements with their term, resets next_index for each acknowledgement, and counts entries
+that are not on disk.
 """
 
 from ...quorum.formation import Formation
@@ -70,7 +70,7 @@ class Leader:
             engine.set_next(peer_id, max(engine.next_of(peer_id), match_index + 1))
 
     def _learner_progressed(self, peer_id: int, message: AppendReply) -> None:
-        """A blank peer's acknowledgement: it moves the sending, never the commit, and not our right to lead."""
+        """The acknowledgement of a blank peer: it advances next_index only; it counts for neither commit nor leadership."""
         if message.is_success:
             self._learned[peer_id] = max(self._learned.get(peer_id, 0), message.next_index - 1)
             self._engine.set_next(peer_id, max(self._engine.next_of(peer_id), message.next_index))

@@ -10,7 +10,7 @@ from .ports import Ports, info
 
 
 class Links:
-    """Invariant: linked to all who may have to be heard; entries go to the voters in force and to the learner only."""
+    """Invariants: there is a link to every node whose messages may matter; only current voters and the learner get entries."""
 
     def __init__(self, electorate: Electorate, formation: Formation, engine: PysyncobjEngine, ports: Ports) -> None:
         self._electorate = electorate

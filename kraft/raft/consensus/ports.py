@@ -103,7 +103,7 @@ class HardState(Protocol):
 
     @property
     def commit_index(self) -> int:
-        """It was true once; the journal may have lost its end since."""
+        """A past commit index; the journal may have lost its tail since then."""
 
     @property
     def blank(self) -> bool: ...

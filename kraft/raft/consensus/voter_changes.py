@@ -144,7 +144,7 @@ class VoterChanges:
     # Rules
 
     def may_change_voters(self) -> bool:
-        """Only one change that is not committed, and only after an entry of our own term was: see `quorum.voters`."""
+        """At most one uncommitted change, and only after an entry of this term is committed: see `quorum.voters`."""
         return (
             self._engine.is_leader
             and self._is_settled()

@@ -97,7 +97,7 @@ class PeerConnection(asyncio.Protocol):
         return self._transport.get_extra_info(name) if self._transport is not None else None
 
     def put(self, framed: bytes) -> None:
-        """Send with whatever else is put in this pass of the loop: one system call for all of it."""
+        """Send together with all other messages of this iteration of the event loop: one system call for all."""
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(framed)

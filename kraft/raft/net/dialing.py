@@ -15,9 +15,9 @@ from .refusals import RefusalLog
 _log = logging.getLogger("barnabas.quorum")
 
 CONNECT_TIMEOUT_S = 1.0  # a host that is off does not answer at all; the kernel would wait for two minutes
-EAGER_DIAL_S = (0.02, 0.05)  # right after the start or the loss of a link: forming a cluster must not wait for us
+EAGER_DIAL_S = (0.02, 0.05)  # right after the start or the loss of a link: cluster formation must not wait for it
 EAGER_FOR_S = 5.0
-REFUSED_WITHIN_S = 0.2  # a link that ends sooner: the other side does not know us, and will not at once
+REFUSED_WITHIN_S = 0.2  # a link that ends sooner: the peer does not accept us, and will not do so soon
 PATIENT_DIAL_S = (0.2, 0.4)  # later: a peer that is down for long is still found within half a second
 
 

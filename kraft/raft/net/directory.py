@@ -74,7 +74,7 @@ async def ask_directory(
     tls: ssl.SSLContext | None = None,
     server_hostname: str | None = None,
 ) -> Directory:
-    """Ask one voter; it is told our cluster, so that its log says so where that is another one. Raises
+    """Ask one voter. The request contains our cluster id; a voter of another cluster logs the mismatch. Raises
     DirectoryUnavailableError."""
     question = Hello(voter_id=None, cluster_id=cluster_id)
     return await _ask(network, host, port, question, decode_directory, tls=tls, server_hostname=server_hostname)

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 ACCEPTS_PER_TURN: Final = 16  # each takes a descriptor before it can be refused; asyncio alone would accept the backlog
-BACKLOG: Final = 128  # connections that wait for accept; a crowd must not fill it between two turns of the loop
+BACKLOG: Final = (
+    128  # connections that wait for accept; many clients must not fill it between two iterations of the event loop
+)
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 

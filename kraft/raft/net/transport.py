@@ -1,7 +1,7 @@
-"""The links between voters: what is sent on them, dead peers, limits for strangers, and the directory for observers.
+"""The links between voters: messages, dead peers, limits for connections without a hello, and the directory for observers.
 
-`dialing` makes the connections, `admission` judges them. Nothing here knows what a message means. Foreign bytes (HTTP, TLS,
-pickles, announced gigabytes) end the connection unread, with one bounded line in the log.
+`dialing` makes the connections, `admission` checks them. This module does not interpret messages. Bytes of other protocols (HTTP,
+TLS, pickles, announced gigabytes) end the connection unread, with one bounded line in the log.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ from .wire import (
 
 _log = logging.getLogger("barnabas.quorum")
 
-# A peer that takes nothing gets no more entries beyond this; it is sent what it misses when it is back.
+# If a peer does not read, no entries are queued beyond this limit; they are sent again when it reads.
 MAX_BACKLOG_BYTES = 8 * 1024 * 1024
-# What is still sent then (votes, acknowledgements) is small; twice the limit means that it will never be read.
+# Only small messages (votes, acknowledgements) are queued then; at twice the limit, the peer will never read them.
 HARD_BACKLOG_BYTES = 2 * MAX_BACKLOG_BYTES
-# Connections before their hello: voters need a handful, a port scan gets no more memory than this. A process that may open few
-# files allows fewer.
+# Connections without a hello: voters need a few, and a port scan gets no more memory than these. A process with a low limit of
+# open files allows fewer.
 MAX_STRANGERS = 64
 HELLO_TIMEOUT_S = 5.0
 PING_INTERVAL_S = 1.0
-DEAD_AFTER_S = 3.0  # three pings; the end of a process is seen at once by its reset, this is for hosts and cables
+DEAD_AFTER_S = 3.0  # three pings; a process that ends resets its connections at once, this is for hosts and cables
 _PING = encode_message(Ping())
 
 
@@ -129,12 +129,12 @@ class RaftTransport:
             self._dialer.stop(peer_id)
             link = self._links.get(peer_id)
             if link is not None:
-                self._loop.call_soon(link.close_after_sending)  # not within the core's step that asked for it
+                self._loop.call_soon(link.close_after_sending)  # not within the step of the core that removed it
         if self._pinging is not None and not self._closed:
             self._dialer.begin()
 
     def endpoint_of(self, peer_id: int) -> bytes:
-        """What the voter told of its broker when it connected last; empty: it has not been seen."""
+        """The broker address that the voter sent in its last hello; empty: no connection yet."""
         return self._endpoints.get(peer_id, b"")
 
     async def close(self) -> None:
@@ -175,7 +175,7 @@ class RaftTransport:
         return link.backlog_bytes if link is not None else 0
 
     def _encode(self, message: Message) -> bytes:
-        """The same entries go to every follower: they are encoded once per pass of the loop."""
+        """The same entries go to every follower: they are encoded once per iteration of the event loop."""
         if type(message) is not AppendEntries or not message.entries:
             return encode_message(message)
         key = (message.term, message.commit_index, message.prev_index, message.entries[-1][1])
@@ -200,15 +200,15 @@ class RaftTransport:
             connection.put(encode_hello(replace(self._handler.hello(), token=connection.token)))
 
     def _has_room_for_a_stranger(self) -> bool:
-        """Who has been silent for longest makes room: a voter says its hello at once, so a crowd cannot keep it out. Those that
-        have said theirs are being confirmed, and stay; connections that we dialed are no strangers."""
+        """The oldest connection without a hello is closed. A voter sends its hello at once, so many connections cannot lock it
+        out. Connections that wait for their confirmation after a hello stay; connections that this node dialed do not count."""
         strangers = [other for other in self._connections if other.peer_id is None and other.dialed_id is None]
         if len(strangers) < self._max_strangers:
             return True
         silent = next((other for other in strangers if not other.is_greeted and not other.is_closing), None)
         if silent is None:
             return False
-        self.refuse(silent, f"it has not said its hello, and {self._max_strangers} others wait: it makes room")
+        self.refuse(silent, f"no hello yet, and {self._max_strangers} other connections wait: the oldest is closed")
         silent.abort()
         return True
 
@@ -265,7 +265,7 @@ class RaftTransport:
         peer_id = hello.voter_id
         assert peer_id is not None
         previous = self._links.pop(peer_id, None)
-        if previous is not None:  # it has restarted, and we have not seen the end of its former self yet
+        if previous is not None:  # the peer has restarted, and the end of its former connection was not seen yet
             previous.peer_id = None
             previous.abort()
             self._handler.peer_disconnected(peer_id)

@@ -191,7 +191,7 @@ class ClassicMembership(Ownership):
 
     @property
     def must_assign(self) -> bool:
-        """The others wait for us; but a static leader that is back only watches over what it has assigned before."""
+        """Whether the other members wait for this leader's assignment. A static leader that has returned keeps its former one."""
         return self._must_assign
 
     @property

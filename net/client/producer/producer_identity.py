@@ -32,12 +32,12 @@ class ProducerIdentity:
         self._asking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Ask before the first record comes."""
+        """Request the producer id before the first record arrives."""
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask(), name="barnabas-producer-id")
 
     def provides(self, queue: PartitionQueue) -> bool:
-        """Whether the queue may send; if not yet, it is told when it may. All but idempotent ones may."""
+        """Whether the queue may send; if not, it is resumed when the producer id is known. Only idempotent queues need the id."""
         if not isinstance(queue, IdempotentQueue) or not queue.lacks_id:
             return True
         if self._producer_id >= 0 and self._producer_id != queue.spent_id:

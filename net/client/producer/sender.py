@@ -272,7 +272,7 @@ class Sender:
             self._try_again(queue)
 
     def _try_again(self, queue: PartitionQueue, backoff: Backoff | None = None) -> None:
-        """Once all answers are here, and after a pause if there is something that failed."""
+        """Send the queue again after all responses have arrived, and after a back-off if a batch has failed."""
         if queue.is_awaiting or self._is_closed:
             return
         if not queue.failures:
@@ -282,11 +282,11 @@ class Sender:
         self._back_off(queue, backoff)
 
     def _fail_sealed(self, queue: PartitionQueue, error: BarnabasError) -> None:
-        """It will never be allowed to send."""
+        """Fail all sealed batches of a queue that will never be allowed to send."""
         self._report(queue.fail_sealed(error))
 
     def _back_off(self, queue: PartitionQueue, backoff: Backoff | None = None) -> None:
-        """Wait before this partition is tried again, longer each time; the others go on."""
+        """Wait before this partition is tried again, longer each time; other partitions continue."""
         queue.is_backing_off = True
         delay_ms = (backoff or self._client.backoff).delay_ms(max(1, queue.failures), self._client.rng.random)
 

@@ -48,7 +48,7 @@ class RefusedSequences:
     def before(
         self, topic_partition: TopicPartition, batch: BatchHeader, expected: int | None = None
     ) -> BarnabasError | None:
-        """With which error a batch before this one was refused, whose producer cannot have heard of that yet."""
+        """The error of an earlier batch that was refused, if the producer cannot have received it before it sent this batch."""
         key = (batch.producer_id, topic_partition)
         refusal = self._refusals.get(key)
         if refusal is None or refusal.producer_epoch != batch.producer_epoch:

@@ -89,7 +89,7 @@ class KafkaResponse(Generic[Body]):
 class Served:
     """`name` without "Request"; versions below `taken_from` are listed and refused.
 
-    Not `listed`: answered with an error of its own to clients that ask without looking, and no promise in ApiVersions.
+    Without `is_listed`, ApiVersions does not name the request; clients that send it nevertheless receive its own error response.
     """
 
     name: str

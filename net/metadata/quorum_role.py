@@ -75,7 +75,7 @@ class QuorumRole:
     async def start(self, publish: Subscriber) -> None:
         self._publish = publish
         await self._start(self._active)
-        self._run(self._look_again_and_again())
+        self._run(self._look_periodically())
         self._run(self._check_cluster())
 
     async def submit(self, request: ControllerRequest) -> object:
@@ -161,7 +161,7 @@ class QuorumRole:
         if fault:
             self._fatal(fault)
 
-    async def _look_again_and_again(self) -> None:
+    async def _look_periodically(self) -> None:
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             latest = self._active.latest

@@ -2,7 +2,7 @@
 
 It runs as it is in a broker (in a thread of its own, see `thread`) and in simulation (on a virtual loop): clock, network,
 storage, executor and randomness are handed in. All calls happen on that loop. `driver` decides when the core takes a step,
-`reception` answers those who connect.
+`reception` answers voters and observers that connect.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class RaftQuorum:
         self._folder: QuorumFolder | None = None
 
     async def start(self, sock: socket.socket | None = None) -> None:
-        """Load what is on disk (the listener hears `restore`), listen and dial. Raises DamagedQuorumError, OSError."""
+        """Load the state on disk (which calls the listener's `restore`), listen and dial. Raises DamagedQuorumError, OSError."""
         self._folder = folder = QuorumFolder(
             storage=self._storage,
             directory=self._directory_path,
@@ -181,7 +181,7 @@ class RaftQuorum:
     # Beyond the port
 
     def read_barrier(self, done: Callable[[AppendOutcome], None]) -> None:
-        """Commit a no-op in the present term: COMMITTED says that this node led when it was asked."""
+        """Commit a no-op in the current term: COMMITTED means that this node was the leader at the time of the call."""
         core = self._started
         core.commands.submit(None, core.engine.term, done)
 
@@ -220,7 +220,7 @@ class RaftQuorum:
         return self._started.changes.remove_voter(node_id, self._clock())
 
     def meet(self, voters: VoterSet) -> None:
-        """Tell a node that hears no leader who votes now, as others say: it links to them."""
+        """Link a node without a leader to the voters that other nodes have named."""
         self._started.links.meet(voters)
 
     def status(self) -> QuorumStatus:
@@ -241,15 +241,15 @@ class RaftQuorum:
         return self._transport.listens_at
 
     def set_cluster_id(self, cluster_id: str) -> None:
-        """Known since it was committed: from now on peers of another cluster are refused."""
+        """The cluster id was committed: from now on, connections of peers of another cluster are refused."""
         self._reception.cluster_id = cluster_id
 
     def take_snapshot(self) -> None:
-        """Compact now, whatever the policy says."""
+        """Compact now, regardless of the policy."""
         self._started.compaction.request()
 
     def broker_endpoint_of(self, node_id: int) -> bytes:
-        """What a voter told of its broker in its hello (opaque); empty: not known."""
+        """The (opaque) broker address in the hello of a voter; empty: not known."""
         return self._reception.broker_endpoint if node_id == self._node_id else self._transport.endpoint_of(node_id)
 
     @property

@@ -1,4 +1,4 @@
-"""What this node tells the voters and observers that connect, and where the messages of voters go."""
+"""The answers to voters and observers that connect, and the dispatch of messages from voters."""
 
 import logging
 

@@ -35,5 +35,5 @@ class PendingFlush:
             return
         try:
             self.save_epochs()
-        except StorageError as error:  # A full disk that refuses this has taken nothing away.
+        except StorageError as error:  # If the disk is full, the former file is still complete.
             self.error, self.is_epochs_error = error, True

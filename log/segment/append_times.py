@@ -27,7 +27,7 @@ _ENTRY = struct.Struct(">qq")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendTime:
-    """When a record was appended, in ms since 1970 by the replica's clock. Not `is_exact`: as producers' clocks and files say."""
+    """The append time of a record in ms, by the replica's clock. Not `is_exact`: from timestamps of producers or files."""
 
     time_ms: int
     is_exact: bool
@@ -72,7 +72,7 @@ class AppendTimes:
         if not self._offsets or offset >= self.end_offset:
             return None
         number = max(bisect_right(self._offsets, offset) - 1, 0)
-        # Before the first entry: at that time or earlier, which only an estimate can say.
+        # Before the first entry: at that time or earlier, so it is an estimate.
         is_exact = offset >= max(self.exact_from_offset, self._offsets[0])
         return AppendTime(time_ms=self._times_ms[number], is_exact=is_exact)
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from .segment import LogSegment
 
 MAX_OPEN_SEALED_SEGMENTS = (
-    500  # with the usual limit of 1,024 descriptors there is room for sockets and active segments
+    500  # of the usual limit of 1,024 descriptors; the others are for sockets and active segments
 )
 
 

@@ -99,8 +99,7 @@ class ProducerState:
         return min(opened, default=None)
 
     def check(self, producer_id: int, epoch: int, first_sequence: int, record_count: int) -> AppendedBatch | None:
-        """Return the batch that this one repeats, or None when it may be appended. Raises what the producer must be
-        told.
+        """Return the batch that this one repeats, or None when it may be appended. Raises the error for the producer.
 
         A producer that is not known may begin anywhere: retention or `MAX_PRODUCERS` may have made us forget it
         (KIP-360).
@@ -155,8 +154,8 @@ class ProducerState:
         # gap.
         if (expected - first) % SEQUENCES < SEQUENCES // 2 and (expected - last) % SEQUENCES < SEQUENCES // 2:
             if len(batches) < REMEMBERED_BATCHES:
-                # Its first batch here came behind this one, which was refused, or forgotten with all that was known of the
-                # producer. "It was appended" would make the producer drop records that may be nowhere.
+                # This batch is older than the first one that is known of the producer: it was refused, or forgotten with the
+                # producer. To answer that it was appended would make the producer drop records that may not exist anywhere.
                 raise OutOfOrderSequenceError(
                     f"producer {producer_id} sent sequence {first}, and is known from {batches[0].first_sequence} on"
                 )

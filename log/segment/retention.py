@@ -1,5 +1,4 @@
-"""Which old segments go: by age, by size, and by the log start offset. Pure: it sees what segments say of
-themselves."""
+"""Chooses old segments for deletion: by age, by size, and by the log start offset. Pure: it uses properties of segments only."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -32,7 +32,7 @@ class SavedAppendTimes:
         self.times = AppendTimes()
 
     def load(self, segments: Sequence[LogSegment], *, log_start_offset: int) -> None:
-        """Take what the file says of this log, and estimate the rest."""
+        """Read the times from the file, and estimate those that it lacks."""
         log_end_offset = segments[-1].next_offset
         self.times = self._read()
         self.times.truncate_to(log_end_offset)
@@ -43,7 +43,7 @@ class SavedAppendTimes:
             self._saved_end_offset = log_end_offset
 
     def save(self) -> None:
-        """Write the file, unless it says all that there is to say. Raises StorageError."""
+        """Write the file, unless it is up to date. Raises StorageError."""
         if self._saved_end_offset != self.times.end_offset:
             data = self.times.to_bytes()
             file = self._files.open_append(self._path)
@@ -53,7 +53,7 @@ class SavedAppendTimes:
             self._saved_end_offset = self.times.end_offset
 
     def note_replicated(self, header: BatchHeader, now_ms: int, *, is_fresh: bool) -> None:
-        """A follower has appended a batch. `is_fresh`: its leader did so just now; else the batch's own word must do."""
+        """A follower has appended a batch. `is_fresh`: its leader has just appended it; otherwise, use the batch's timestamp."""
         timestamp_ms = header.max_timestamp_ms
         if is_fresh:
             self.times.note(header.base_offset, header.next_offset, now_ms)

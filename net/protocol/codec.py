@@ -18,7 +18,7 @@ Chunk = Buffer | FileRegion  # What a response is sent as: bytes, or a range of 
 
 @dataclass(slots=True)
 class DecodedRequest:
-    """A frame whose header could be read. `payload` is an error where its body could not: the client is told so.
+    """A frame whose header could be read. If its body could not be read, `payload` is the error for the client.
 
     Not frozen: one is made per request on the hot path, and freezing triples its cost.
     """
@@ -27,7 +27,7 @@ class DecodedRequest:
     api: int
     version: int
     payload: Request | KafkaRequest[object] | BarnabasError
-    client_id: str = ""  # where the protocol says it with each request
+    client_id: str = ""  # if the protocol has it in each request
 
 
 class Codec(Protocol):

@@ -1,4 +1,4 @@
-"""Responses about consumer groups, as frozen values: who is in them, what they own, committed and did."""
+"""Responses about consumer groups, as frozen values: members, assignments, committed offsets, rebalances."""
 
 from barnabas.log.vocabulary.group_messages import (
     CommittedOffset,
@@ -12,7 +12,7 @@ from barnabas.log.vocabulary.node_address import NodeAddress
 
 
 class FindCoordinatorResponse(NodeAddress, frozen=True, kw_only=True):
-    coordinator_epoch: int = -1  # -1: told by a broker that does not order commits
+    coordinator_epoch: int = -1  # -1: the answering broker does not order commits
 
 
 class OffsetCommitResponse(Message, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class GroupMember(Message, frozen=True, kw_only=True):
     # Explained only; -1: not known, or nothing of the kind.
     silent_ms: int = -1  # since its last heartbeat
     session_left_ms: int = -1
-    slow_ms: int = -1  # since it was told to read something else than it does
+    slow_ms: int = -1  # since it received an assignment that it does not follow yet
     is_away: bool = False  # a static member that will be back
 
 

@@ -227,7 +227,7 @@ class OffsetCommitRequest(Message, frozen=True, kw_only=True):
     """`member_id` "" with epoch -1: a commit from outside of the group, taken while it has no members.
 
     `member_epoch` is the generation where the group is classic, and `instance_id` fences its static members. A request that
-    arrives behind a newer one of its `committer`, the client, is refused: the connection that carried it was given up.
+    arrives after a newer one of its `committer`, the client, fails: the client has abandoned the connection that carried it.
     """
 
     group_id: str
@@ -237,7 +237,7 @@ class OffsetCommitRequest(Message, frozen=True, kw_only=True):
     instance_id: str | None = None
     committer: str = ""  # "": may be taken in any order
     sequence: int = -1  # of this request among those of its committer
-    coordinator_epoch: int = -1  # as FindCoordinator told: another coordinator does not know what this one has taken
+    coordinator_epoch: int = -1  # from FindCoordinator: another coordinator does not know the commits of this one
 
 
 class OffsetFetchRequest(Message, frozen=True, kw_only=True):

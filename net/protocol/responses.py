@@ -1,4 +1,4 @@
-"""Responses as frozen values. An `error` is an ErrorCode; `message` says in words what happened and what to do about it.
+"""Responses as frozen values. An `error` is an ErrorCode; `message` describes what happened and what to do.
 
 A request that fails as a whole is answered by `ErrorResponse`, whatever its API.
 """
@@ -146,7 +146,7 @@ class EpochEndOffset(Message, frozen=True, kw_only=True):
 class InitProducerIdResponse(Message, frozen=True, kw_only=True):
     producer_id: int = -1
     producer_epoch: int = -1
-    error: int = 0  # of Kafka's answer; ours says it as an ErrorResponse
+    error: int = 0  # for Kafka's response; our protocol sends an ErrorResponse
 
 
 class OffsetForLeaderEpochResponse(Message, frozen=True, kw_only=True):
@@ -161,7 +161,7 @@ class DeleteRecordsResponse(Message, frozen=True, kw_only=True):
 
 
 class EmptyResponse(Message, frozen=True, kw_only=True):
-    """It is done and committed; there is nothing more to say."""
+    """The change is committed; the response has no fields."""
 
 
 class ConfigEntry(Message, frozen=True, kw_only=True):
@@ -191,7 +191,7 @@ class TroubledFolder(Message, frozen=True, kw_only=True):
 
 
 class IgnoredSetting(Message, frozen=True, kw_only=True):
-    """A setting with one value for the cluster, of which a broker's own file says something else."""
+    """A setting with one value for the cluster, for which a broker's own file has another value."""
 
     key: str
     of_file: str

@@ -32,7 +32,7 @@ class Compaction:
         self._is_asked = False
 
     def request(self) -> None:
-        """Compact now, whatever the policy says."""
+        """Compact now, regardless of the policy."""
         self._is_asked = True
         self._wake()
 

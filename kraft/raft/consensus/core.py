@@ -181,7 +181,7 @@ class RaftCore:
             self._halt(f"{type(error).__name__}: {error}")
 
     def _halt(self, reason: str) -> None:
-        """Fail-stop, and say why."""
+        """Stop for good, and report the reason."""
         if not self.halted:
             self.stop()
             self.journal.halt()

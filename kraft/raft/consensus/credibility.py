@@ -28,7 +28,7 @@ class Credibility:
         self.refused_messages = 0  # since the start
 
     def believes(self, peer_id: int, message: Message) -> bool:
-        """Raising our own term by any amount is always safe in Raft; only large steps are refused."""
+        """To raise the own term is always safe in Raft; messages that raise it by too much are dropped."""
         term, own_term = message.term, self._engine.term
         if term > own_term + MAX_TERM_STEP:
             self._refused(peer_id, f"{type(message).__name__} of term {term}, ours is {own_term}")

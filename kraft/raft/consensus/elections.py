@@ -1,7 +1,7 @@
-"""Who may lead: pre-vote, votes, stale terms, and the hint of a broken link.
+"""Elections: pre-vote, votes, stale terms, and the hint of a broken link.
 
-Pre-vote (Ongaro, 9.6) and leader stickiness keep a voter that was away from deposing a healthy leader. With them it
-is safe to take the broken link to a leader as a hint to campaign at once, so kill -9 costs less than 100 ms.
+With pre-vote (Ongaro, 9.6) and leader stickiness, a voter that was partitioned cannot depose a healthy leader. Therefore it is
+safe to campaign at once when the link to the leader breaks, and after kill -9 the next leader is elected within 100 ms.
 """
 
 from ...quorum.config import LINK_LOSS_DELAY_S, LINK_LOSS_STEP_S
@@ -80,7 +80,7 @@ class Elections:
         )
 
     def _campaign(self, *, asked: bool) -> None:
-        """`asked`: by the leader itself, which hands over; other voters then ignore that they hear a leader."""
+        """`asked`: the leader hands over its leadership; other voters then vote although they receive its messages."""
         self._prevote_term = None
         self.restart_timer()
         self._is_taking_over = False

@@ -1,4 +1,4 @@
-"""Who votes, in the form that is used at every step. Pure."""
+"""The current voters, in the form that each step uses. Pure."""
 
 from ...quorum.voters import Membership
 

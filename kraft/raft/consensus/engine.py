@@ -287,7 +287,7 @@ class PysyncobjEngine:
         self._core._SyncObj__lastResponseTime[self._nodes[peer_id]] = now
 
     def set_recipients(self, voter_ids: list[int], learner_ids: list[int]) -> None:
-        """Whom a leader sends entries: the other voters, and those that only learn. New ones begin at the log's end."""
+        """The nodes to which a leader sends entries: the other voters and the learners. New ones begin at the end of the log."""
         core = self._core
         core._SyncObj__otherNodes = {self._nodes[peer_id] for peer_id in voter_ids}
         core._SyncObj__readonlyNodes = {self._nodes[peer_id] for peer_id in learner_ids}
@@ -340,7 +340,7 @@ class PysyncobjEngine:
         return before != (self.term, self.voted_for) and self.voted_for == peer_id
 
     def is_asked_to_take_over(self, peer_id: int, request: TimeoutNow) -> bool:
-        """Whether it is the leader who asks us to campaign."""
+        """Whether the request to campaign comes from the leader."""
         self._core._SyncObj__transferInProgress = False
         message = {"type": "timeout_now", "term": request.term}
         self._core._SyncObj__onMessageReceived(self._nodes[peer_id], message)

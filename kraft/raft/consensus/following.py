@@ -158,7 +158,7 @@ class Follower:
     def _take_chunk(self, peer_id: int, message: InstallSnapshot) -> None:
         snapshot = self._received(message.chunk) if message.chunk is not None else None
         if snapshot is None:
-            # Neither success nor reset: it says that we are here, or a leader that sends to us alone would give up.
+            # Neither success nor reset: a sign of life. Without it, a leader whose only follower this is would resign.
             self._reply(peer_id, self._journal.last_index + 1, reset=False, success=False)
             return
         self.install(snapshot)

@@ -83,7 +83,7 @@ class Forming:
         self._formation.peer_joined(peer_id)
 
     def on_welcome(self, peer_id: int, message: Welcome) -> None:
-        """The leader says that what we have on disk holds all that we may have forgotten."""
+        """According to the leader, the entries on this disk include everything that this voter may have lost."""
         if not self._formation.blank:
             self._transport.send(peer_id, Joined())
         elif message.term == self._engine.term and message.index <= self._journal.durable_index:

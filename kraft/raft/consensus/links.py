@@ -1,4 +1,4 @@
-"""Whom this node is linked to, and whom a leader sends entries: both follow from the configurations."""
+"""The links of this node, and the nodes to which a leader sends entries: both follow from the configurations."""
 
 from barnabas.log.vocabulary.node_address import NodeAddress
 
@@ -55,8 +55,8 @@ class Links:
             self.changed()
 
     def meet(self, voters: VoterSet) -> None:
-        """What another node knows of the voters, for a node that hears no leader: while it was away, or when its disk was
-        emptied, all that it knows may have been replaced. It only makes links; who votes is for the journal to say."""
+        """Link to the voters that another node knows, if this node has no leader: all voters that it knows may have been replaced
+        while it was down, or its disk was emptied. This only makes links; the journal alone decides which nodes vote."""
         if voters.index > self._electorate.membership.current.index and voters != self._met:
             self._met = voters
             self.changed()

@@ -124,7 +124,7 @@ class VoterChanges:
             raise NotControllerError(f"node {self._electorate.node_id} does not lead the quorum")
 
     def _check_alone(self, node_id: int) -> None:
-        """One change at a time: a second learner is refused, and what is not committed yet is waited for."""
+        """One change at a time. Raises InvalidRequestError for a second learner; an uncommitted change is waited for."""
         if self._learner is not None and self._learner.voter.node_id != node_id:
             raise InvalidRequestError(
                 f"node {self._learner.voter.node_id} is being added to the voters: wait until it is done, or for"
@@ -183,7 +183,7 @@ class VoterChanges:
         if current.index == BOOTSTRAP_INDEX:
             self._append_voters(
                 current.voters
-            )  # from here on it is the journal's, whatever server.properties say later
+            )  # from here on, the journal has the configuration, and changes of server.properties have no effect
         elif learner is not None and self.is_caught_up(learner, now):
             self._learner = self._links.learner = None
             self._append_voters(current.with_voter(learner.voter))

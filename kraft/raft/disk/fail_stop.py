@@ -12,7 +12,7 @@ from ...quorum.quorum import FatalHandler
 
 
 class FailStop:
-    """Invariant: `fatal` is called at most once, and not after `halt`. Who writes looks at `halted` first."""
+    """Invariant: `fatal` is called at most once, and not after `halt`. Callers check `halted` before they write."""
 
     def __init__(self, fatal: FatalHandler) -> None:
         self._fatal = fatal

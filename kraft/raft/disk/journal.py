@@ -122,7 +122,7 @@ class DurableJournal:
         self._writer.sync_soon()
 
     def mark_durable(self) -> None:
-        """Now and then: mark what has been flushed, so that later damage to it cannot pass for a torn tail."""
+        """Called periodically: mark the flushed entries, so that later damage to them is not taken for a torn tail."""
         self._writer.mark_durable()
 
     def halt(self) -> None:

@@ -83,7 +83,7 @@ class JournalWriter:
             self._safe_below = index if self._safe_below is None else min(self._safe_below, index)
 
     def mark_durable(self) -> None:
-        """Mark what has been flushed, so that later damage to it cannot pass for a torn tail."""
+        """Mark the flushed entries, so that later damage to them is not taken for a torn tail."""
         if not self._unwritten and self._durable_size_bytes > self._marked_size_bytes:
             self._mark()
 

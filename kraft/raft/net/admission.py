@@ -29,7 +29,7 @@ class Verdicts:
     """What the transport does with a connection that has been judged."""
 
     welcome: Callable[[PeerConnection, Hello], None]
-    refuse: Callable[[PeerConnection, str], None]  # it only says so in the log
+    refuse: Callable[[PeerConnection, str], None]  # it only logs the reason
 
 
 class Admission:

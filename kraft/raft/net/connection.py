@@ -1,6 +1,6 @@
 """One connection of the quorum's transport: bytes to frames, the hello first, then messages. It decides nothing.
 
-What a connection means (whom it belongs to, whether it may stay) is the transport's business (`transport`).
+`transport` decides which peer a connection belongs to, and whether it stays open.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class ConnectionOwner(Protocol):
 
 
 class PeerConnection(asyncio.Protocol):
-    """`peer_id` is None until the peer has proved who it is."""
+    """`peer_id` is None until the peer's identity is confirmed."""
 
     def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop, *, dialed_id: int | None) -> None:
         self._owner = owner

@@ -23,7 +23,7 @@ class PeerAddresses:
         return len(self._peers)
 
     def replace(self, peers: Mapping[int, Address]) -> list[int]:
-        """Return those who are peers no more."""
+        """Return the ids of former peers."""
         gone = sorted(self._peers.keys() - peers.keys())
         self._peers = dict(peers)
         return gone

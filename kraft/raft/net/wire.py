@@ -33,10 +33,10 @@ class WireError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """The first frame of each side. `voter_id` None: an observer, who asks for the directory.
+    """The first frame of each side. `voter_id` None: an observer, which asks for the directory.
 
-    `voters_hash` is that of a configuration that server.properties gave, 0 for one from the journal. `token`: of who dials, drawn
-    for this connection; of an observer's hello, one whose dialing it asks to have confirmed.
+    `voters_hash` is the hash of a configuration from server.properties, 0 for one from the journal. `token`: the dialing side
+    draws it for this connection; in an observer's hello, it names the connection that the receiver should confirm.
     """
 
     voter_id: int | None
@@ -49,8 +49,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directory:
-    """The answer to an observer: whom it has reached, where the voters' brokers are (opaque endpoints), and who votes, as
-    far as the node that was asked has seen it committed."""
+    """The answer to an observer: the id of the node that answers, the (opaque) endpoints of the voters' brokers, and the voters
+    of the newest configuration that this node knows to be committed."""
 
     node_id: int
     cluster_id: str

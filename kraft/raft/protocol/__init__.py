@@ -1,1 +1,1 @@
-"""What voters say to each other: messages as values, and snapshots in chunks. Pure; the bytes are in `net`."""
+"""The protocol of the voters: messages as values, and snapshots in chunks. Pure; the bytes are in `net`."""

@@ -90,7 +90,7 @@ async def _fill(
     ends = list(accumulate(map(add, sizes, repeat(RECORD_OVERHEAD))))  # Bytes up to and with each record.
     runs: list[tuple[Batch, int, int]] = []
     start = filled = 0
-    deadline_ms: int | None = None  # Of the next record that finds no room.
+    deadline_ms: int | None = None  # Of the wait for free memory.
     while start < len(values):
         queue = intake.queue_for(state, None, partition)
         batch = queue.open or intake.open_batch(queue, sizes[start] + RECORD_OVERHEAD)

@@ -61,7 +61,7 @@ class Batch:
         self.reserved_bytes = room  # Of the producer's buffer; returned when the batch is done.
         self.created_ms = created_ms
         self.values: list[bytes | None] = []
-        self.count = 0  # Records, once the batch is encoded; before, the length of `values` tells.
+        self.count = 0  # Records of the encoded batch; before it is encoded, use the length of `values`.
         self.timestamps: list[int] = []  # Of the first records; those behind its end all have `stamp_ms`.
         self.stamp_ms = stamp_ms
         self.keys: list[bytes | None] | None = None  # None while no record has a key; else as long as values.
@@ -208,7 +208,7 @@ class PartitionQueue:
         self.last_error: BarnabasError | None = None  # Of the last request, while `failures`.
         self.is_backing_off = False
         self.sends_singly = (
-            False  # A request of several batches was refused: the next ones show which batch is to blame.
+            False  # A request with several batches failed: send them one by one to find the one that causes it.
         )
 
     @property

@@ -52,7 +52,7 @@ class SenderConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BackOff:
-    """Until when a partition waits, and for whom: a wait for one leader says nothing about the next one."""
+    """The timer of a partition's back-off, and the leader that caused it: it does not apply to the next leader."""
 
     timer: asyncio.TimerHandle
     leader: Leader
@@ -79,7 +79,7 @@ class Sender:
         on_done: Callable[[Batch], None],
         on_error: ErrorCallback | None,
     ) -> None:
-        """`on_idle` hears of a broker with nothing in flight, `on_done` of each batch that is finished."""
+        """`on_idle` is called for a broker without requests in flight, `on_done` for each finished batch."""
         self._client = client
         self._config = config
         self._on_idle = on_idle
@@ -257,7 +257,7 @@ class Sender:
                 self.route(queue)  # Straight to the new leader: there is nothing to wait for.
                 return
             if 0 <= answer.leader_epoch < known.epoch:
-                queue.fail(batches, error)  # Asked before it has heard of its own election.
+                queue.fail(batches, error)  # The new leader does not know yet that it was elected.
                 self._try_again(queue, NEW_LEADER_BACKOFF)
                 return
         self._failed([(queue, batches)], error)
@@ -309,8 +309,8 @@ class Sender:
                 lane.ready[queue] = None
 
     def _ask_whether_read(self, lane: _Lane, connection: Connection) -> None:
-        """The flow control of acks=0: requests of a connection are read in order, so any answer tells that all before
-        it was. A broker that is slower than we are would else find everything piled up here."""
+        """The flow control of acks=0. A broker reads the requests of a connection in order, so an answer confirms that it has
+        read all earlier ones. Without it, batches for a slow broker would pile up here."""
         lane.unseen_bytes = 0
         future = connection.send(_PING, timeout_ms=self._config.request_timeout_ms)
         lane.in_flight += 1

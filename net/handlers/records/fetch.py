@@ -3,7 +3,7 @@
 Versions: 0. Behaviour: waits up to `max_wait_ms` for `min_bytes`; an error on any partition is answered at once. A consumer
 sees what is committed (the high watermark, or the last stable offset for read_committed); a follower sees the whole log, and
 its offset is its acknowledgement of everything before. Each answer brings at least one whole batch where there is one, also
-when it is larger than the limits (KIP-74). Divergence is told in the answer (KIP-595). `__consumer_offsets` is served by any
+when it is larger than the limits (KIP-74). The response reports divergence (KIP-595). `__consumer_offsets` is served by any
 broker from the state of the quorum (`offsets_topic`).
 """
 
@@ -22,7 +22,9 @@ from barnabas.net.server.purgatory import DelayedFetch, Operation, ReadUpTo
 from ..common.many import check_count
 from ..common.services import Services
 
-MAX_FETCH_BYTES = 64 << 20  # of one answer, whatever fetch.max.bytes says: clients take no frame above 100 MiB
+MAX_FETCH_BYTES = (
+    64 << 20
+)  # of one response, also if fetch.max.bytes is larger: clients accept frames of at most 100 MiB
 MAX_FETCH_WAIT_MS = 60_000
 OFFSETS_TOPIC_POLL_MS = 100  # of topics that are fetched in one request with __consumer_offsets
 
@@ -85,7 +87,7 @@ class FetchHandler:
         )
 
     def _read(self, request: FetchRequest, *, is_first_read: bool) -> tuple[list[FetchPartitionResponse], int, bool]:
-        """Read every partition. The last value tells that there is something to answer at once (an error, divergence)."""
+        """Read every partition. The last value: whether the response must not wait (an error, divergence)."""
         remaining = min(request.max_bytes, self._max_bytes)
         responses: list[FetchPartitionResponse] = []
         total = 0

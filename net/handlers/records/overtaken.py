@@ -3,9 +3,9 @@
 Pure. A former leader refuses a batch, or dies with it, and its producer sends the batch behind it to the new leader first:
 librdkafka does so while it waits for its repetition. OUT_OF_ORDER_SEQUENCE_NUMBER would be true and harmful, as for the batches
 of `refused_sequences`: librdkafka raises its producer epoch and sends all unacknowledged batches again under new sequences,
-also one that a leader stored without acknowledging it. So a leader that has not stored anything of this producer yet tells it
-to send again, for `MAY_LAST_MS`. From a leader that has, a gap is a gap. The first batches of a producer leave no gap, so a
-leader is new to them for this time (`ProduceHandler._check_beginning`).
+also one that a leader stored without acknowledging it. So a leader that has stored nothing of this producer yet answers
+with a retriable error, for `MAY_LAST_MS`. A leader that has stored a batch of it reports the gap. The first batches of a
+producer leave no gap, so they are checked by the age of the leadership (`ProduceHandler._check_beginning`).
 """
 
 from collections import OrderedDict

@@ -41,7 +41,7 @@ from .produce_rules import check_produced
 
 logger = logging.getLogger("barnabas.produce")
 
-MAX_PENDING_BYTES_OF_ONE: Final = 16 * 1024 * 1024  # of one connection; more are refused, and come again
+MAX_PENDING_BYTES_OF_ONE: Final = 16 * 1024 * 1024  # of one connection; more fail with a retriable error
 MAX_THREADS: Final = 2  # the loop needs a processor, too
 MAX_CHECKED_AT_ONCE: Final = 4  # partitions of one request; each takes up to half a millisecond of the loop
 MAX_BYTES_AT_ONCE: Final = 16 * 1024  # of a batch that is checked at once, packed
@@ -93,16 +93,16 @@ class Preparing:
     def __init__(self, config_of: Callable[[TopicPartition], ReplicatedLogConfig | None], memory: MemoryBudget) -> None:
         self._config_of = config_of
         self._memory = memory
-        self._last: dict[TopicPartition, asyncio.Task[None]] = {}  # of each partition, who waits longest from now on
+        self._last: dict[TopicPartition, asyncio.Task[None]] = {}  # the newest of each partition
         self._pending_bytes_of: dict[object, int] = {}  # by connection; what is not there is 0
         self._queues: OrderedDict[object, deque[_Job]] = OrderedDict()  # by connection, in the order of their turns
         self._working = 0
-        self._checked_records = 0  # at once, in this pass of the loop
+        self._checked_records = 0  # on the event loop, in this iteration
         self._threads = ThreadPoolExecutor(max_workers=MAX_THREADS, thread_name_prefix="prepare")
         self.tasks: dict[asyncio.Task[None], None] = {}
 
     def at_once(self, request: AnyProduce) -> Refused | None:
-        """What of the request is refused; None if it must go through `later`."""
+        """The partitions of the request that fail, with their errors; None if the request must go through `later`."""
         refused: Refused = {}
         checked = 0
         for number, item in enumerate(request.partitions):
@@ -139,7 +139,7 @@ class Preparing:
         self._checked_records = 0
 
     def later(self, request: AnyProduce, context: RequestContext, serve: Serve) -> None:
-        """Call `serve` with the prepared request, once it is its turn."""
+        """Call `serve` with the prepared request, in the order of arrival."""
         connection = context.connection
         size_bytes = sum(len(item.records) for item in request.partitions)
         own_bytes = self._pending_bytes_of.get(connection, 0)

@@ -45,6 +45,6 @@ def _check_kafka(records: Buffer, version: int) -> None:
     if 0 <= LENGTH.unpack_from(records, LENGTH_POSITION)[0] < len(records) - LOG_OVERHEAD:
         raise InvalidRecordError(f"Produce v{version} takes one record batch for a partition, and nothing behind it")
     if len(records) <= _ATTRIBUTES_POSITION:
-        return  # cut short: the log says so
+        return  # incomplete: the log's check raises the error
     if version < _ZSTD_SINCE and records[_ATTRIBUTES_POSITION] & COMPRESSION_MASK == Compression.ZSTD:
         raise UnsupportedCompressionError(f"zstd is taken from Produce v{_ZSTD_SINCE} on, and this is v{version}")

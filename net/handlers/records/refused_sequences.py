@@ -1,7 +1,7 @@
 """Which batches of idempotent producers were refused for now, so that the batches behind them are refused alike.
 
 Pure. A producer has up to five batches of a partition under way. If the first is refused because this broker does not lead yet,
-or has too few in-sync replicas, and that changes before the second is looked at, the second leaves a gap.
+or has too few in-sync replicas, and that changes before the second is checked, the second leaves a gap.
 OUT_OF_ORDER_SEQUENCE_NUMBER would be true and harmful: librdkafka takes it for a loss, raises its producer epoch and sends all
 unacknowledged batches again under new sequences. A batch among them that an earlier leader stored without acknowledging it
 is then stored twice. Apache Kafka answers so; this broker repeats the refusal, and the producer sends its batches in order.
@@ -20,7 +20,7 @@ from barnabas.log.vocabulary.errors import BarnabasError, RetriableError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 MAX_REFUSALS = 4_096  # Producers times partitions; each takes some 300 bytes. The oldest is forgotten first.
-MAX_FOLLOWERS = REMEMBERED_BATCHES - 1  # batches that a producer can have sent before it heard of a refusal
+MAX_FOLLOWERS = REMEMBERED_BATCHES - 1  # batches that a producer can have sent before it receives an error
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,9 +34,9 @@ class Refusal:
 
 
 class RefusedSequences:
-    """Ask `before` of each batch that is to be appended; say `refused` or `appended` of what became of it.
+    """Call `before` for each batch before it is appended, and then `refused` or `appended`.
 
-    `expected`: the sequence that the log awaits from the producer in this epoch, None where the log does not know it.
+    `expected`: the next sequence that the log expects from the producer in this epoch; None if the producer is unknown.
     """
 
     def __init__(self) -> None:

@@ -153,7 +153,7 @@ SERVED: dict[int, Served] = {
 LISTED: dict[int, Versions] = {key: served.versions for key, served in SERVED.items() if served.is_listed}
 API_VERSIONS_KEY = 18
 NO_TOPIC_ID = bytes(16)
-OPERATIONS_NOT_ASKED = -(2**31)  # the authorised operations of who did not ask for them
+OPERATIONS_NOT_ASKED = -(2**31)  # the authorised operations, if the client did not ask for them
 
 
 def is_flexible(name: str, version: int) -> bool:

@@ -1,7 +1,7 @@
 """The classes of Kafka's messages: `bodies.FetchResponse`, and its structs as attributes (`bodies.FetchResponse.PartitionData`).
 
-A class is made when it is first named: all of them would cost a quarter of a second at every start. `bodies.pyi` beside this file
-tells type checkers the fields; `scripts/kafka_stubs.py` writes it from the same schemas. Modules that name these classes in
+A class is made when it is first named: all of them would cost a quarter of a second at every start. `bodies.pyi` in this folder
+has the fields for type checkers; `scripts/kafka_stubs.py` writes it from the same schemas. Modules that name these classes in
 annotations have `from __future__ import annotations`, so that an import makes none.
 """
 

@@ -102,7 +102,7 @@ def _way(key: int, version: int) -> _Way | None:
         decode=decoder(asked, version),
         encode=encoder(answered, version),
         has_header_tags=is_flexible(asked, version),
-        # Not that of ApiVersions: its answer must be readable by who knows no version yet.
+        # Not that of ApiVersions: clients must be able to read it before they know any version.
         answers_with_header_tags=is_flexible(answered, version) and key != API_VERSIONS_KEY,
         translation=_TRANSLATED.get(key),
     )

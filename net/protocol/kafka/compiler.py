@@ -1,5 +1,5 @@
 """Compiles one message of one version into a decoder and an encoder: plain Python functions, one per struct, in which runs of
-fields of fixed size are one call of `struct`. Lazily: who speaks one version pays for that one. Pure.
+fields of fixed size are one call of `struct`. Lazily: only the versions that clients use are compiled. Pure.
 
 Decoded `records` are views into the frame; encoded ones are chunks of their own, never copied. Lengths are checked against
 what has arrived before anything is allocated, so a forged count costs nothing; and the items of all arrays of a message are

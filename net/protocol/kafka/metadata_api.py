@@ -12,8 +12,8 @@ from . import bodies
 from .apis import NO_TOPIC_ID, OPERATIONS_NOT_ASKED
 
 _ALL_IS_EMPTY_BELOW = 1  # Version 0 has no null: an empty list asks for all topics.
-_CREATES_ALWAYS_BELOW = 4  # Older versions cannot say that they want no topic created.
-_MAX_FAILED = 100  # topics that a refusal of the whole request is told at
+_CREATES_ALWAYS_BELOW = 4  # Older versions have no field that forbids the creation of topics.
+_MAX_FAILED = 100  # topics in the response to a request that fails as a whole
 _IDS_SINCE = 12  # Versions 10 and 11 have the field and must not use it (KIP-516).
 
 
@@ -54,8 +54,8 @@ def metadata_response(response: MetadataResponse, version: int) -> bodies.Metada
 
 
 def listed_controller(controller_id: int, brokers: Sequence[int]) -> int:
-    """Whom clients ask for changes: it must be one of the brokers that they are told of. Every broker takes them, so another
-    one stands in for a controller that is fenced or not here yet."""
+    """The broker to which clients send changes: it must be one of the brokers in the response. Every broker forwards changes, so
+    another one replaces a controller that is fenced or not registered yet."""
     return controller_id if controller_id in brokers else min(brokers, default=-1)
 
 
@@ -63,7 +63,7 @@ def _topic(topic: TopicMetadata, version: int) -> bodies.MetadataResponse.Metada
     make_partition = bodies.MetadataResponse.MetadataResponsePartition
     return bodies.MetadataResponse.MetadataResponseTopic(
         error_code=topic.error,
-        # Who asked by an id that is unknown gets no name; only newer clients can ask so.
+        # A topic with an unknown id has no name; only newer clients send ids.
         name=topic.name if topic.name or version < _IDS_SINCE else None,
         topic_id=bytes.fromhex(topic.topic_id) if topic.topic_id else NO_TOPIC_ID,
         is_internal=topic.internal,
@@ -84,7 +84,7 @@ def _topic(topic: TopicMetadata, version: int) -> bodies.MetadataResponse.Metada
 
 
 def metadata_failed(request: MetadataRequest, error: int, message: str) -> MetadataResponse:
-    """An answer has room for an error at its topics only. The first of them are enough to be understood."""
+    """Metadata responses have error codes only at topics. The error at the first topics is enough for the client."""
     names, ids = (request.topics or ())[:_MAX_FAILED], request.topic_ids[:_MAX_FAILED]
     by_name = (TopicMetadata(error=error, name=name, message=message) for name in names)
     by_id = (TopicMetadata(error=error, name="", topic_id=item, message=message) for item in ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import bodies
 from .apis import LISTED
 
-NO_EPOCH = -1  # of the finalized features: they are not known yet, and none are told
+NO_EPOCH = -1  # of the finalized features: they are not known yet, and the response has none
 _METADATA_VERSION_MIN = 7  # 3.3-IV3: no broker of Kafka 4 knows an older one
 _METADATA_VERSION = (
     25  # 4.0-IV3, the first with all that is served here: KIP-848, KIP-966, directories of DescribeQuorum
@@ -21,7 +21,7 @@ FEATURES: dict[str, tuple[int, int, int]] = {
 
 
 def versions_response(error: int = 0, *, version: int = 0, epoch: int = NO_EPOCH) -> bodies.ApiVersionsResponse:
-    """The ranges are told with an error too, so that a client of the future can come again (KIP-511)."""
+    """With an error, too, the response has the supported ranges, so that a newer client can try again (KIP-511)."""
     keys = [
         bodies.ApiVersionsResponse.ApiVersion(api_key=key, min_version=versions.first, max_version=versions.last)
         for key, versions in sorted(LISTED.items())

@@ -1,6 +1,9 @@
 """/v3/clusters and brokers."""
 
+from dataclasses import asdict
+
 from barnabas.kraft.metadata.image import BrokerImage
+from barnabas.net.client.admin.cluster_health import cluster_health
 
 from ..frame.call import Call, Json, Reply, Route
 from ..frame.errors import not_found
@@ -32,6 +35,13 @@ async def _list_clusters(call: Call) -> Reply:
 
 async def _get_cluster(call: Call) -> Reply:
     return Reply(body=_cluster(call))
+
+
+async def _health(call: Call) -> Reply:
+    """A path of Barnabas that Confluent's API does not have."""
+    health = await call.ask(cluster_health)
+    fields = {"healthy": not health.causes, **asdict(health)}
+    return Reply(body=call.item("BarnabasClusterHealth", ("health",), fields))
 
 
 def _broker(call: Call, broker: BrokerImage) -> Json:
@@ -92,6 +102,12 @@ async def _partition_replicas(call: Call) -> Reply:
 ROUTES = (
     Route(method="GET", path="/v3/clusters", handler=_list_clusters, summary="The cluster, as a list of one"),
     Route(method="GET", path=CLUSTER, handler=_get_cluster, summary="The cluster"),
+    Route(
+        method="GET",
+        path=f"{CLUSTER}/health",
+        handler=_health,
+        summary="Whether the cluster is healthy, and every problem that it knows",
+    ),
     Route(method="GET", path=f"{CLUSTER}/brokers", handler=_list_brokers, summary="All registered brokers"),
     Route(method="GET", path=f"{CLUSTER}/brokers/{{broker_id}}", handler=_get_broker, summary="One broker"),
     Route(

@@ -2,23 +2,20 @@
 
 import asyncio
 from argparse import ArgumentParser
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from barnabas.net.protocol.responses import (
     ClusterBroker,
-    DescribeClusterResponse,
     DescribeQuorumResponse,
-    TopicMetadata,
 )
 
-from ...protocol.doubt import doubt_in_words, doubt_of
+from ...client.admin.cluster_health import ClusterHealth, cluster_health, ignored_settings
+from ...protocol.doubt import doubt_of
 from ..frame.command import Context, Verb, key_value, no_arguments
 from ..frame.confirmation import exit_code_in, shown_doubt
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.reachability import address_causes
 from .recover import recover, recover_arguments
-from .storage import folder_cause
 
 if TYPE_CHECKING:  # help must not import the client's modules
     from barnabas.net.client.admin.admin import Admin
@@ -26,7 +23,6 @@ if TYPE_CHECKING:  # help must not import the client's modules
 BROKER_RESOURCE: Final = 4  # Kafka's resource type of broker configurations
 ALL_BROKERS: Final = ""  # the resource name of the defaults for all brokers
 WATCH_INTERVAL_S: Final = 0.5
-NAMES_SHOWN: Final = 10  # enough to see the problem; the count shows its size
 
 
 def _health_arguments(parser: ArgumentParser) -> None:
@@ -54,84 +50,22 @@ async def _health(context: Context) -> int:
 async def _healthy(context: Context, causes: list[str]) -> int:
     """`causes` holds the result of the last check, also for a caller whose timeout has passed."""
     async with context.connector.admin(context.bootstrap) as admin:
-        causes[:] = await _causes(context, admin)
+        health = await _checked(context, admin, causes)
         while causes and context.arguments.wait:
             await asyncio.sleep(WATCH_INTERVAL_S)
-            causes[:] = await _causes(context, admin)
-        unclean = _unclean(await admin.describe_topics())
-        ignored = _ignored_settings(await admin.describe_cluster())
+            health = await _checked(context, admin, causes)
     # Lost records stay lost, so they are always reported. The exit code covers only problems that exist now.
-    told = {"unclean_elections": unclean} if unclean else {}
-    told |= {"ignored_settings": ignored} if ignored else {}
+    told = {"unclean_elections": list(health.unclean_elections)} if health.unclean_elections else {}
+    told |= {"ignored_settings": list(health.ignored_settings)} if health.ignored_settings else {}
     context.out.record({"healthy": not causes, "causes": causes, **told})
     return ExitCode.UNHEALTHY if causes else ExitCode.OK
 
 
-async def _causes(context: Context, admin: "Admin") -> list[str]:
-    cluster, quorum = await admin.describe_cluster(), await admin.describe_quorum()
-    return [
-        *_quorum_causes(quorum),
-        *_broker_causes(cluster),
-        *await address_causes(context.connector, cluster),
-        *_partition_causes(await admin.describe_topics()),
-    ]
-
-
-def _quorum_causes(quorum: DescribeQuorumResponse) -> list[str]:
-    """Do not use the controller in the metadata: it stays there when no quorum is left to elect another one."""
-    if quorum.leader_id >= 0 and quorum.unconfirmed_ms < 0:
-        return list(quorum.refused_brokers)
-    cure = "most of its voters must be up; until then the state below is not confirmed"
-    return [f"the quorum has no leader ({doubt_in_words(quorum)}): {cure}"]
-
-
-def _broker_causes(cluster: DescribeClusterResponse) -> list[str]:
-    causes = [
-        f"a committed metadata record is quarantined: {item}; change or delete the object it describes"
-        for item in cluster.quarantined
-    ]
-    for broker in cluster.brokers:
-        if broker.fenced:
-            causes.append(f"broker {broker.node_id} is fenced: it is down, cut off, or not yet caught up")
-        elif broker.in_controlled_shutdown:
-            causes.append(f"broker {broker.node_id} is shutting down")
-        causes += [folder_cause(broker.node_id, folder) for folder in broker.troubled_folders]
-        if broker.decommissioning and not broker.replica_count:
-            causes.append(
-                f"broker {broker.node_id} is empty; finish with `barnabas broker decommission {broker.node_id}`"
-            )
-    return causes
-
-
-def _partition_causes(topics: Sequence[TopicMetadata]) -> list[str]:
-    named = [(f"{topic.name}-{index}", item) for topic in topics for index, item in enumerate(topic.partitions)]
-    offline = [name for name, item in named if item.leader < 0]
-    short = [name for name, item in named if item.leader >= 0 and len(item.isr) < len(item.replicas)]
-    causes = []
-    if offline:
-        causes.append(f"{len(offline)} partitions have no leader: {_some(offline)}")
-    if short:
-        causes.append(f"{len(short)} partitions have replicas out of sync: {_some(short)}")
-    return causes
-
-
-def _unclean(topics: Sequence[TopicMetadata]) -> list[str]:
-    """Partitions whose leader was once neither in sync nor eligible: acknowledged records may be lost."""
-    named = ((f"{topic.name}-{index}", item) for topic in topics for index, item in enumerate(topic.partitions))
-    return [f"{name} ({item.unclean_elections})" for name, item in named if item.unclean_elections]
-
-
-def _ignored_settings(cluster: DescribeClusterResponse) -> list[str]:
-    """Settings whose value in a broker's file differs from the cluster's value, which is the effective one."""
-    return [
-        f"broker {broker.node_id}: {item.key}={item.of_file} in its configuration, {item.of_cluster} in the cluster"
-        for broker in cluster.brokers
-        for item in broker.ignored_settings
-    ]
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:NAMES_SHOWN]) + (" ..." if len(names) > NAMES_SHOWN else "")
+async def _checked(context: Context, admin: "Admin", causes: list[str]) -> ClusterHealth:
+    """Put into `causes` what the cluster knows and which addresses cannot be reached from here."""
+    health = await cluster_health(admin)
+    causes[:] = [*health.causes, *await address_causes(context.connector, await admin.describe_cluster())]
+    return health
 
 
 async def _describe(context: Context) -> int:
@@ -156,7 +90,7 @@ async def _describe(context: Context) -> int:
         context.out.record({**summary, "unconfirmed": doubt, "settings": cluster.settings, "brokers": brokers})
         return exit_code_in(doubt)
     settings = [f"{key}={value}" for key, value in cluster.settings.items()]
-    ignored = _ignored_settings(cluster)
+    ignored = ignored_settings(cluster)
     told = {"ignored_settings": ignored} if ignored else {}
     context.out.record({**summary, **shown_doubt(doubt), "settings": settings, **told})
     context.out.text()

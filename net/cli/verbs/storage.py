@@ -1,7 +1,6 @@
 """How commands show the data folders of a broker."""
 
-from datetime import UTC, datetime
-
+from barnabas.net.client.admin.cluster_health import folder_cause, utc_time
 from barnabas.net.protocol.responses import DescribeStorageResponse, StorageFolder, TroubledFolder
 
 from ..frame.output import Output
@@ -40,20 +39,6 @@ def _row(folder: StorageFolder) -> dict[str, object]:
         "free_bytes": folder.free_bytes if folder.free_bytes >= 0 else None,
         "total_bytes": folder.total_bytes if folder.total_bytes >= 0 else None,
         "strays": folder.strays,
-        "since": _time(folder.since_ms) if folder.since_ms >= 0 else None,
+        "since": utc_time(folder.since_ms) if folder.since_ms >= 0 else None,
         "cause": folder.cause or None,
     }
-
-
-def folder_cause(node_id: int, folder: TroubledFolder) -> str:
-    """The problem, since when, why, and what to do, in one line."""
-    cure = (
-        ""
-        if folder.state in ("full", "hanging")
-        else f"; then `barnabas broker bring-back {node_id} --folder {folder.path}`"
-    )
-    return f"broker {node_id}: data folder {folder.path} is {folder.state} since {_time(folder.since_ms)}: {folder.cause}{cure}"
-
-
-def _time(wall_ms: int) -> str:
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

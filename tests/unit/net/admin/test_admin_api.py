@@ -281,6 +281,20 @@ async def test_only_so_many_partitions_of_groups_are_told_one_by_one_those_that_
     assert 'barnabas_group_max_lag_seconds{group="g"} 93' in lines
 
 
+async def test_health_has_the_causes_of_the_command(client: HttpClient, broker: FakeBroker) -> None:
+    active = responses.ClusterBroker(
+        node_id=0, host="h", port=9092, rack=None, fenced=False, in_controlled_shutdown=False, broker_epoch=1
+    )
+    brokers = (active, replace(active, node_id=1, fenced=True))
+    broker.answers[requests.DescribeClusterRequest] = lambda request: responses.DescribeClusterResponse(
+        cluster_id="c1", controller_id=0, offset=1, brokers=brokers
+    )
+    found = await get(client, f"{CLUSTER}/health")
+    assert found["healthy"] is False
+    assert found["causes"] == ["broker 1 is fenced: it is down, cut off, or not yet caught up"]
+    assert found["unclean_elections"] == [] and found["ignored_settings"] == []
+
+
 async def test_a_group_explains_itself(client: HttpClient, broker: FakeBroker) -> None:
     told = await get(client, f"{CLUSTER}/consumer-groups/g/explain")
     assert told["rebalances"][0]["causes"][0]["cause"] == "member_expired"

@@ -1,0 +1,112 @@
+"""The health of a cluster in words: the one place that decides which states are problems, and what to do about each.
+
+The command (`cluster health`) and the HTTP API show the result of `cluster_health`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from ...protocol.doubt import doubt_in_words
+from ...protocol.responses import DescribeClusterResponse, DescribeQuorumResponse, TopicMetadata, TroubledFolder
+
+if TYPE_CHECKING:  # commands import this module without importing a client
+    from .admin import Admin
+
+NAMES_SHOWN: Final = 10  # enough to see the problem; the count shows its size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterHealth:
+    """`causes`: the problems that exist now. The others are facts to know that do not make a cluster unhealthy."""
+
+    causes: tuple[str, ...]
+    unclean_elections: tuple[str, ...]
+    ignored_settings: tuple[str, ...]
+
+
+async def cluster_health(admin: "Admin") -> ClusterHealth:
+    """Problems that the cluster knows of. Whether the caller can reach the advertised addresses is the caller's to check."""
+    cluster, quorum, topics = (
+        await admin.describe_cluster(),
+        await admin.describe_quorum(),
+        await admin.describe_topics(),
+    )
+    return ClusterHealth(
+        causes=(*_quorum_causes(quorum), *_broker_causes(cluster), *_partition_causes(topics)),
+        unclean_elections=tuple(_unclean(topics)),
+        ignored_settings=tuple(ignored_settings(cluster)),
+    )
+
+
+def _quorum_causes(quorum: DescribeQuorumResponse) -> list[str]:
+    """Do not use the controller in the metadata: it stays there when no quorum is left to elect another one."""
+    if quorum.leader_id >= 0 and quorum.unconfirmed_ms < 0:
+        return list(quorum.refused_brokers)
+    cure = "most of its voters must be up; until then the state below is not confirmed"
+    return [f"the quorum has no leader ({doubt_in_words(quorum)}): {cure}"]
+
+
+def _broker_causes(cluster: DescribeClusterResponse) -> list[str]:
+    causes = [
+        f"a committed metadata record is quarantined: {item}; change or delete the object it describes"
+        for item in cluster.quarantined
+    ]
+    for broker in cluster.brokers:
+        if broker.fenced:
+            causes.append(f"broker {broker.node_id} is fenced: it is down, cut off, or not yet caught up")
+        elif broker.in_controlled_shutdown:
+            causes.append(f"broker {broker.node_id} is shutting down")
+        causes += [folder_cause(broker.node_id, folder) for folder in broker.troubled_folders]
+        if broker.decommissioning and not broker.replica_count:
+            causes.append(
+                f"broker {broker.node_id} is empty; finish with `barnabas broker decommission {broker.node_id}`"
+            )
+    return causes
+
+
+def folder_cause(node_id: int, folder: TroubledFolder) -> str:
+    """The problem, since when, why, and what to do, in one line."""
+    cure = (
+        ""
+        if folder.state in ("full", "hanging")
+        else f"; then `barnabas broker bring-back {node_id} --folder {folder.path}`"
+    )
+    since = utc_time(folder.since_ms)
+    return f"broker {node_id}: data folder {folder.path} is {folder.state} since {since}: {folder.cause}{cure}"
+
+
+def _partition_causes(topics: Sequence[TopicMetadata]) -> list[str]:
+    named = [(f"{topic.name}-{index}", item) for topic in topics for index, item in enumerate(topic.partitions)]
+    offline = [name for name, item in named if item.leader < 0]
+    short = [name for name, item in named if item.leader >= 0 and len(item.isr) < len(item.replicas)]
+    causes = []
+    if offline:
+        causes.append(f"{len(offline)} partitions have no leader: {_some(offline)}")
+    if short:
+        causes.append(f"{len(short)} partitions have replicas out of sync: {_some(short)}")
+    return causes
+
+
+def _unclean(topics: Sequence[TopicMetadata]) -> list[str]:
+    """Partitions whose leader was once neither in sync nor eligible: acknowledged records may be lost."""
+    named = ((f"{topic.name}-{index}", item) for topic in topics for index, item in enumerate(topic.partitions))
+    return [f"{name} ({item.unclean_elections})" for name, item in named if item.unclean_elections]
+
+
+def ignored_settings(cluster: DescribeClusterResponse) -> list[str]:
+    """Settings whose value in a broker's file differs from the cluster's value, which is the effective one."""
+    return [
+        f"broker {broker.node_id}: {item.key}={item.of_file} in its configuration, {item.of_cluster} in the cluster"
+        for broker in cluster.brokers
+        for item in broker.ignored_settings
+    ]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:NAMES_SHOWN]) + (" ..." if len(names) > NAMES_SHOWN else "")
+
+
+def utc_time(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv with Barnabas installed in editable mode and all that its checks need. Idempotent: a second run is instant.
-# On a fresh Debian machine it installs Python's venv module first, where it is root. Usage: scripts/setup.sh [EXTRAS]; "dev" leaves
-# PySpark out, which is large.
+# On a fresh Debian machine it installs Python's venv module first, where it is root, and what builds the compiled module for records
+# (without a compiler, its twin in Python is used). Usage: scripts/setup.sh [EXTRAS]; "dev" leaves PySpark out, which is large.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 extras=${1:-dev,spark}
@@ -18,8 +18,21 @@ find_python() {
     return 1
 }
 
+is_newer() { # whether an input of the installation is newer than this stamp
+    local input
+    for input in pyproject.toml constraints.txt setup.py log/records/_native.pyx; do
+        [ ! "$root/$input" -nt "$1" ] || return 0
+    done
+    return 1
+}
+
+can_compile() {
+    command -v cc >/dev/null && "$1" -c 'import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
+}
+
 for made in "$stamp"*; do # of these extras, or of more
-    if [ -f "$made" ] && [ ! "$root/pyproject.toml" -nt "$made" ] && [ ! "$root/constraints.txt" -nt "$made" ]; then
+    if [ -f "$made" ] && ! is_newer "$made"; then
         exit 0
     fi
 done
@@ -32,9 +45,15 @@ if ! python=$(find_python); then
         exit 1
     fi
 fi
+if ! can_compile "$python" && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc libc6-dev python3-dev; } >&2 ||
+        echo "setup: gcc and python3-dev could not be installed" >&2
+fi
 [ -x "$root/.venv/bin/python" ] || "$python" -m venv "$root/.venv"
 "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --use-pep517 \
     -c "$root/constraints.txt" -e "$root[$extras]" >&2
+"$root/.venv/bin/python" -P -c 'from barnabas.log.records.codec import IS_COMPILED; raise SystemExit(not IS_COMPILED)' ||
+    echo "setup: records are read and written in Python, which is slower; with cc and python3-dev they are compiled" >&2
 # Spark finds data sources by listing the folders of sys.path; an editable install is an import hook, which lists nothing.
 "$root/.venv/bin/python" - "$root" <<'PYTHON'
 import os, sys, sysconfig

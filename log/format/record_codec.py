@@ -53,8 +53,6 @@ _MARKER_VALUE = struct.Struct(">hi")  # version, coordinator epoch
 _MARKER_VERSION = 0
 _ABORT, _COMMIT = 0, 1
 _UNKNOWN_EPOCH = -1
-_AFTER_CRC = struct.Struct(">hiqqqhii")
-_BEFORE_ATTRIBUTES = struct.Struct(">qiibI")
 _PRODUCER = struct.Struct(">qhi")
 _CRC = struct.Struct(">I")
 
@@ -185,13 +183,19 @@ def seal_batch(
     body: bytes, count: int, attributes: int, base_ms: int, largest_ms: int, producer: ProducerFields
 ) -> bytes:
     """Put the header before the records of a batch."""
-    covered = _AFTER_CRC.pack(
-        attributes, count - 1, base_ms, largest_ms, producer.producer_id, producer.producer_epoch,
-        producer.base_sequence, count,
+    header = unsealed_header(len(body), count, attributes, base_ms, largest_ms, producer)
+    crc = crc32c(body, crc32c(header[CRC_COVERS_FROM:]))
+    return b"".join((header[:CRC_POSITION], _CRC.pack(crc), header[CRC_COVERS_FROM:], body))
+
+
+def unsealed_header(
+    body_bytes: int, count: int, attributes: int, base_ms: int, largest_ms: int, producer: ProducerFields
+) -> bytes:
+    """The header of a batch whose records have so many bytes, with a CRC of 0."""
+    return HEADER.pack(
+        0, HEADER_SIZE - LOG_OVERHEAD + body_bytes, -1, MAGIC, 0, attributes, count - 1, base_ms, largest_ms,
+        producer.producer_id, producer.producer_epoch, producer.base_sequence, count,
     )  # fmt: skip
-    length = HEADER_SIZE - LOG_OVERHEAD + len(body)
-    head = _BEFORE_ATTRIBUTES.pack(0, length, -1, MAGIC, crc32c(body, crc32c(covered)))
-    return b"".join((head, covered, body))
 
 
 def _encode_columns(

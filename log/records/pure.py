@@ -13,8 +13,8 @@ from ..format.compression import Compression, compress
 from ..format.record_batch import HEADER_SIZE, TRANSACTIONAL_MASK, Buffer
 from ..format.record_codec import MAX_RECORDS_PER_BATCH, NOT_IDEMPOTENT, Headers, ProducerFields, seal_batch
 from ..format.varint import VarintTable
-from ..vocabulary.errors import InvalidRecordError
 from ..vocabulary.murmur2 import murmur2
+from . import refusals
 from .columns import BinaryColumn, HeaderColumn, check_input
 from .faults import Fault, damaged
 from .section import Section
@@ -272,19 +272,16 @@ class Accumulator:
         Raises TypeError for anything but bytes, InvalidRecordError for a timestamp before -1 or of more than 64 bits.
         """
         if not -1 <= timestamp_ms <= _MAX_I64:
-            raise InvalidRecordError(f"a timestamp must be -1 or milliseconds since 1970, not {timestamp_ms}")
+            raise refusals.timestamp(timestamp_ms)
         base_ms = timestamp_ms if self._base_ms is None else self._base_ms
         if timestamp_ms - base_ms > _MAX_I64:
-            raise InvalidRecordError(f"the timestamps {base_ms} and {timestamp_ms} are too far apart for one batch")
+            raise refusals.too_far_apart(base_ms, timestamp_ms)
         body = b"".join(
             (
                 b"\x00",
                 _VARINTS[timestamp_ms - base_ms],
                 _VARINTS[self.count],
-                *_encoded(key),
-                *_encoded(value),
-                _VARINTS[len(headers)],
-                *(part for name, data in headers for part in (*_encoded(_header_name(name)), *_encoded(data))),
+                encoded_fields(key, value, headers),
             )
         )
         record = _VARINTS[len(body)] + body
@@ -292,7 +289,7 @@ class Accumulator:
         if self.count and (size_bytes > self._limit_bytes or self.count >= MAX_RECORDS_PER_BATCH):
             return -1
         if size_bytes > MAX_BATCH_BYTES:
-            raise InvalidRecordError(f"a record of {len(record)} bytes does not fit into any batch: send smaller ones")
+            raise refusals.too_large(len(record))
         self._base_ms = base_ms
         self._max_ms = max(self._max_ms, timestamp_ms)
         self._records.append(record)
@@ -334,7 +331,7 @@ class Accumulator:
         for position in range(start, len(chosen)):
             row = chosen[position]
             if not 0 <= row < count:
-                raise InvalidRecordError(f"row {row} does not exist: there are {count} rows")
+                raise refusals.no_such_row(row, count)
             stamp = timestamps_ms if isinstance(timestamps_ms, int) else (stamps or ())[row]
             record = (_cell(values, row), _cell(keys, row), _headers_at(headers, row))
             if self.append(*record, stamp) < 0:
@@ -354,17 +351,25 @@ class Accumulator:
         return seal_batch(body, self.count, attributes, self._base_ms, self._max_ms, producer)
 
 
+def encoded_fields(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
+    """The part of a record from its key on."""
+    parts = [*_encoded(key), *_encoded(value), _VARINTS[len(headers)]]
+    for name, data in headers:
+        parts += (*_encoded(_header_name(name)), *_encoded(data))
+    return b"".join(parts)
+
+
 def _encoded(data: bytes | None) -> tuple[bytes, bytes]:
     if data is None:
         return b"\x01", b""
     if not isinstance(data, bytes):
-        raise TypeError(f"keys, values and headers must be bytes or None, not {type(data).__name__}")
+        raise refusals.not_bytes(data)
     return _VARINTS[len(data)], data
 
 
 def _header_name(name: str) -> bytes:
     if not isinstance(name, str):
-        raise TypeError(f"the name of a header must be str, not {type(name).__name__}")
+        raise refusals.not_text(name)
     return name.encode()
 
 
@@ -377,7 +382,7 @@ def _cell(column: BinaryColumn | None, row: int) -> bytes | None:
     start, end = _bounds(column.offsets, row, "q" if column.is_large else "i")
     data = memoryview(column.data).cast("B")
     if not 0 <= start <= end <= len(data):
-        raise InvalidRecordError(f"row {row} of a column is from {start} to {end} of {len(data)} bytes")
+        raise refusals.cell_out_of_range(row, start, end, len(data))
     return bytes(data[start:end])
 
 
@@ -386,7 +391,7 @@ def _headers_at(column: HeaderColumn | None, row: int) -> list[tuple[str, bytes 
         return []
     start, end = _bounds(column.offsets, row + column.first, "i")
     if not 0 <= start <= end <= column.count:
-        raise InvalidRecordError(f"the headers of row {row} are from {start} to {end} of {column.count}")
+        raise refusals.headers_out_of_range(row, start, end, column.count)
     return [((_cell(column.names, entry) or b"").decode(), _cell(column.values, entry)) for entry in range(start, end)]
 
 

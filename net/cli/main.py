@@ -48,6 +48,18 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(ExitCode.USAGE)
 
 
+class _ShowVersion(argparse.Action):
+    """Looked up only when asked for: no other command needs it."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        from barnabas.log.records.codec import IS_COMPILED
+
+        print(f"barnabas {version('barnabas')} (records: {'compiled' if IS_COMPILED else 'in Python'})")
+        parser.exit()
+
+
 def main(arguments: Sequence[str] | None = None, connector: Any = None) -> int:
     """Run one command and return its exit code. `connector` is for tests; by default the SDK is used."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -75,6 +87,9 @@ def main(arguments: Sequence[str] | None = None, connector: Any = None) -> int:
 def build_parser(given: Sequence[str]) -> argparse.ArgumentParser:
     """Build the parser. Only the noun that `given` begins with gets its verbs."""
     parser = _Parser(prog="barnabas", description="Barnabas: the Kafka you can import.", epilog=_exit_codes())
+    parser.add_argument(
+        "--version", action=_ShowVersion, nargs=0, help="show the version and whether records are compiled"
+    )
     nouns = parser.add_subparsers(metavar="COMMAND", required=True)
     chosen = next((word for word in given if not word.startswith("-")), None)
     for name, summary in PLAIN_VERBS.items():

@@ -3,7 +3,9 @@
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
+from pathlib import Path
 
 import pytest
 from tidy.source_tree import FACE, PACKAGES, ROOT, SPARK_FACE
@@ -25,6 +27,22 @@ def test_the_package_list_is_the_tree() -> None:
         for path in (ROOT / FACE).glob("*/__init__.py")
     }
     assert listed == found | inside_face
+
+
+def test_the_sdist_has_the_source_of_the_compiled_module_and_nothing_built(tmp_path: Path) -> None:
+    """Without it, `pip install` from the sdist could never compile it, and would say nothing."""
+    subprocess.run(
+        [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", tmp_path, "sdist", "--dist-dir", tmp_path],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=100,
+    )
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    assert {"setup.py", "log/records/_native.pyx", "log/records/_native.pyi", "log/records/pure.py"} <= names
+    assert not [name for name in names if name.endswith((".so", ".c", ".pyc"))]
 
 
 def commands_in_documents() -> list[str]:

@@ -1,0 +1,924 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, binding=False
+"""The compiled twin of `pure`: the same names, results and errors. Read that module first, it says what happens here.
+
+Three rules keep this safe for any bytes. Every read is checked against the end of what it is in, and every length is compared as
+"length > end - at", which cannot overflow. A number is read once, into a local variable: another thread may change a bytearray
+while the lock of the interpreter is released. Memory that is written is reserved before, by the size of what is read.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.object cimport PyTypeObject
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint32_t, uint64_t, uint8_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+
+from crc32c import crc32c
+
+from ..format.compression import Compression, compress
+from ..format.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE, TRANSACTIONAL_MASK
+from ..format.record_codec import MAX_RECORDS_PER_BATCH, NOT_IDEMPOTENT, seal_batch, unsealed_header
+from . import refusals
+from .columns import BinaryColumn, HeaderColumn, check_input
+from .faults import damaged
+from .pure import encoded_fields
+
+cdef extern from "Python.h":
+    ctypedef struct PyObject
+    PyObject* PyBytes_New "PyBytes_FromStringAndSize" (const char* data, Py_ssize_t size) except NULL
+    int _PyBytes_Resize(PyObject** data, Py_ssize_t size) except -1
+    void Py_XDECREF(PyObject* object)
+    ctypedef object (*newfunc)(PyTypeObject*, object, PyObject*)
+    newfunc new_of "Py_TYPE_NEW" (PyTypeObject*)
+
+cdef extern from *:
+    """
+    #define Py_TYPE_NEW(type) ((type)->tp_new)
+    """
+
+cdef enum:  # `faults.Fault`
+    FINE = 0
+    CUT_NUMBER = 1
+    LONG_NUMBER = 2
+    RECORD_BEYOND_BATCH = 3
+    EMPTY_RECORD = 4
+    TIMESTAMP_RANGE = 5
+    OFFSET_ORDER = 6
+    FIELD_BEYOND_RECORD = 7
+    HEADER_COUNT = 8
+    NO_HEADER_NAME = 9
+    RECORD_NOT_FILLED = 10
+    BYTES_LEFT = 11
+
+cdef Py_ssize_t MAX_BATCH_BYTES = 0x7FFFFFFF
+cdef Py_ssize_t MAX_RECORDS = MAX_RECORDS_PER_BATCH
+cdef Py_ssize_t HEADER_BYTES = HEADER_SIZE
+cdef Py_ssize_t FIRST_CAPACITY = 1024  # Of an accumulator; doubled while it fills.
+cdef tuple NO_ARGUMENTS = ()
+
+
+# --- reading ---
+
+
+cdef inline int read_number(const uint8_t* body, Py_ssize_t* at, Py_ssize_t end, int64_t* number) noexcept nogil:
+    """A zigzag number of up to 64 bits. Moves `at` behind it, and not if there is a fault."""
+    cdef Py_ssize_t position = at[0]
+    cdef uint64_t rest = 0
+    cdef uint8_t byte
+    cdef int shift = 0
+    while position < end:
+        byte = body[position]
+        position += 1
+        if shift == 63 and byte > 1:
+            return LONG_NUMBER
+        rest |= (<uint64_t>(byte & 0x7F)) << shift
+        if byte < 0x80:
+            number[0] = <int64_t>(rest >> 1) ^ -<int64_t>(rest & 1)
+            at[0] = position
+            return FINE
+        shift += 7
+    return CUT_NUMBER
+
+
+cdef struct Field:
+    const uint8_t* data
+    Py_ssize_t size  # -1: null
+
+
+cdef inline int read_field(const uint8_t* body, Py_ssize_t* at, Py_ssize_t end, Field* field) noexcept nogil:
+    cdef Py_ssize_t position = at[0]
+    cdef int64_t length
+    cdef int fault = read_number(body, &position, end, &length)
+    if fault:
+        return fault
+    if length > end - position:
+        return FIELD_BEYOND_RECORD
+    if length < 0:
+        length = -1
+        field.data = NULL
+        at[0] = position
+    else:
+        field.data = body + position
+        at[0] = position + length
+    field.size = length
+    return FINE
+
+
+cdef struct Scan:
+    const uint8_t* body
+    Py_ssize_t size
+    Py_ssize_t at  # Of the next record; after a fault, of the field that is wrong.
+    int64_t base_timestamp_ms
+    int64_t last_offset_delta
+    int64_t previous_delta
+
+
+cdef struct Parsed:
+    int64_t offset_delta
+    int64_t timestamp_ms
+    Field key
+    Field value
+    int64_t header_count
+    Py_ssize_t fields_at  # Where the key's length begins.
+    Py_ssize_t headers_at  # Where the first header begins.
+    Py_ssize_t end
+
+
+cdef inline int read_header(const uint8_t* body, Py_ssize_t* at, Py_ssize_t end, Field* name, Field* value) noexcept nogil:
+    cdef Py_ssize_t position = at[0]
+    cdef int fault = read_field(body, &position, end, name)
+    if fault:
+        return fault
+    if name.size < 0:
+        return NO_HEADER_NAME
+    at[0] = position
+    return read_field(body, at, end, value)
+
+
+cdef inline int read_record(Scan* scan, Parsed* record) noexcept nogil:
+    """The record at `scan.at`, checked; moves `scan.at` behind it, or to the field that is wrong."""
+    cdef const uint8_t* body = scan.body
+    cdef Py_ssize_t at = scan.at
+    cdef Py_ssize_t end, before
+    cdef int64_t number, step
+    cdef Field name, value
+    cdef int fault = read_number(body, &at, scan.size, &number)
+    if fault:
+        return fault
+    if number < 0 or number > scan.size - at:
+        return RECORD_BEYOND_BATCH
+    end = at + number
+    scan.at = at
+    if number == 0:
+        return EMPTY_RECORD
+    at += 1  # the attributes, which are not used
+    scan.at = at
+    fault = read_number(body, &at, end, &number)
+    if fault:
+        return fault
+    if number > 0 and scan.base_timestamp_ms > INT64_MAX - number or number < 0 and scan.base_timestamp_ms < INT64_MIN - number:
+        return TIMESTAMP_RANGE
+    record.timestamp_ms = scan.base_timestamp_ms + number
+    scan.at = at
+    fault = read_number(body, &at, end, &number)
+    if fault:
+        return fault
+    if number <= scan.previous_delta or number > scan.last_offset_delta:
+        return OFFSET_ORDER
+    record.offset_delta = number
+    scan.at = record.fields_at = at
+    fault = read_field(body, &scan.at, end, &record.key)
+    if not fault:
+        fault = read_field(body, &scan.at, end, &record.value)
+    if fault:
+        return fault
+    at = scan.at
+    fault = read_number(body, &at, end, &number)
+    if fault:
+        return fault
+    if number < 0 or number > (end - at) // 2:  # A header has at least the lengths of its name and its value.
+        return HEADER_COUNT
+    record.header_count = number
+    scan.at = record.headers_at = at
+    for step in range(number):
+        fault = read_header(body, &scan.at, end, &name, &value)
+        if fault:
+            return fault
+    if scan.at != end:
+        return RECORD_NOT_FILLED
+    record.end = end
+    scan.previous_delta = record.offset_delta
+    return FINE
+
+
+@cython.final
+cdef class Reading:
+    """A `Section` with its bytes at hand, for as long as it lives."""
+
+    cdef Py_buffer view
+    cdef Scan scan
+    cdef Py_ssize_t record_count
+    cdef int64_t base_offset, start_offset, end_offset, append_time_ms
+    cdef bint has_append_time
+
+    def __init__(self, section):
+        body, self.record_count, self.base_offset, last_delta, base_ms, append_ms, start, end = section
+        PyObject_GetBuffer(body, &self.view, PyBUF_SIMPLE)
+        self.start_offset, self.end_offset = start, end
+        self.has_append_time = append_ms is not None
+        self.append_time_ms = append_ms if self.has_append_time else 0
+        self.scan.body = <const uint8_t*>self.view.buf
+        self.scan.size = self.view.len
+        self.scan.at = 0
+        self.scan.base_timestamp_ms = base_ms
+        self.scan.last_offset_delta = last_delta
+        self.scan.previous_delta = -1
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+    cdef inline bint wants(self, Parsed* record) noexcept nogil:
+        cdef int64_t offset = self.base_offset + record.offset_delta
+        if self.has_append_time:
+            record.timestamp_ms = self.append_time_ms
+        return self.start_offset <= offset < self.end_offset
+
+    cdef int raise_fault(self, int fault, Py_ssize_t number) except -1:
+        raise damaged(fault, self.base_offset, number, self.scan.at)
+
+
+cdef class RecordView:
+    """One record; its fields are decoded when they are read. It keeps the records of its batch in memory.
+
+    The collector does not track it: it refers to bytes alone.
+    """
+
+    cdef bytes block
+    cdef readonly int64_t offset
+    cdef readonly int64_t timestamp_ms
+    cdef uint32_t at  # Where its key begins; a body has less than 2 GiB.
+
+    def __init__(self, fields):
+        self.offset, self.timestamp_ms, key, value, headers = fields
+        self.block = encoded_fields(key, value, headers)
+        self.at = 0
+
+    @property
+    def key(self):
+        return part_of(self, 2)
+
+    @property
+    def value(self):
+        return part_of(self, 3)
+
+    @property
+    def headers(self):
+        return part_of(self, 4)
+
+    def __len__(self):
+        return 5
+
+    def __iter__(self):
+        return iter((self.offset, self.timestamp_ms, part_of(self, 2), part_of(self, 3), part_of(self, 4)))
+
+    def __getitem__(self, position):
+        return (self.offset, self.timestamp_ms, part_of(self, 2), part_of(self, 3), part_of(self, 4))[position]
+
+
+cdef object part_of(RecordView view, int wanted):
+    """Field 2, 3 or 4. The block was checked when the view was made, and does not change."""
+    cdef const uint8_t* body
+    cdef Py_ssize_t at = view.at, end
+    cdef int64_t count, step
+    cdef Field field, name
+    if view.block is None:
+        return None
+    body = <const uint8_t*>PyBytes_AS_STRING(view.block)
+    end = PyBytes_GET_SIZE(view.block)
+    if read_field(body, &at, end, &field):
+        return None
+    if wanted == 2:
+        return cell_of(&field)
+    if read_field(body, &at, end, &field):
+        return None
+    if wanted == 3:
+        return cell_of(&field)
+    if read_number(body, &at, end, &count) or count <= 0:
+        return ()
+    pairs = []
+    for step in range(count):
+        if read_header(body, &at, end, &name, &field):
+            break
+        pairs.append((name.data[: name.size].decode("utf-8", "replace"), cell_of(&field)))
+    return tuple(pairs)
+
+
+cdef inline object cell_of(Field* field):
+    return None if field.size < 0 else PyBytes_FromStringAndSize(<const char*>field.data, field.size)
+
+
+def read_records(section, type record_type not None):
+    """The wanted records of a section whose body is bytes. Raises DamagedRecordsError."""
+    cdef bytes block = section[0]
+    cdef Reading reading = Reading(section)
+    cdef list found = []
+    cdef Py_ssize_t number
+    cdef Parsed record
+    cdef RecordView view
+    cdef int fault
+    cdef PyTypeObject* kind = <PyTypeObject*>record_type
+    if not issubclass(record_type, RecordView):
+        raise TypeError(f"{record_type.__name__} is not a RecordView")
+    for number in range(reading.record_count):
+        fault = read_record(&reading.scan, &record)
+        if fault:
+            reading.raise_fault(fault, number)
+        if reading.wants(&record):
+            view = new_of(kind)(kind, NO_ARGUMENTS, NULL)
+            view.block = block
+            view.offset = reading.base_offset + record.offset_delta
+            view.timestamp_ms = record.timestamp_ms
+            view.at = <uint32_t>record.fields_at
+            found.append(view)
+    if reading.scan.at != reading.scan.size:
+        reading.raise_fault(BYTES_LEFT, reading.record_count)
+    return found
+
+
+@cython.final
+cdef class Memory:
+    """Bytes that grow without the interpreter's lock; others see them through the buffer protocol."""
+
+    cdef uint8_t* start
+    cdef Py_ssize_t size, capacity
+
+    def __dealloc__(self):
+        free(self.start)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.start, self.size, 1, flags)
+
+    cdef int reserve(self, Py_ssize_t more) except -1 nogil:
+        """Room for so many bytes behind the size; at least one, since an empty buffer needs an address, too."""
+        cdef Py_ssize_t capacity
+        cdef uint8_t* grown
+        if self.start is not NULL and more <= self.capacity - self.size:
+            return 0
+        capacity = max(self.size + more, 2 * self.capacity, 1)
+        grown = <uint8_t*>realloc(self.start, capacity)
+        if grown is NULL:
+            with gil:
+                raise MemoryError(f"{capacity} bytes for columns of records")
+        self.start = grown
+        self.capacity = capacity
+        return 0
+
+    cdef object finished(self):
+        """What was written; the rest of the reserved memory is returned."""
+        cdef uint8_t* shrunk = <uint8_t*>realloc(self.start, max(self.size, 1))
+        if shrunk is not NULL:
+            self.start = shrunk
+            self.capacity = self.size
+        return memoryview(self)
+
+
+@cython.final
+cdef class Cells:
+    """A binary column that grows."""
+
+    cdef Memory offsets, data, validity
+    cdef Py_ssize_t count, null_count
+
+    def __init__(self, Py_ssize_t rows, Py_ssize_t size_bytes):
+        self.offsets, self.data, self.validity = Memory(), Memory(), Memory()
+        self.reserve(rows, size_bytes)
+        (<int32_t*>self.offsets.start)[0] = 0
+
+    cdef int reserve(self, Py_ssize_t rows, Py_ssize_t size_bytes) except -1 nogil:
+        cdef Py_ssize_t had = self.validity.capacity
+        self.offsets.size = 4 * self.count
+        self.offsets.reserve(4 * (rows + 1))
+        self.data.reserve(size_bytes)
+        self.validity.size = (self.count + 7) >> 3
+        self.validity.reserve((rows + 7) >> 3)
+        if self.validity.capacity > had:
+            memset(self.validity.start + had, 0, self.validity.capacity - had)
+        return 0
+
+    cdef inline void append(self, Field* field) noexcept nogil:
+        """Room is reserved."""
+        cdef uint8_t* bits = self.validity.start
+        if field.size < 0:
+            self.null_count += 1
+        else:
+            if field.size:
+                memcpy(self.data.start + self.data.size, field.data, field.size)
+                self.data.size += field.size
+            bits[self.count >> 3] |= <uint8_t>(1 << (self.count & 7))
+        self.count += 1
+        (<int32_t*>self.offsets.start)[self.count] = <int32_t>self.data.size
+
+    cdef void cut(self, Py_ssize_t count, Py_ssize_t null_count) noexcept nogil:
+        """Forget the rows from `count` on."""
+        cdef uint8_t* bits = self.validity.start
+        cdef Py_ssize_t row
+        for row in range(count, self.count):
+            bits[row >> 3] &= <uint8_t>~(1 << (row & 7))
+        self.data.size = (<int32_t*>self.offsets.start)[count]
+        self.count, self.null_count = count, null_count
+
+    cdef object column(self):
+        self.offsets.size = 4 * (self.count + 1)
+        self.validity.size = (self.count + 7) >> 3
+        return BinaryColumn(
+            offsets=self.offsets.finished(),
+            data=self.data.finished(),
+            validity=self.validity.finished() if self.null_count else None,
+            null_count=self.null_count,
+        )
+
+
+@cython.final
+cdef class ColumnBuilder:
+    """Columns of the records of several sections. `max_rows` and `max_bytes` are upper bounds of what is added."""
+
+    cdef Py_ssize_t rows_left, bytes_left
+    cdef readonly Py_ssize_t count
+    cdef Memory offsets, timestamps, header_offsets
+    cdef Cells keys, values, names, header_values
+    cdef bint has_ascii_names
+
+    def __init__(self, Py_ssize_t max_rows, Py_ssize_t max_bytes):
+        if max_bytes > MAX_BATCH_BYTES:
+            raise OverflowError(f"{max_bytes} bytes of records are too many for one column")
+        self.rows_left, self.bytes_left = max_rows, max_bytes
+        self.offsets, self.timestamps, self.header_offsets = Memory(), Memory(), Memory()
+        self.offsets.reserve(8 * max_rows)
+        self.timestamps.reserve(8 * max_rows)
+        self.header_offsets.reserve(4 * (max_rows + 1))
+        (<int32_t*>self.header_offsets.start)[0] = 0
+        self.keys, self.values = Cells(max_rows, max_bytes), Cells(max_rows, max_bytes)
+        self.names, self.header_values = Cells(0, 0), Cells(0, 0)
+        self.has_ascii_names = True
+
+    def add(self, section):
+        """Append the wanted records; returns their number. Raises DamagedRecordsError, and then has appended none."""
+        cdef Reading reading = Reading(section)
+        cdef Py_ssize_t count = self.count, headers = self.names.count, number = 0
+        cdef Py_ssize_t null_keys = self.keys.null_count, null_values = self.values.null_count
+        cdef Py_ssize_t null_headers = self.header_values.null_count
+        cdef Parsed record
+        cdef int fault = FINE
+        assert reading.record_count <= self.rows_left
+        assert reading.scan.size <= self.bytes_left
+        with nogil:
+            while number < reading.record_count:
+                fault = read_record(&reading.scan, &record)
+                if fault:
+                    break
+                if reading.wants(&record):
+                    fault = self.append(reading, &record)
+                    if fault:
+                        break
+                number += 1
+        if not fault and reading.scan.at != reading.scan.size:
+            fault = BYTES_LEFT
+        if fault:
+            self.count = count
+            self.keys.cut(count, null_keys)
+            self.values.cut(count, null_values)
+            self.names.cut(headers, 0)
+            self.header_values.cut(headers, null_headers)
+            reading.raise_fault(fault, number)
+        self.rows_left -= reading.record_count
+        self.bytes_left -= reading.scan.size
+        return self.count - count
+
+    cdef inline int append(self, Reading reading, Parsed* record) except -1 nogil:
+        """FINE, or the fault of a header in bytes that another thread has changed. Room for all but headers is reserved."""
+        cdef Py_ssize_t at = record.headers_at, byte
+        cdef int64_t step
+        cdef Field name, value
+        cdef int fault
+        (<int64_t*>self.offsets.start)[self.count] = reading.base_offset + record.offset_delta
+        (<int64_t*>self.timestamps.start)[self.count] = record.timestamp_ms
+        self.keys.append(&record.key)
+        self.values.append(&record.value)
+        for step in range(record.header_count):
+            fault = read_header(reading.scan.body, &at, record.end, &name, &value)
+            if fault:
+                return fault
+            for byte in range(name.size):
+                self.has_ascii_names &= name.data[byte] < 0x80
+            self.names.reserve(1, name.size)
+            self.names.append(&name)
+            self.header_values.reserve(1, max(value.size, 0))
+            self.header_values.append(&value)
+        self.count += 1
+        (<int32_t*>self.header_offsets.start)[self.count] = <int32_t>self.names.count
+        return FINE
+
+    def finish(self):
+        """Offsets, timestamps, keys, values and headers. The builder is used up."""
+        cdef Py_ssize_t count = self.names.count
+        self.offsets.size = self.timestamps.size = 8 * self.count
+        self.header_offsets.size = 4 * (self.count + 1)
+        headers = HeaderColumn(
+            offsets=self.header_offsets.finished(),
+            names=self.names.column() if self.has_ascii_names else readable(self.names),
+            values=self.header_values.column(),
+            count=count,
+        )
+        return (
+            self.offsets.finished(),
+            self.timestamps.finished(),
+            self.keys.column(),
+            self.values.column(),
+            headers,
+        )
+
+
+cdef object readable(Cells names):
+    """The same names in valid UTF-8."""
+    cdef const int32_t* bounds = <const int32_t*>names.offsets.start
+    cdef const uint8_t* data = names.data.start
+    cdef list readable = [
+        data[bounds[row] : bounds[row + 1]].decode("utf-8", "replace").encode() for row in range(names.count)
+    ]
+    cdef Cells cells = Cells(names.count, sum(map(len, readable)))
+    cdef Field field
+    for name in readable:
+        set_field(&field, name)
+        cells.append(&field)
+    return cells.column()
+
+
+# --- writing ---
+
+
+cdef inline Py_ssize_t size_of(int64_t number) noexcept nogil:
+    cdef uint64_t rest = (<uint64_t>number << 1) ^ <uint64_t>(number >> 63)
+    cdef Py_ssize_t size = 1
+    while rest > 0x7F:
+        rest >>= 7
+        size += 1
+    return size
+
+
+cdef inline uint8_t* put_number(uint8_t* target, int64_t number) noexcept nogil:
+    cdef uint64_t rest = (<uint64_t>number << 1) ^ <uint64_t>(number >> 63)
+    while rest > 0x7F:
+        target[0] = <uint8_t>(rest | 0x80)
+        rest >>= 7
+        target += 1
+    target[0] = <uint8_t>rest
+    return target + 1
+
+
+cdef inline Py_ssize_t size_of_field(Field* field) noexcept nogil:
+    return size_of(field.size) + (field.size if field.size > 0 else 0)
+
+
+cdef inline uint8_t* put_field(uint8_t* target, Field* field) noexcept nogil:
+    target = put_number(target, field.size)
+    if field.size <= 0:
+        return target
+    memcpy(target, field.data, field.size)
+    return target + field.size
+
+
+cdef inline int set_field(Field* field, object data) except -1:
+    if data is None:
+        field.data = NULL
+        field.size = -1
+    elif PyBytes_Check(data):
+        field.data = <const uint8_t*>PyBytes_AS_STRING(data)
+        field.size = PyBytes_GET_SIZE(data)
+    else:
+        raise refusals.not_bytes(data)
+    return 0
+
+
+cdef int64_t checked_stamp(object timestamp_ms) except? -1:
+    cdef int64_t stamp
+    try:
+        stamp = timestamp_ms
+    except OverflowError:
+        raise refusals.timestamp(timestamp_ms) from None
+    if stamp < -1:
+        raise refusals.timestamp(timestamp_ms)
+    return stamp
+
+
+@cython.final
+cdef class Accumulator:
+    """Records that are encoded as they arrive, into a batch of at most `limit_bytes` before compression.
+
+    A first record is taken whatever its size. Timestamps are relative to `base_timestamp_ms`, or else to the first one.
+    """
+
+    cdef PyObject* batch  # A bytes object that is only known here, so that it may be written; NULL once it is sealed.
+    cdef Py_ssize_t capacity, limit_bytes
+    cdef int64_t base_ms, max_ms
+    cdef bint has_base
+    cdef readonly Py_ssize_t count
+    cdef readonly Py_ssize_t size_bytes  # of the batch, uncompressed
+
+    def __init__(self, Py_ssize_t limit_bytes, base_timestamp_ms=None):
+        Py_XDECREF(self.batch)
+        self.batch = NULL
+        self.capacity = FIRST_CAPACITY
+        self.batch = PyBytes_New(NULL, FIRST_CAPACITY)
+        self.limit_bytes = min(limit_bytes, MAX_BATCH_BYTES)
+        self.has_base = base_timestamp_ms is not None
+        self.base_ms = base_timestamp_ms if self.has_base else 0
+        self.max_ms = -1
+        self.count = 0
+        self.size_bytes = HEADER_BYTES
+
+    def __dealloc__(self):
+        Py_XDECREF(self.batch)
+
+    def append(self, value, key=None, headers=(), timestamp_ms=-1):
+        """Returns the record's number in the batch, or -1 if the batch has no room for it.
+
+        Raises TypeError for anything but bytes, InvalidRecordError for a timestamp before -1 or of more than 64 bits.
+        """
+        return self.add(value, key, headers, checked_stamp(timestamp_ms))
+
+    cdef Py_ssize_t add(self, object value, object key, object headers, int64_t stamp) except -2:
+        cdef Field key_field, value_field
+        self.check_stamp(stamp)
+        set_field(&key_field, key)
+        set_field(&value_field, value)
+        if headers is None or len(headers) == 0:
+            return self.put(&key_field, &value_field, None, stamp)
+        return self.put(&key_field, &value_field, encoded_headers(headers), stamp)
+
+    cdef int check_stamp(self, int64_t stamp) except -1:
+        if self.has_base and self.base_ms < 0 and stamp > INT64_MAX + self.base_ms:
+            raise refusals.too_far_apart(self.base_ms, stamp)
+        return 0
+
+    cdef Py_ssize_t put(self, Field* key, Field* value, bytes headers, int64_t stamp) except -2:
+        """`headers` are encoded, with their count; None is no headers. -1: no room."""
+        cdef int64_t delta = stamp - self.base_ms if self.has_base else 0
+        cdef Py_ssize_t headers_size = 1 if headers is None else PyBytes_GET_SIZE(headers)
+        cdef Py_ssize_t body = 1 + size_of(delta) + size_of(self.count) + size_of_field(key) + size_of_field(value) + headers_size
+        cdef Py_ssize_t record = size_of(body) + body
+        cdef uint8_t* target
+        if self.count and (self.size_bytes + record > self.limit_bytes or self.count >= MAX_RECORDS):
+            return -1
+        if self.size_bytes + record > MAX_BATCH_BYTES:
+            raise refusals.too_large(record)
+        self.reserve(record)
+        target = <uint8_t*>PyBytes_AS_STRING(<object>self.batch) + self.size_bytes
+        target = put_number(target, body)
+        target[0] = 0
+        target = put_number(target + 1, delta)
+        target = put_number(target, self.count)
+        target = put_field(target, key)
+        target = put_field(target, value)
+        if headers is None:
+            target[0] = 0
+        else:
+            memcpy(target, PyBytes_AS_STRING(headers), headers_size)
+        if not self.has_base:
+            self.has_base = True
+            self.base_ms = stamp
+        self.max_ms = max(self.max_ms, stamp)
+        self.size_bytes += record
+        self.count += 1
+        return self.count - 1
+
+    cdef inline int reserve(self, Py_ssize_t more) except -1:
+        if self.size_bytes + more > self.capacity:
+            # Up to the limit if that is near, since sealing then has nothing to return.
+            self.capacity = max(self.size_bytes + more, min(2 * self.capacity, max(self.limit_bytes, 1)))
+            _PyBytes_Resize(&self.batch, self.capacity)
+        return 0
+
+    def extend(self, values, keys=None, headers=None, timestamps_ms=-1, Py_ssize_t start=0):
+        """Append the rows from `start` on until the batch is full; returns how many it took."""
+        cdef Py_ssize_t count = len(values), row
+        cdef bint is_one_time = isinstance(timestamps_ms, int)
+        cdef int64_t stamp = 0
+        cdef list value_list = values if type(values) is list else list(values)
+        if is_one_time:
+            if start < count:
+                stamp = checked_stamp(timestamps_ms)
+        with cython.boundscheck(True):
+            for row in range(start, count):
+                if not is_one_time:
+                    stamp = checked_stamp(timestamps_ms[row])
+                if (
+                    self.add(
+                        value_list[row],
+                        None if keys is None else keys[row],
+                        None if headers is None else headers[row],
+                        stamp,
+                    )
+                    < 0
+                ):
+                    return row - start
+        return max(count - start, 0)
+
+    def extend_columns(
+        self, Py_ssize_t count, values, keys=None, headers=None, timestamps_ms=-1, rows=None, Py_ssize_t start=0
+    ):
+        """As `extend`, from `count` rows in Arrow's layout; None is a column of nulls. `rows` (int64) picks and orders rows, and
+        `start` counts in it. Raises InvalidRecordError for offsets or rows that are out of range."""
+        check_input(count, (values, keys, headers), timestamps_ms, rows)
+        cdef Input value_cells = Input(values), key_cells = Input(keys)
+        cdef HeaderInput header_cells = None if headers is None else HeaderInput(headers)
+        cdef Numbers stamps = None if isinstance(timestamps_ms, int) else Numbers(timestamps_ms)
+        cdef Numbers chosen = None if rows is None else Numbers(rows)
+        cdef Py_ssize_t number = count if chosen is None else chosen.count
+        cdef int64_t stamp = 0, row
+        cdef Py_ssize_t position
+        cdef Field key, value
+        cdef bytes encoded = None
+        if stamps is None and start < number:
+            stamp = checked_stamp(timestamps_ms)
+        for position in range(start, number):
+            row = position if chosen is None else chosen.numbers[position]
+            if not 0 <= row < count:
+                raise refusals.no_such_row(row, count)
+            if stamps is not None:
+                stamp = stamps.numbers[row]
+            value_cells.read(row, &value)
+            key_cells.read(row, &key)
+            if header_cells is not None:
+                encoded = header_cells.read(row)
+            if stamp < -1:
+                raise refusals.timestamp(stamp)
+            self.check_stamp(stamp)
+            if self.put(&key, &value, encoded, stamp) < 0:
+                return position - start
+        return max(number - start, 0)
+
+    def seal(self, compression=Compression.NONE, producer=NOT_IDEMPOTENT):
+        """The batch, with base offset 0. The accumulator takes no more records."""
+        assert self.count
+        assert self.batch is not NULL
+        self.limit_bytes = 0
+        _PyBytes_Resize(&self.batch, self.size_bytes)
+        batch = <object>self.batch
+        Py_XDECREF(self.batch)
+        self.batch = NULL
+        attributes = compression | (TRANSACTIONAL_MASK if producer.is_transactional else 0)
+        if compression:
+            body = compress(memoryview(batch)[HEADER_SIZE:].tobytes(), compression)
+            return seal_batch(body, self.count, attributes, self.base_ms, self.max_ms, producer)
+        cdef uint8_t* start = <uint8_t*>PyBytes_AS_STRING(batch)
+        cdef bytes header = unsealed_header(
+            self.size_bytes - HEADER_BYTES, self.count, attributes, self.base_ms, self.max_ms, producer
+        )
+        memcpy(start, PyBytes_AS_STRING(header), HEADER_BYTES)
+        cdef uint32_t crc = crc32c(memoryview(batch)[CRC_COVERS_FROM:])
+        cdef Py_ssize_t at = CRC_POSITION
+        start[at] = <uint8_t>(crc >> 24)
+        start[at + 1] = <uint8_t>(crc >> 16)
+        start[at + 2] = <uint8_t>(crc >> 8)
+        start[at + 3] = <uint8_t>crc
+        return batch
+
+
+cdef bytes encoded_headers(object headers):
+    """With their count."""
+    cdef Py_ssize_t size = size_of(len(headers)), length
+    cdef list fields = []
+    cdef Field field
+    cdef uint8_t* target
+    for name, data in headers:
+        if not isinstance(name, str):
+            raise refusals.not_text(name)
+        fields += (name.encode(), data)
+    for data in fields:
+        set_field(&field, data)
+        size += size_of_field(&field)
+    cdef bytes encoded = PyBytes_FromStringAndSize(NULL, size)
+    target = put_number(<uint8_t*>PyBytes_AS_STRING(encoded), len(fields) // 2)
+    for data in fields:
+        set_field(&field, data)
+        target = put_field(target, &field)
+    return encoded
+
+
+# --- columns in Arrow's layout ---
+
+
+@cython.final
+cdef class Numbers:
+    """A buffer of int64."""
+
+    cdef Py_buffer view
+    cdef const int64_t* numbers
+    cdef Py_ssize_t count
+
+    def __init__(self, buffer):
+        PyObject_GetBuffer(buffer, &self.view, PyBUF_SIMPLE)
+        self.numbers = <const int64_t*>self.view.buf
+        self.count = self.view.len // 8
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+
+@cython.final
+cdef class Input:
+    """A `BinaryColumn` whose buffers were checked for their sizes; its offsets are checked here, row by row."""
+
+    cdef Py_buffer offsets, data, validity
+    cdef Py_ssize_t first
+    cdef bint is_null, is_large, has_validity
+
+    def __init__(self, column):
+        self.is_null = column is None
+        if self.is_null:
+            return
+        self.first, self.is_large = column.first, column.is_large
+        PyObject_GetBuffer(column.offsets, &self.offsets, PyBUF_SIMPLE)
+        PyObject_GetBuffer(column.data, &self.data, PyBUF_SIMPLE)
+        self.has_validity = column.validity is not None
+        if self.has_validity:
+            PyObject_GetBuffer(column.validity, &self.validity, PyBUF_SIMPLE)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.offsets)
+        PyBuffer_Release(&self.data)
+        PyBuffer_Release(&self.validity)
+
+    cdef inline int read(self, Py_ssize_t row, Field* field) except -1:
+        cdef int64_t start, end
+        cdef const uint8_t* bits = <const uint8_t*>self.validity.buf
+        field.data = NULL
+        field.size = -1
+        row += self.first
+        if self.is_null or (self.has_validity and not bits[row >> 3] >> (row & 7) & 1):
+            return 0
+        if self.is_large:
+            start, end = (<const int64_t*>self.offsets.buf)[row], (<const int64_t*>self.offsets.buf)[row + 1]
+        else:
+            start, end = (<const int32_t*>self.offsets.buf)[row], (<const int32_t*>self.offsets.buf)[row + 1]
+        if not 0 <= start <= end <= self.data.len:
+            raise refusals.cell_out_of_range(row, start, end, self.data.len)
+        field.data = <const uint8_t*>self.data.buf + start
+        field.size = end - start
+        return 0
+
+
+@cython.final
+cdef class HeaderInput:
+    """A `HeaderColumn` whose buffers were checked for their sizes."""
+
+    cdef Py_buffer offsets
+    cdef Input names, values
+    cdef Py_ssize_t first
+    cdef int64_t count
+
+    def __init__(self, column):
+        PyObject_GetBuffer(column.offsets, &self.offsets, PyBUF_SIMPLE)
+        self.names, self.values = Input(column.names), Input(column.values)
+        self.first, self.count = column.first, column.count
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.offsets)
+
+    cdef bytes read(self, Py_ssize_t row):
+        """The encoded headers of a row, None if it has none."""
+        cdef const int32_t* bounds = <const int32_t*>self.offsets.buf + self.first + row
+        cdef int64_t start = bounds[0], end = bounds[1], entry
+        cdef Field name, value
+        cdef list pairs = []
+        if not 0 <= start <= end <= self.count:
+            raise refusals.headers_out_of_range(row, start, end, self.count)
+        for entry in range(start, end):
+            self.names.read(entry, &name)
+            self.values.read(entry, &value)
+            text = "" if name.size <= 0 else name.data[: name.size].decode("utf-8")
+            pairs.append((text, cell_of(&value)))
+        return encoded_headers(pairs) if pairs else None
+
+
+# --- hashing ---
+
+
+cdef inline uint32_t word_at(const uint8_t* data) noexcept nogil:
+    return <uint32_t>data[0] | <uint32_t>data[1] << 8 | <uint32_t>data[2] << 16 | <uint32_t>data[3] << 24
+
+
+cdef int32_t murmur2(const uint8_t* data, Py_ssize_t size) noexcept nogil:
+    """`vocabulary.murmur2`."""
+    cdef uint32_t multiplier = 0x5BD1E995
+    cdef uint32_t hashed = <uint32_t>0x9747B28C ^ <uint32_t>size
+    cdef uint32_t word
+    cdef Py_ssize_t left = size
+    while left >= 4:
+        word = word_at(data) * multiplier
+        hashed = hashed * multiplier ^ (word ^ word >> 24) * multiplier
+        data += 4
+        left -= 4
+    if left:
+        if left == 3:
+            hashed ^= <uint32_t>data[2] << 16
+        if left >= 2:
+            hashed ^= <uint32_t>data[1] << 8
+        hashed = (hashed ^ data[0]) * multiplier
+    hashed = (hashed ^ hashed >> 13) * multiplier
+    return <int32_t>(hashed ^ hashed >> 15)
+
+
+def murmur2_column(column, Py_ssize_t count):
+    """The hash of every row as int32; that of a null is 0. Raises InvalidRecordError for offsets that are out of range."""
+    column.check(count)
+    cdef Input cells = Input(column)
+    cdef bytes hashes = PyBytes_FromStringAndSize(NULL, 4 * count)
+    cdef int32_t* target = <int32_t*>PyBytes_AS_STRING(hashes)
+    cdef Field cell
+    cdef Py_ssize_t row
+    for row in range(count):
+        cells.read(row, &cell)
+        target[row] = 0 if cell.size < 0 else murmur2(cell.data, cell.size)
+    return hashes

@@ -388,7 +388,7 @@ class LogSegment:
     def rename_as_deleted(self) -> None:
         """Take the files out of the log, the `.log` first: it decides. A damaged one is kept.
 
-        Raises StorageError; `records.is_retired` tells whether the segment is out of the log all the same.
+        Raises StorageError; `is_retired` of its records tells whether the segment is out of the log all the same.
         """
         self.records.retire(DAMAGED_SUFFIX if self.damage else DELETED_SUFFIX)
         for path in self._paths[1:]:

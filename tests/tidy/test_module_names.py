@@ -17,23 +17,14 @@ from .source_tree import PACKAGES, ROOT, SourceFile, production_files
 
 # A package and names below it, in backquotes or not: `log.disk.files.Files`, barnabas.net.wire.rpc.
 ABSOLUTE: Final = re.compile(rf"(?<![\w./])(?:barnabas\.)?((?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+)(?![\w*/])")
-# Any name with dots in backquotes; it is a module's if it begins with a folder of the tree: `quorum.voters`.
-QUOTED: Final = re.compile(r"`(?!barnabas\.)([a-z_]+(?:\.[A-Za-z_]+)+)`")
 GUIDES: Final = ("ARCHITECTURE.md", "CONTRIBUTING.md")
 PATH: Final = re.compile(rf"`((?:{'|'.join(PACKAGES)})/[\w/]+)(?:\.py)?(?:\.\w+)?`")
-# A file in a data folder, a feature of Kafka, an option of Spark's Kafka source.
-OTHERS: Final = {"partition.metadata", "metadata.version", "kafka.bootstrap.servers"}
 
 
 @cache
 def keys() -> set[str]:
     """Configuration keys, which look like modules: `log.dirs`."""
     return {row.name for row in rows_of(BrokerKeys)} | set(TOPIC_KEYS)
-
-
-@cache
-def folders() -> set[str]:
-    return {part for file in production_files() for part in file.folder.split("/")}
 
 
 def texts(file: SourceFile) -> Iterator[str]:
@@ -48,8 +39,8 @@ def texts(file: SourceFile) -> Iterator[str]:
 
 
 def module_names(text: str) -> set[str]:
-    quoted = {name for name in QUOTED.findall(text) if name.partition(".")[0] in folders()}
-    return (set(ABSOLUTE.findall(text)) | quoted) - keys() - OTHERS
+    """Names that begin with a package. Shorter ones (`quorum.voters`) could as well be attributes (`partition.leader`)."""
+    return set(ABSOLUTE.findall(text)) - keys()
 
 
 def exists(name: str, base: Path) -> bool:
@@ -97,6 +88,6 @@ def test_a_moved_module_is_found() -> None:
         "net.wire.rpc",
     }
     assert exists("log.disk.files.Files", here)
-    assert exists("quorum.voters", here)  # Relative to a folder above.
+    assert exists("net.message_codec", here)  # Relative to a folder above, kraft/raft.
     assert not exists("log.files.Files", here)
     assert not exists("log.disk.files.NoSuchName", here)

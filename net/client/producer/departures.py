@@ -39,7 +39,7 @@ class Departures:
                 timer.cancel()
 
     def opened(self, batch: Batch) -> None:
-        """See that the batch leaves, at the end of this turn or after the linger, and that it expires."""
+        """Schedule a batch: it is sent at the end of this iteration of the loop or after the linger time, and it expires."""
         if self._tick is None:
             if self._config.linger_ms:
                 self._tick = self._loop.call_later(self._config.linger_ms / 1000, self._linger_over)

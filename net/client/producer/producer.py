@@ -173,7 +173,7 @@ class Producer:
     ) -> Handle:
         """Hand a record over and return its handle; waits up to `max_block_ms` while the buffer is full or the topic not known.
 
-        Raises TypeError, RecordTooLargeError, BufferExhaustedError, and what keeps an unknown topic from being learnt.
+        Raises TypeError, RecordTooLargeError, BufferExhaustedError, and for an unknown topic the error of its metadata request.
         """
         if partition is None and headers is None and timestamp_ms is None and value.__class__ is bytes:
             if key is None:

@@ -24,10 +24,10 @@ from .sender import Sender
 
 MAX_CACHED_KEYS = 65_536  # Keys per topic whose partition is remembered: murmur2 costs a microsecond, a look-up 40 ns.
 SOFT_LIMIT_BATCHES = (
-    8  # Sealed batches of a healthy partition before `send` waits for it a moment: more would only go cold.
+    8  # Sealed batches of a healthy partition before `send` waits briefly: more would only leave the CPU's cache.
 )
-# How long that moment is at most, as there is room in the buffer. A partition that moves nothing for so long (its leader is
-# frozen, say) is not waited for again before it has moved; then the buffer is the only limit.
+# The longest such wait; the buffer still has free memory. After a wait without progress (a frozen leader, for example), `send`
+# does not wait for this partition again before it makes progress; until then, the buffer is the only limit.
 MAX_EASE_MS = 100
 SEALS_PER_TURN = 4  # A `send` that never has to wait must not starve the loop: answers, heartbeats, other tasks.
 
@@ -52,13 +52,13 @@ class RecordBuffer:
         self.plain: dict[str, Batch] = {}  # Open batches of sticky partitions without keys or headers: the fast path.
         self.open: dict[PartitionQueue, None] = {}  # Queues with an open batch, oldest first.
         self.reserved_bytes = 0  # Of buffer_memory: open batches with their full size, others with their real one.
-        self.now_ms = 0  # Wall time of this turn of the loop; 0 before it is first read.
+        self.now_ms = 0  # Wall time of this iteration of the loop; 0 before it is first read.
         self.is_closed = False
         self.max_record_bytes = max_record_bytes(config.max_request_bytes)
         self._client = client
         self._config = config
         self._queue_type = IdempotentQueue if config.enable_idempotence else PartitionQueue
-        self._seals = 0  # Batches sealed since `ease` let the loop turn.
+        self._seals = 0  # Batches sealed since `ease` yielded to the event loop.
         self._stuck: set[PartitionQueue] = set()  # Waited for in vain; until one of their batches is done.
         self._progress = asyncio.Event()  # Set whenever a batch is done.
 
@@ -86,8 +86,8 @@ class RecordBuffer:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Handle | None:
-        """Add a record to the open batch of its partition, sealing it and opening a new one if necessary. None: no room in the
-        buffer."""
+        """Add a record to the open batch of its partition, sealing it and opening a new one if necessary. None: the buffer is
+        full."""
         value = as_bytes(value, "value")
         key = as_bytes(key, "key")
         header_list = checked_headers(headers)
@@ -116,7 +116,7 @@ class RecordBuffer:
             self.plain.pop(state.name, None)
 
     def open_batch(self, queue: PartitionQueue, size_bytes: int = 0) -> Batch | None:
-        """Open a batch in a queue that has none; None if the buffer has no room for it."""
+        """Open a batch in a queue that has none; None if the buffer is full."""
         assert queue.open is None
         size = max(self._config.batch_size - HEADER_SIZE, size_bytes)
         if self.reserved_bytes and self.reserved_bytes + size > self._config.buffer_memory:
@@ -129,7 +129,7 @@ class RecordBuffer:
         return batch
 
     def seal(self, state: TopicQueues, queue: PartitionQueue) -> None:
-        """Close the queue's open batch, send it if possible, and turn to another sticky partition."""
+        """Close the queue's open batch, send it if possible, and choose another sticky partition."""
         batch = queue.seal()
         if batch is None:
             return
@@ -185,8 +185,8 @@ class RecordBuffer:
         return self._client.clock.now_ms() + self._config.max_block_ms
 
     async def wait_for_room(self, deadline_ms: int) -> None:
-        """Wait until some batch is done. Raises BufferExhaustedError at the deadline, which is that of the whole call: others may
-        take the room each time that there is some."""
+        """Wait until some batch is done. Raises BufferExhaustedError at the deadline of the whole call: other callers
+        may take the free memory each time."""
         self.seal_open()
         self._progress.clear()
         try:
@@ -202,8 +202,9 @@ class RecordBuffer:
         return len(queue.sealed) >= SOFT_LIMIT_BATCHES or self._seals >= SEALS_PER_TURN
 
     async def ease(self, queue: PartitionQueue) -> None:
-        """After records went to this partition: let the loop turn now and then, and wait a moment where the partition is healthy
-        and has more than enough to send; a sick one is left to the hard limit. Records of other partitions do not wait for it."""
+        """Called after records were added to this partition: yield to the event loop regularly, and wait briefly if the partition
+        is healthy and has enough batches to send. Only the memory limit holds back records for an unhealthy one. Records of other
+        partitions do not wait for it."""
         if self._seals >= SEALS_PER_TURN:
             self._seals = 0
             await asyncio.sleep(0)
@@ -268,7 +269,7 @@ class RecordBuffer:
         return self.now_ms or self.read_clock()
 
     def read_clock(self) -> int:
-        """One look at the clock serves all records of this turn of the loop."""
+        """Read the clock once for all records of this iteration of the event loop."""
         self.now_ms = self._client.clock.wall_ms()
         self._loop.call_soon(self._forget_now)
         return self.now_ms

@@ -158,21 +158,21 @@ class ProduceHandler:
 
     def _refused_before(self, partition: Partition, item: ProducePartition) -> BarnabasError | None:
         if len(item.records) < HEADER_SIZE:
-            return None  # the log says so
+            return None  # incomplete: the log's check raises the error
         batch = read_header(item.records)
         expected = partition.log.producers.expected_sequence(batch.producer_id, batch.producer_epoch)
         return self._refused_sequences.before(partition.topic_partition, batch, expected)
 
     def _check_beginning(self, partition: Partition, item: ProducePartition) -> None:
-        """A producer that the log does not know may begin anywhere, since it may have been forgotten. To a new leader its first
-        batch may be on the way, though: it would be refused for good behind this one, which ends librdkafka's producer."""
+        """A producer that the log does not know may begin with any sequence, since the log may have forgotten it. But its first
+        batch may still be on its way to a new leader. After this batch it would fail for good and end librdkafka's producer."""
         leading = partition.role.leader_state
         if leading is None or self._clock.now_ms() - leading.led_since_ms >= MAY_LAST_MS:
             return
         try:
             batch = read_header(item.records)
         except CorruptRecordError:
-            return  # the log says what is wrong with it
+            return  # the log's check raises the error
         if batch.base_sequence > 0 and not partition.log.producers.knows(batch.producer_id):
             raise NotEnoughReplicasError(
                 f"producer {batch.producer_id} begins with sequence {batch.base_sequence}: this leader is new, and waits for "
@@ -187,7 +187,7 @@ class ProduceHandler:
             return error
         try:
             batch = read_header(item.records)
-        except CorruptRecordError:  # refused before its header was looked at
+        except CorruptRecordError:  # it failed before its header was read
             return error
         if isinstance(error, OutOfOrderSequenceError) and self._may_close(topic_partition, batch):
             error = NotEnoughReplicasError(f"{error.message}: this leader is new, and waits for what is missing")
@@ -216,7 +216,7 @@ class ProduceHandler:
         return delayed
 
     def _log_trouble(self, error: BarnabasError, topic_partition: TopicPartition, context: RequestContext) -> None:
-        """Damaged bytes and disks that refuse are the operator's business too; all else is between us and the client."""
+        """Log damaged batches and I/O errors, which concern the operator too; other errors only concern the client."""
         if isinstance(error, CorruptRecordError):
             where = context.client_host
         elif isinstance(error, StorageError):
@@ -260,7 +260,7 @@ class ProduceHandler:
     def _with_error(
         self, response: ProducePartitionResponse, errors: dict[TopicPartition, ErrorCode]
     ) -> ProducePartitionResponse:
-        """Who waited while the leadership moved is told where it went (KIP-951)."""
+        """If the leadership moved while the request waited, the response names the new leader (KIP-951)."""
         topic_partition = TopicPartition(response.topic, response.partition)
         code = errors.get(topic_partition, ErrorCode.NONE)
         if code == ErrorCode.NONE:

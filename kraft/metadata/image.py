@@ -195,3 +195,18 @@ class MetadataChanges(Struct, frozen=True, kw_only=True):
     topic_configs: frozenset[str] = frozenset()
     broker_configs: frozenset[str] = frozenset()
     slots: frozenset[int] = frozenset()
+
+
+def differences(old: MetadataImage, new: MetadataImage) -> MetadataChanges:
+    """The changes by a snapshot, compared item by item, which is rare enough."""
+    return MetadataChanges(
+        brokers=frozenset(key for key in {*old.brokers, *new.brokers} if old.brokers.get(key) != new.brokers.get(key)),
+        topics=frozenset(key for key in {*old.topics, *new.topics} if old.topics.get(key) != new.topics.get(key)),
+        topic_configs=_changed_configs(old.topic_configs, new.topic_configs),
+        broker_configs=_changed_configs(old.broker_configs, new.broker_configs),
+        slots=frozenset(number for number, slot in enumerate(new.slots) if slot != old.slots[number]),
+    )
+
+
+def _changed_configs(old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) -> frozenset[str]:
+    return frozenset(key for key in {*old, *new} if old.get(key) != new.get(key))

@@ -3,7 +3,7 @@
 It is the quorum's listener and the controller's shell, and synchronous like both: its owner calls it only from the quorum's loop.
 Its steps, per run of committed commands:
 
-    decode -> void if the controller epoch is not the entry's term -> replay -> publish once -> answer waiting requests
+    replay (`metadata_state`) -> publish once -> answer waiting requests
 
 While this node leads, its controller decides on an overlay of the appended records (see `controller`). It is activated only when
 the ControllerRecord of its own term is committed, because then everything before it in the log is committed, too. As soon as an
@@ -16,9 +16,6 @@ import logging
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
-
-from msgspec.structs import replace
 
 from barnabas.log.vocabulary.errors import BarnabasError, BrokerNotAvailableError, NotControllerError
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
@@ -26,13 +23,11 @@ from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.quorum import CommittedCommand
 
 from ..controller.controller import Controller
-from ..group_state.group_state import GROUP_RECORDS, GroupState
-from ..group_state.offsets_log import SlotLog
+from ..group_state.group_state import GroupState
 from ..metadata.controller_errors import DivergentMetadataError
 from ..metadata.controller_result import ControllerResult, Respond
 from ..metadata.controller_settings import MAX_RECORDS_PER_COMMAND
-from ..metadata.delta import MetadataDelta
-from ..metadata.image import SLOT_COUNT, MetadataChanges, MetadataImage
+from ..metadata.image import MetadataChanges, MetadataImage
 from ..metadata.metadata_history import check_follower
 from ..metadata.pending_appends import Answer, PendingAppend, PendingAppends, Waiter
 from ..metadata.records import (
@@ -40,20 +35,16 @@ from ..metadata.records import (
     ControllerRecord,
     Record,
     RecordBatch,
-    RecoveryRecord,
-    RemoveTopicRecord,
-    SlotRecord,
     UnknownRecordError,
     VotersRecord,
-    decode_batch,
     encode_batch,
 )
-from ..metadata.replay import replay
 from ..metadata.requests import ControllerRequest
 from ..quorum.quorum import AppendOutcome, Leadership, Quorum
 from .metadata_feed import FeedRing, MetadataFeed
-from .quarantine import MAX_SHOWN_LENGTH, Quarantine
-from .snapshot import SnapshotError, decode_snapshot, encode_snapshot
+from .metadata_state import MetadataState
+from .quarantine import MAX_SHOWN_LENGTH
+from .snapshot import SnapshotError
 
 logger = logging.getLogger("barnabas.quorum")
 
@@ -77,7 +68,7 @@ class MetadataPublication:
 
 
 class MetadataNode:
-    """Composes image, groups and controller over a quorum; without one (an observer) it lives on the feed of another."""
+    """Composes the replayed state and the controller over a quorum; without one (an observer) it lives on the feed of another."""
 
     def __init__(
         self,
@@ -91,19 +82,15 @@ class MetadataNode:
     ) -> None:
         self._node_id = node_id
         self._controller = controller
-        self._new_groups = new_groups
         self._publish_to = publish
         self._fatal = fatal
         self._rng = rng
         self._quorum: Quorum | None = None
-        self._image = MetadataImage()
-        self._groups = new_groups()
-        self._occupied_slots: set[int] = set()  # that ever held a group, as far as this node has seen
+        self.state = MetadataState(node_id=node_id, new_groups=new_groups)
         self._leadership = _NOBODY
         self._must_claim = False
         self._claims = 0
         self._pending = PendingAppends()
-        self._quarantine = Quarantine(node_id)
         self._feed = FeedRing()
 
     def attach(self, quorum: Quorum) -> None:
@@ -113,7 +100,7 @@ class MetadataNode:
 
     @property
     def image(self) -> MetadataImage:
-        return self._image
+        return self.state.image
 
     @property
     def controller(self) -> Controller:
@@ -151,7 +138,7 @@ class MetadataNode:
         for _ in range(_MAX_WORK_PER_TICK):
             if not self._controller.is_active or self._pending.record_count >= MAX_PENDING_RECORDS:
                 return
-            records = self._controller.tick(now_ms, occupied_slots=self._occupied_slots)
+            records = self._controller.tick(now_ms, occupied_slots=self.state.occupied_slots)
             if not records:
                 return
             self._perform(ControllerResult(records=records, atomic=False), _nobody_waits)
@@ -184,7 +171,7 @@ class MetadataNode:
         if not result.records:
             newest = self._pending.newest(term)
             if newest is None:
-                waiter.committed(self._image.offset, self._image)
+                waiter.committed(self.image.offset, self.image)
             else:
                 newest.waiters.append(waiter)
             return
@@ -211,7 +198,7 @@ class MetadataNode:
         """The overlay may contain records that were not appended: build it again."""
         if self._controller.is_active:
             pending = self._pending.since(self._leadership.term, self._claims)
-            self._controller.committed(self._image, (), (item.records for item in pending))
+            self._controller.committed(self.image, (), (item.records for item in pending))
 
     def _proof_for(self, error: BarnabasError) -> tuple[Record, ...]:
         """A broker that knows more than this controller stops when it is refused. But a deposed controller also knows less: so
@@ -247,7 +234,7 @@ class MetadataNode:
         if outcome is AppendOutcome.COMMITTED:
             # The same command was appended twice and only one was committed: which one makes no difference.
             for waiter in pending.waiters:
-                waiter.committed(self._image.offset, self._image)
+                waiter.committed(self.image.offset, self.image)
         if pending.term == self._leadership.term and self._leadership.is_self:
             self._controller.deactivate()
             self._must_claim = True
@@ -278,7 +265,7 @@ class MetadataNode:
         records: tuple[Record, ...] = (
             ControllerRecord(controller_id=self._node_id, controller_epoch=term, claim=claim),
         )
-        if not self._image.cluster_id:
+        if not self.image.cluster_id:
             # If an earlier leader's name is in the log but not committed yet, it will be replayed first, and this is void.
             records = (ClusterRecord(cluster_id=_fresh_cluster_id(self._rng)), *records)
         command = self._encode(records)
@@ -296,107 +283,52 @@ class MetadataNode:
         """Replay, publish, answer. See QuorumListener."""
         if not commands:
             return
-        delta = MetadataDelta(self._image)
-        replayed: list[tuple[int, Record]] = []
-        group_records: list[tuple[int, Record]] = []
+        try:
+            replayed = self.state.apply(commands)
+        except UnknownRecordError as error:
+            self._fatal(str(error))
+            return
         settled: list[tuple[int, PendingAppend]] = []
         for command in commands:
-            try:
-                batch = decode_batch(command.command)
-                if batch.controller_epoch == command.term:  # else of a deposed controller: void on every broker
-                    for record in batch.records:
-                        self._quarantine.guard(
-                            partial(self._replay, delta, record, command.index, replayed, group_records),
-                            record,
-                            command.index,
-                        )
-            except UnknownRecordError as error:
-                self._fatal(f"the command at index {command.index} cannot be applied: {error}")
-                return
             self._feed.append(command)
             pending = self._pending.match(command)
             if pending is not None:
                 settled.append((command.index, pending))
-        self._image = delta.apply(commands[-1].index)
         self._follow_controller()
-        self._advance_controller(replayed, settled)
-        self._publish(changes=delta.changes, group_records=tuple(group_records))
+        self._advance_controller(replayed.records, settled)
+        self._publish(changes=replayed.changes, group_records=tuple(replayed.group_records))
         for index, pending in settled:
             for waiter in pending.waiters:
-                waiter.committed(index, self._image)
-
-    def _replay(
-        self,
-        delta: MetadataDelta,
-        record: Record,
-        index: int,
-        replayed: list[tuple[int, Record]],
-        group_records: list[tuple[int, Record]],
-    ) -> None:
-        if isinstance(record, GROUP_RECORDS):
-            if self._groups.replay(record, index):
-                self._occupied_slots.add(record.slot)
-                group_records.append((index, record))
-            return
-        removed_topic = delta.topic_name(record.topic_id) if isinstance(record, RemoveTopicRecord) else None
-        if not replay(delta, record, index):
-            return
-        replayed.append((index, record))
-        if isinstance(record, SlotRecord):
-            self._groups.on_slot_moved(record.slot, record.coordinator_epoch)
-        elif isinstance(record, RecoveryRecord):
-            for number in range(SLOT_COUNT):
-                self._groups.on_slot_moved(number, delta.slot(number).coordinator_epoch)
-        elif removed_topic is not None:
-            self._groups.delete_topic(removed_topic)
+                waiter.committed(index, self.image)
 
     def _advance_controller(self, replayed: list[tuple[int, Record]], settled: list[tuple[int, PendingAppend]]) -> None:
         """Activate the controller when its claim is committed; else rebase its overlay onto the new image."""
         if self._controller.is_active:
             if replayed:
                 pending = self._pending.since(self._leadership.term, self._claims)
-                self._controller.committed(self._image, replayed, (item.records for item in pending))
+                self._controller.committed(self.image, replayed, (item.records for item in pending))
             return
         now = (self._leadership.term, self._claims)
         claimed = any(pending.is_claim and (pending.term, pending.claim) == now for _, pending in settled)
         if claimed and self._leadership.is_self and not self._must_claim:
-            self._controller.activate(self._image)
+            self._controller.activate(self.image)
 
     def restore(self, index: int, chunks: Iterable[bytes]) -> None:
         """Replace everything by a snapshot. See QuorumListener."""
         try:
-            image, records = decode_snapshot(chunks)
+            changes = self.state.restore(index, chunks)
         except SnapshotError as error:
             self._fatal(f"the snapshot at index {index} cannot be read: {error}")
             return
         self._controller.deactivate()
         self._must_claim = self._leadership.is_self
-        changes = differences(self._image, image)
-        self._image = replace(image, offset=max(index, image.offset))
         self._follow_controller()
-        self._groups = self._new_groups()
-        self._occupied_slots = set()
-        for record in records:
-            assert isinstance(record, GROUP_RECORDS)
-            self._groups.replay(record, index)
-            self._occupied_slots.add(record.slot)
-        for number, slot in enumerate(image.slots):
-            self._groups.on_slot_moved(number, slot.coordinator_epoch)
-        self._feed.restart(self._image.offset)
+        self._feed.restart(self.image.offset)
         self._publish(changes=changes, restored=True)
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
-        """A consistent view of the current state, packed when and where the caller chooses. See QuorumListener."""
-        image, groups = self._image, self._groups.copy()
-        return lambda: encode_snapshot(image, groups)
-
-    def slot_snapshot(self, slot: int) -> tuple[int, Iterable[Record]]:
-        """For a new coordinator: the records that rebuild the slot as it is at that offset of the log."""
-        return self._image.offset, self._groups.view(slot)
-
-    def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
-        """The records of the slot in `__consumer_offsets` from that offset on."""
-        return self._groups.read_log(slot, log_offset, limit)
+        """See QuorumListener."""
+        return self.state.snapshot()
 
     # --- observers ---------------------------------------------------------------------------------------------------
 
@@ -410,11 +342,11 @@ class MetadataNode:
         `applied` position contradicts gets none. Raises DivergentMetadataError.
         """
         if applied is not None:
-            check_follower(self._image, node_id, applied)
+            check_follower(self.image, node_id, applied)
         commands = self._feed.after(after_offset, max_bytes)
         if commands is not None:
             return MetadataFeed(commands=commands)
-        offset, pack = self._image.offset, self.snapshot()
+        offset, pack = self.image.offset, self.snapshot()
         return lambda: MetadataFeed(snapshot_index=offset, snapshot=tuple(pack()))
 
     def apply_feed(self, feed: MetadataFeed, leader: Leadership | None = None) -> None:
@@ -424,9 +356,9 @@ class MetadataNode:
         from the past may be applied here, but its controller must learn of this broker to refuse it.
         """
         assert self._quorum is None, "a voter learns from its quorum only"
-        if feed.snapshot_index is not None and feed.snapshot_index > self._image.offset:
+        if feed.snapshot_index is not None and feed.snapshot_index > self.image.offset:
             self.restore(feed.snapshot_index, feed.snapshot)
-        self.committed([command for command in feed.commands if command.index > self._image.offset])
+        self.committed([command for command in feed.commands if command.index > self.image.offset])
         # An answer with commands may have been assembled just before its sender learned of the leader of their term.
         is_empty = not feed.commands and feed.snapshot_index is None
         if leader is not None and leader != self._leadership and (is_empty or leader.term > self._leadership.term):
@@ -435,9 +367,9 @@ class MetadataNode:
 
     def _follow_controller(self) -> None:
         """An observer learns the leader from the record of a new controller, if not earlier from the voter that it follows."""
-        if self._quorum is None and self._image.controller_epoch > self._leadership.term:
+        if self._quorum is None and self.image.controller_epoch > self._leadership.term:
             self._leadership = Leadership(
-                leader_id=self._image.controller_id, term=self._image.controller_epoch, is_self=False
+                leader_id=self.image.controller_id, term=self.image.controller_epoch, is_self=False
             )
 
     def _publish(
@@ -448,13 +380,13 @@ class MetadataNode:
     ) -> None:
         self._publish_to(
             MetadataPublication(
-                image=self._image,
+                image=self.image,
                 changes=changes or MetadataChanges(),
                 group_records=group_records,
                 leader=self._leadership,
                 is_active_controller=self._controller.is_active,
                 restored=restored,
-                quarantined=self._quarantine.listed,
+                quarantined=self.state.quarantine.listed,
             )
         )
 
@@ -464,21 +396,6 @@ def _commands(result: ControllerResult) -> Iterable[tuple[Record, ...]]:
         return (result.records,)
     starts = range(0, len(result.records), MAX_RECORDS_PER_COMMAND)
     return tuple(result.records[start : start + MAX_RECORDS_PER_COMMAND] for start in starts)
-
-
-def differences(old: MetadataImage, new: MetadataImage) -> MetadataChanges:
-    """The changes by a snapshot, compared item by item, which is rare enough."""
-    return MetadataChanges(
-        brokers=frozenset(key for key in {*old.brokers, *new.brokers} if old.brokers.get(key) != new.brokers.get(key)),
-        topics=frozenset(key for key in {*old.topics, *new.topics} if old.topics.get(key) != new.topics.get(key)),
-        topic_configs=_changed_configs(old.topic_configs, new.topic_configs),
-        broker_configs=_changed_configs(old.broker_configs, new.broker_configs),
-        slots=frozenset(number for number, slot in enumerate(new.slots) if slot != old.slots[number]),
-    )
-
-
-def _changed_configs(old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) -> frozenset[str]:
-    return frozenset(key for key in {*old, *new} if old.get(key) != new.get(key))
 
 
 def _refuse(error: BarnabasError) -> Respond:

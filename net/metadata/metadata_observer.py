@@ -126,10 +126,10 @@ class MetadataObserver:
         raise NotControllerError(f"broker {self._node_id} is an observer of the quorum; ask the controller")
 
     async def slot_snapshot(self, slot: int) -> tuple[int, Iterable[Record]]:
-        return self._node.slot_snapshot(slot)
+        return self._node.state.slot_snapshot(slot)
 
     async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
-        return self._node.slot_log(slot, log_offset, limit)
+        return self._node.state.slot_log(slot, log_offset, limit)
 
     async def feed(
         self, after_offset: int, max_bytes: int, *, node_id: int = -1, applied: MetadataPosition | None = None

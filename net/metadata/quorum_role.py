@@ -11,11 +11,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from barnabas.kraft.group_state.offsets_log import SlotLog
-from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.kraft.metadata.image import MetadataImage, differences
 from barnabas.kraft.metadata.records import Record
 from barnabas.kraft.metadata.requests import ControllerRequest
 from barnabas.kraft.node.metadata_feed import MetadataFeed
-from barnabas.kraft.node.metadata_node import MetadataPublication, differences
+from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.log.vocabulary.errors import BrokerNotAvailableError
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.log.vocabulary.node_address import NodeAddress

@@ -262,10 +262,10 @@ class VoterMetadata:
     # --- questions ----------------------------------------------------------------------------------------------------
 
     async def slot_snapshot(self, slot: int) -> tuple[int, Iterable[Record]]:
-        return await self._ask(lambda node: node.slot_snapshot(slot))
+        return await self._ask(lambda node: node.state.slot_snapshot(slot))
 
     async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
-        return await self._ask(lambda node: node.slot_log(slot, log_offset, limit))
+        return await self._ask(lambda node: node.state.slot_log(slot, log_offset, limit))
 
     async def feed(
         self, after_offset: int, max_bytes: int, *, node_id: int = -1, applied: MetadataPosition | None = None

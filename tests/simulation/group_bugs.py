@@ -12,7 +12,7 @@ from barnabas.consumer_groups.members.targets import Targets
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.offsets.offsets import Offsets
 from barnabas.consumer_groups.subscriptions.pattern_matches import PatternMatches
-from barnabas.kraft.node.metadata_node import MetadataNode
+from barnabas.kraft.node.metadata_state import MetadataState
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.consumer import positions
 from barnabas.net.client.consumer.process_once import ProcessOnce
@@ -61,7 +61,7 @@ def _revoked_in_words_only() -> Iterator[None]:
 @contextlib.contextmanager
 def _an_old_snapshot() -> Iterator[None]:
     """A new coordinator starts from what the slot was when it was loaded before."""
-    genuine = MetadataNode.slot_snapshot
+    genuine = MetadataState.slot_snapshot
     before: dict[tuple[int, int], Any] = {}
 
     def slot_snapshot(self: Any, slot: int) -> Any:
@@ -69,7 +69,7 @@ def _an_old_snapshot() -> Iterator[None]:
         old, before[id(self), slot] = before.get((id(self), slot), found), found
         return old
 
-    with patch.object(MetadataNode, "slot_snapshot", slot_snapshot):
+    with patch.object(MetadataState, "slot_snapshot", slot_snapshot):
         yield
 
 

@@ -37,6 +37,5 @@ LARGE_CLASSES: Final = {
     "net/logs/storage_service.py:StorageService": _allowed(30, 425, f"{_NOT_YET}: folders, flushes and disk space"),
     # Groups.
     # Shells that connect parts.
-    "kraft/node/metadata_node.py:MetadataNode": _allowed(31, 400, f"{_NOT_YET}: image, controller and snapshots"),
     "net/broker/broker.py:Broker": _allowed(32, 425, "the composition root: it makes and connects all parts"),
 }

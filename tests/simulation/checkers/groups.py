@@ -98,7 +98,7 @@ class GroupChecker:
             return
         self._offset = machine.image.offset
         for group_id in self.groups:
-            slot = machine._groups.slot(slot_of(group_id))
+            slot = machine.state.groups.slot(slot_of(group_id))
             self._follow_members(group_id, slot.groups.get(group_id))
             self._follow_offsets(group_id, slot.offsets.get(group_id, {}))
 

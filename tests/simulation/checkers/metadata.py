@@ -89,7 +89,7 @@ class MetadataChecker:
         machine = voter_machine(node)
         if machine is None or machine.image.offset != offset:
             return
-        groups = machine._groups
+        groups = machine.state.groups
         assert isinstance(groups, GroupSlots)
         self.group_states += 1
         known = self.groups.get(offset)

@@ -290,7 +290,7 @@ def test_group_records_are_taken_from_the_coordinator_of_that_epoch_only() -> No
     request = group(cluster, 7)
     (part,) = request.slots
     assert refusals(cluster, request) == []
-    assert len(list(cluster.cluster.nodes[0].slot_snapshot(7)[1])) == 1
+    assert len(list(cluster.cluster.nodes[0].state.slot_snapshot(7)[1])) == 1
     moved, invalid = (7, ErrorCode.NOT_COORDINATOR), (7, ErrorCode.INVALID_REQUEST)
     assert refusals(cluster, replace(request, node_id=5)) == [moved]
     assert refusals(cluster, of(request, replace(part, coordinator_epoch=0))) == [moved]
@@ -338,7 +338,7 @@ def test_a_stale_slot_does_not_fail_the_others_of_its_append() -> None:
     good, stale = (group(cluster, slot).slots[0] for slot in (7, 8))
     request = of(group(cluster, 7), replace(stale, coordinator_epoch=0), good)
     assert refusals(cluster, request) == [(8, ErrorCode.NOT_COORDINATOR)]
-    assert [len(list(cluster.cluster.nodes[0].slot_snapshot(slot)[1])) for slot in (7, 8)] == [1, 0]
+    assert [len(list(cluster.cluster.nodes[0].state.slot_snapshot(slot)[1])) for slot in (7, 8)] == [1, 0]
 
 
 def test_records_decided_before_a_move_are_void_after_it() -> None:

@@ -192,7 +192,7 @@ class Simulation:
         leader = next(node for node in self.cluster.nodes if node.is_active_controller)
         assert leader.controller.overlay.apply(leader.image.offset) == leader.image
         assert len({id(node) for node in self.cluster.nodes if node.image == leader.image}) == VOTERS
-        slots = [[node.slot_snapshot(slot) for slot in range(50)] for node in self.cluster.nodes]
+        slots = [[node.state.slot_snapshot(slot) for slot in range(50)] for node in self.cluster.nodes]
         assert slots[0] == slots[1] == slots[2]
 
     lost = 0  # answers that a crashed controller took with it

@@ -343,7 +343,7 @@ def test_deleting_is_answered_with_the_offset_that_shows_it() -> None:
     answer = cluster.ask(DeleteTopic(name="t"))
     assert isinstance(answer, Done)
     assert answer.offset == cluster.image.offset
-    groups = cluster.cluster.nodes[0]._groups
+    groups = cluster.cluster.nodes[0].state.groups
     assert isinstance(groups, FakeGroupState) and groups.deleted_topics == ["t"], "its offsets go with it"
 
 

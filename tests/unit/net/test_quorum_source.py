@@ -48,7 +48,8 @@ class Node:
     def submit(self, request: object, now_ms: int, answer: object) -> None:
         raise ZeroDivisionError
 
-    def slot_snapshot(self, slot: int) -> object:
+    @property
+    def state(self) -> object:
         raise ZeroDivisionError
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
-from barnabas.kraft.node.metadata_node import MetadataPublication, differences
+from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage, differences
+from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.net.metadata.state_log import BURST_LINES, LINES_PER_S, SHOWN_PER_EVENT, StateLog
 

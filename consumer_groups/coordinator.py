@@ -13,8 +13,8 @@ The shell around it (net) has these duties:
   dropped, refuse all tickets that are left with a retriable error: their clients ask again;
 - drop it likewise when a handler raises anything but a BarnabasError. A BarnabasError is raised before any record is
   made; it is the answer, and waits for earlier results like any other;
-- call `tick` at `next_deadline_ms`, and `topics_changed` when an image brings other partitions. The first tick after
-  construction finishes what the last coordinator left undone.
+- call `tick` at `next_deadline_ms`, and `topics_changed` when an image brings other partitions (`take_topics` while nothing in
+  the slot follows topics). The first tick after construction finishes what the last coordinator left undone.
 """
 
 import random
@@ -223,6 +223,16 @@ class GroupCoordinator:
         decision = self._decision(now_ms)
         outcomes = self._classic.leave(group_id, leaving, decision)
         return self._result(decision, outcomes)
+
+    @property
+    def follows_topics(self) -> bool:
+        """Whether anything in the slot may depend on a topic; an empty slot, as most are, has nothing to decide about them."""
+        state = self._state
+        return bool(state.groups or state.offsets or state.resets) or self._targets.subscriptions.has_patterns
+
+    def take_topics(self, topics: TopicsView, changed: AbstractSet[str]) -> None:
+        """The new view of the topics, for a coordinator that does not follow them."""
+        self._targets.subscriptions.topics_changed(topics, changed)
 
     def topics_changed(
         self,

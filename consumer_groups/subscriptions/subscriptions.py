@@ -117,6 +117,10 @@ class Subscriptions:
         new = frozenset(name for name in changed if name in topics and name not in before)
         return Touched(changed, self._matches.topics_changed(topics, gone, new), self)
 
+    @property
+    def has_patterns(self) -> bool:
+        return len(self._matches) > 0
+
     def match(self, now_ms: int) -> tuple[list[GroupSubscriptions], list[GroupSubscriptions]]:
         """Continue matching. Return the groups whose matched topics changed, and the groups with a refused pattern."""
         outcome = self._matches.match(now_ms)

@@ -37,6 +37,12 @@ class SlotMachine(Protocol):
 
     def next_deadline_ms(self) -> int | None: ...
 
+    @property
+    def follows_topics(self) -> bool:
+        """Whether a change of topics needs a decision (`topics_changed`); if not, `take_topics` suffices."""
+
+    def take_topics(self, topics: TopicsView, changed: AbstractSet[str]) -> None: ...
+
     def topics_changed(
         self, topics: TopicsView, now_ms: int, *, recreated: AbstractSet[str], changed: AbstractSet[str]
     ) -> CoordinatorResult[None]: ...
@@ -140,6 +146,17 @@ class HostedSlot(Generic[M]):
             answer.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._appends.add(self._queue, Waiting(result, answer))
         return result.response
+
+    def topics_changed(self, topics: TopicsView, *, recreated: AbstractSet[str], changed: AbstractSet[str]) -> None:
+        machine = self.machine
+        if machine is None:
+            return  # it will be loaded with the newest topics
+        if not machine.follows_topics:
+            machine.take_topics(topics, changed)
+            return
+        self.decide_alone(
+            lambda machine: machine.topics_changed(topics, self._now_ms(), recreated=recreated, changed=changed)
+        )
 
     def _take_turn(self, decision: Callable[[M], CoordinatorResult[object]], answer: "asyncio.Future[object]") -> None:
         """A refusal also waits until earlier decisions are committed, because it depends on them."""

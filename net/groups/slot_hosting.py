@@ -138,11 +138,7 @@ class SlotHosting(Generic[M]):
     def _topics_changed(self, publication: MetadataPublication) -> None:
         recreated = self.topics.change(publication)
         for slot in self.slots():
-            slot.decide_alone(
-                lambda machine: machine.topics_changed(
-                    self.topics.view, self.now_ms(), recreated=recreated, changed=publication.changes.topics
-                )
-            )
+            slot.topics_changed(self.topics.view, recreated=recreated, changed=publication.changes.topics)
 
     def _is_registered_in(self, image: MetadataImage) -> bool:
         own = image.brokers.get(self._node_id)

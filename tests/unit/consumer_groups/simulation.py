@@ -253,7 +253,9 @@ class Simulation:
         else:
             topics[name] = min(MAX_PARTITIONS, topics.get(name, 0) + self.random.randint(1, 2))
         self.topics = topics
+        follows = self.coordinator.follows_topics
         result = self.coordinator.topics_changed(topics, self.now_ms, recreated=recreated)
+        assert follows or not (result.records or result.answers), "a slot that follows no topics has decided about them"
         self.queue.append(Append(records=result.records, answers=result.answers))
 
     def delete_topic(self, name: str) -> None:

@@ -205,3 +205,13 @@ def test_equal_subscriptions_are_resolved_once() -> None:
     assert subscriptions.of(group) is before, "nobody has changed"
     bench.join("new", subscribed_topics=("t",))
     assert subscriptions.of(group).members["m0"] == before.members["m0"]
+
+
+def test_an_empty_slot_takes_the_topics_without_a_decision() -> None:
+    bench = Bench(topics={"t1": 1})
+    assert not bench.coordinator.follows_topics
+    bench.topics = {"t1": 2, "t2": 1}
+    bench.coordinator.take_topics(bench.topics, frozenset({"t1", "t2"}))
+    client = by_pattern(bench, "a", "t.*")
+    assert client.owned == frozenset({("t1", 0), ("t1", 1), ("t2", 0)})
+    assert bench.coordinator.follows_topics

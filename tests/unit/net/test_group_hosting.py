@@ -61,6 +61,8 @@ class Machine:
     on_tick: tuple[Record, ...] = ()
     topics: list[tuple[dict[str, int], frozenset[str]]] = field(default_factory=list)
     on_topics: tuple[Record, ...] = ()
+    follows_topics: bool = True
+    taken: list[dict[str, int]] = field(default_factory=list)
 
     def tick(self, now_ms: int) -> Result:
         self.ticks.append(now_ms)
@@ -69,6 +71,9 @@ class Machine:
 
     def next_deadline_ms(self) -> int | None:
         return self.deadline_ms
+
+    def take_topics(self, topics: dict[str, int], changed: AbstractSet[str]) -> None:
+        self.taken.append(topics)
 
     def topics_changed(
         self, topics: dict[str, int], now_ms: int, *, recreated: AbstractSet[str], changed: AbstractSet[str]
@@ -518,6 +523,16 @@ async def test_changed_topics_are_told_with_those_that_were_made_again() -> None
     ]
     await turns()
     assert world.appended == [[8, 8, 8]]
+
+
+@simulated
+async def test_a_machine_that_does_not_follow_topics_decides_nothing_about_them() -> None:
+    world = await World.start()
+    machine = world.machines[0]
+    machine.on_topics, machine.follows_topics = (record(8),), False
+    world.show({SLOT: 1}, topics=(topic("a", partition(0)),))
+    await turns()
+    assert machine.taken == [{"a": 1}] and machine.topics == [] and world.appended == []
 
 
 @simulated

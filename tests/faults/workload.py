@@ -460,7 +460,7 @@ def describe_reading(name: str, consumer: Consumer, partitions: Iterable[Partiti
     """What a member knows of these partitions, and what it waits for."""
     client, told = consumer._client, [f"{name} has {len(consumer.assignment)} partitions"]
     for place in (TopicPartition(*partition) for partition in partitions):
-        if (state := consumer._states.get(place)) is not None:
+        if (state := consumer._reading.states.get(place)) is not None:
             leader = client.metadata.leader(place)
             told.append(
                 f"{place} position {state.position} fetch_offset {state.fetch_offset} high_watermark {state.high_watermark}"

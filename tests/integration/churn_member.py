@@ -108,9 +108,9 @@ async def _read(plan: MemberPlan, note: Callable[..., None]) -> None:
             note(TAKEN, place.partition)
 
     def given_up(partitions: list[TopicPartition]) -> None:
-        assert consumer._session is not None
+        assert consumer._subscriber.session is not None
         for place in partitions:
-            note(GIVEN_UP if place in consumer._session.ownership.owned else LOST, place.partition)
+            note(GIVEN_UP if place in consumer._subscriber.session.ownership.owned else LOST, place.partition)
 
     consumer = Consumer(
         *plan.topics,

@@ -66,12 +66,12 @@ class SimulatedMember:
 
     @property
     def member_id(self) -> str:
-        session = None if self._consumer is None else self._consumer._session
+        session = None if self._consumer is None else self._consumer._subscriber.session
         return "" if session is None else session.ownership.member_id
 
     @property
     def epoch(self) -> int:
-        session = None if self._consumer is None else self._consumer._session
+        session = None if self._consumer is None else self._consumer._subscriber.session
         return -1 if session is None else session.ownership.epoch
 
     @property
@@ -88,9 +88,12 @@ class SimulatedMember:
 
     def holds(self, partition: Partition) -> bool:
         consumer = self._consumer
-        if self.process is None or consumer is None or consumer._session is None:
+        if self.process is None or consumer is None or consumer._subscriber.session is None:
             return False
-        return TopicPartition(*partition) in consumer._states and partition not in consumer._session.ownership._lost
+        return (
+            TopicPartition(*partition) in consumer._reading.states
+            and partition not in consumer._subscriber.session.ownership._lost
+        )
 
     # --- life and death -----------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from ..connection.errors import BarnabasError, UnknownTopicOrPartitionError, err
 from ..connection.records import OffsetAndTimestamp
 from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
 from .admin_groups import GroupAdmin
+from .asking import Ask
 
 TOPIC = 2  # Resource types, as in Kafka.
 BROKER = 4
@@ -75,6 +76,7 @@ class Admin(GroupAdmin):
             clock=clock,
             rng=rng,
         )
+        self._ask = Ask(self._client, timeout_ms)
         self._timeout_ms = timeout_ms
 
     async def __aenter__(self) -> Self:
@@ -110,7 +112,7 @@ class Admin(GroupAdmin):
     ) -> CreateTopicResponse:
         """Create a topic; -1 means the cluster's default. `assignment` lists the replicas of each partition
         instead."""
-        created: CreateTopicResponse = await self._controller(
+        created: CreateTopicResponse = await self._ask.controller(
             q.CreateTopicRequest(
                 name=name,
                 partition_count=partitions,
@@ -126,13 +128,13 @@ class Admin(GroupAdmin):
 
     async def delete_topic(self, name: str) -> None:
         request = q.DeleteTopicRequest(name=name, timeout_ms=self._timeout_ms)
-        await self._controller(request, done_already=(UnknownTopicOrPartitionError,))
+        await self._ask.controller(request, done_already=(UnknownTopicOrPartitionError,))
 
     async def add_partitions(
         self, name: str, total_count: int, *, assignment: Iterable[Iterable[int]] = (), validate_only: bool = False
     ) -> None:
         """Grow a topic to `total_count` partitions. This changes the partition of most keys."""
-        await self._controller(
+        await self._ask.controller(
             AddPartitionsRequest(
                 name=name,
                 total_count=total_count,
@@ -204,7 +206,7 @@ class Admin(GroupAdmin):
         validate_only: bool = False,
     ) -> None:
         """Change the configuration of a topic, or of a broker (`resource_type` BROKER); None resets a key to its default."""
-        await self._controller(
+        await self._ask.controller(
             AlterConfigRequest(
                 resource_type=resource_type,
                 resource=str(resource),
@@ -232,7 +234,7 @@ class Admin(GroupAdmin):
         self, topic: str, partition: int, *, target: int | None = None, unclean: bool = False
     ) -> None:
         """Elect the preferred replica, or `target`, as leader. `unclean` allows a replica that may lack records."""
-        await self._controller(ElectLeaderRequest(topic=topic, partition=partition, target=target, unclean=unclean))
+        await self._ask.controller(ElectLeaderRequest(topic=topic, partition=partition, target=target, unclean=unclean))
 
     async def transfer_leadership(self, topic: str, partition: int, target: int) -> None:
         await self.elect_leader(topic, partition, target=target)
@@ -242,7 +244,7 @@ class Admin(GroupAdmin):
     ) -> None:
         """Move a partition (no replicas: cancel its move); returns when the move has started. `describe_moves` shows the
         progress. A throttle applies to all moves, never to in-sync replicas, and ends with the last move."""
-        await self._controller(
+        await self._ask.controller(
             AssignReplicasRequest(
                 topic=topic,
                 partition=partition,
@@ -253,7 +255,7 @@ class Admin(GroupAdmin):
 
     async def describe_moves(self) -> DescribeMovesResponse:
         """List moves in progress, with the bytes that each new replica has yet to copy if its leader can be queried."""
-        found: DescribeMovesResponse = await self._anywhere(q.DescribeMovesRequest())
+        found: DescribeMovesResponse = await self._ask.anywhere(q.DescribeMovesRequest())
         leaders = sorted({move.leader for move in found.moves} & self._client.metadata.brokers.keys())
         answers = await asyncio.gather(*(self._moves_led_by(leader) for leader in leaders))
         known = {(move.topic, move.partition): move for moves in answers for move in moves}
@@ -272,11 +274,11 @@ class Admin(GroupAdmin):
     # --- the cluster -------------------------------------------------------------------------------------------------
 
     async def describe_cluster(self) -> DescribeClusterResponse:
-        response: DescribeClusterResponse = await self._anywhere(q.DescribeClusterRequest())
+        response: DescribeClusterResponse = await self._ask.anywhere(q.DescribeClusterRequest())
         return response
 
     async def describe_quorum(self) -> DescribeQuorumResponse:
-        response: DescribeQuorumResponse = await self._anywhere(q.DescribeQuorumRequest())
+        response: DescribeQuorumResponse = await self._ask.anywhere(q.DescribeQuorumRequest())
         return response
 
     async def add_voter(self, node_id: int) -> str:
@@ -298,23 +300,23 @@ class Admin(GroupAdmin):
             self._timeout_ms, self._client.request_timeout_ms * 9 // 10
         )  # so that the broker can report why the change takes longer
         request = q.AlterVotersRequest(node_id=node_id, add=add, timeout_ms=timeout_ms)
-        response: AlterVotersResponse = await self._controller(request)
+        response: AlterVotersResponse = await self._ask.controller(request)
         return response.state
 
     async def unregister_broker(self, node_id: int) -> None:
         """Remove a permanently lost broker from the cluster; it must not hold replicas."""
-        await self._controller(UnregisterBrokerRequest(node_id=node_id))
+        await self._ask.controller(UnregisterBrokerRequest(node_id=node_id))
 
     async def decommission_broker(self, node_id: int, *, cancel: bool = False, throttle_bytes_per_s: int = 0) -> None:
         """Have the cluster move all replicas and group slots off a broker; returns when that has started. `describe_cluster`
         shows how many are left. Raises InvalidReplicationFactorError if too few brokers would remain."""
-        await self._controller(
+        await self._ask.controller(
             DecommissionBrokerRequest(node_id=node_id, cancel=cancel, throttle_bytes_per_s=throttle_bytes_per_s)
         )
 
     async def fill_broker(self, node_id: int, *, throttle_bytes_per_s: int = 0) -> int:
         """Move a fair share of replicas to a broker; returns the number of moves started."""
-        begun: FillBrokerResponse = await self._controller(
+        begun: FillBrokerResponse = await self._ask.controller(
             FillBrokerRequest(node_id=node_id, throttle_bytes_per_s=throttle_bytes_per_s)
         )
         return begun.move_count
@@ -338,7 +340,7 @@ class Admin(GroupAdmin):
     # --- how ---------------------------------------------------------------------------------------------------------
 
     async def _metadata(self, topics: tuple[str, ...] | None) -> MetadataResponse:
-        response: MetadataResponse = await self._anywhere(q.MetadataRequest(topics=topics))
+        response: MetadataResponse = await self._ask.anywhere(q.MetadataRequest(topics=topics))
         return response
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from barnabas.log.vocabulary.group_messages import OffsetToCommit, UndoOffsetResetResponse
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -16,14 +15,16 @@ from ...protocol.group_responses import (
 )
 from ...protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
 from ..connection.client import Client
-from ..connection.errors import BarnabasError, GroupIdNotFoundError, UnknownTopicOrPartitionError
+from ..connection.errors import GroupIdNotFoundError
 from ..connection.records import OffsetAndMetadata
 from ..group.group_offsets import commit_offsets, fetch_committed
 from ..positions.offset_lookup import unread_behind, unread_now
+from .asking import Ask
 
 
 class GroupAdmin:
     _client: Client
+    _ask: Ask
     _timeout_ms: int
 
     async def list_groups(self) -> list[ListedGroup]:
@@ -31,25 +32,27 @@ class GroupAdmin:
         out."""
         await self._client.refresh()
         answers: list[ListGroupsResponse] = await asyncio.gather(
-            *(self._ask_broker(node_id, q.ListGroupsRequest()) for node_id in self._client.metadata.brokers)
+            *(self._ask.broker(node_id, q.ListGroupsRequest()) for node_id in self._client.metadata.brokers)
         )
         groups = {group.group_id: group for answer in answers for group in answer.groups}
         return [groups[group_id] for group_id in sorted(groups)]
 
     async def describe_group(self, group_id: str) -> DescribeGroupResponse:
         """Describe members, assignments and the causes of the last rebalances. Raises GroupIdNotFoundError."""
-        response: DescribeGroupResponse = await self._coordinator(group_id, q.DescribeGroupRequest(group_id=group_id))
+        response: DescribeGroupResponse = await self._ask.coordinator(
+            group_id, q.DescribeGroupRequest(group_id=group_id)
+        )
         return response
 
     async def explain_group(self, group_id: str) -> DescribeGroupResponse:
         """Like `describe_group`, with the moves of each rebalance, partitions without a reader, and silent or slow members."""
         request = q.DescribeGroupRequest(group_id=group_id, explain=True)
-        response: DescribeGroupResponse = await self._coordinator(group_id, request)
+        response: DescribeGroupResponse = await self._ask.coordinator(group_id, request)
         return response
 
     async def delete_group(self, group_id: str) -> None:
         """Delete a group that has no members, with its offsets."""
-        await self._coordinator(group_id, q.DeleteGroupRequest(group_id=group_id))
+        await self._ask.coordinator(group_id, q.DeleteGroupRequest(group_id=group_id))
 
     async def group_offsets(self, group_id: str, *, only_reachable: bool = False) -> dict[TopicPartition, Lag]:
         """Return the group's offsets and lag for all partitions with a committed offset, and those that its members own.
@@ -96,7 +99,7 @@ class GroupAdmin:
         partitions = tuple(
             OffsetToCommit(topic=topic, partition=number, offset=offset) for (topic, number), offset in offsets.items()
         )
-        await self._coordinator(group_id, q.ResetOffsetsRequest(group_id=group_id, partitions=partitions))
+        await self._ask.coordinator(group_id, q.ResetOffsetsRequest(group_id=group_id, partitions=partitions))
 
     async def undo_reset(self, group_id: str, *, validate_only: bool = False) -> UndoOffsetResetResponse:
         """Restore the offsets from before the last reset; a second undo repeats the reset.
@@ -104,7 +107,7 @@ class GroupAdmin:
         `validate_only`: return what would change, without changing it. Raises InvalidRequestError if no reset is known.
         """
         request = q.UndoOffsetResetRequest(group_id=group_id, validate_only=validate_only)
-        response: UndoOffsetResetResponse = await self._coordinator(group_id, request)
+        response: UndoOffsetResetResponse = await self._ask.coordinator(group_id, request)
         return response
 
     async def _exists(self, partition: TopicPartition) -> bool:
@@ -112,24 +115,6 @@ class GroupAdmin:
             self._client.want_topic(partition.topic)
             await self._client.refresh()
         return partition.partition < self._client.metadata.partition_count(partition.topic)
-
-    async def _ask_broker(self, node_id: int, request: q.Request) -> Any:
-        return await self._client.retrying(lambda: self._client.call(node_id, request), timeout_ms=self._timeout_ms)
-
-    # --- how: where a request goes -----------------------------------------------------------------------------------
-
-    async def _controller(self, request: q.Request, *, done_already: tuple[type[BarnabasError], ...] = ()) -> Any:
-        """In general the metadata may not show a new topic yet, so that error is retried; the controller knows all topics."""
-        final = (UnknownTopicOrPartitionError,)
-        return await self._client.call_controller(
-            request, timeout_ms=self._timeout_ms, final=final, done_already=done_already
-        )
-
-    async def _coordinator(self, group_id: str, request: q.Request) -> Any:
-        return await self._client.coordinators.call(group_id, request, timeout_ms=self._timeout_ms)
-
-    async def _anywhere(self, request: q.Request) -> Any:
-        return await self._client.retrying(lambda: self._client.call_any(request), timeout_ms=self._timeout_ms)
 
 
 __all__ = ["GroupAdmin", "Lag"]

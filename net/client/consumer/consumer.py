@@ -7,7 +7,6 @@ application is still processing, and never revokes a partition between two calls
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from random import Random
 from typing import Self
 
@@ -23,16 +22,14 @@ from ..connection.client import (
     Client,
     check_loop,
 )
-from ..connection.errors import ClientClosedError, InvalidRequestError, NotAssignedError
+from ..connection.errors import ClientClosedError, InvalidRequestError
 from ..connection.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, ReadingOrigin, RecordColumns
 from ..group.assignors import Assignor
-from ..group.classic_session import matching
 from ..group.commits import Commits, ToCommit
 from ..group.group_offsets import fetch_committed
 from ..group.listener import Listener, Listeners
 from ..group.ownership import Subscription
 from ..group.rebalancing import Rebalancing
-from ..group.session import Session
 from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
 from ..positions.partition_state import PartitionState
 from ..positions.reading import Reading
@@ -47,6 +44,7 @@ from .consumer_config import (
 from .fetcher import FetchConfig, Fetcher
 from .polling import Polling
 from .positions import PositionFinder, no_offset
+from .subscriber import Subscriber
 
 RecordsByPartition = dict[TopicPartition, list[ConsumerRecord]]
 PartitionLike = TopicPartition | tuple[str, int]
@@ -68,7 +66,6 @@ class Consumer:
     of them. See `rebalancing` about listeners, and `session` about the time limit of handlers.
     """
 
-    _session: Session | None = None
     _is_started: bool = False
     _is_closed: bool = False
 
@@ -139,8 +136,8 @@ class Consumer:
             clock=clock,
             rng=rng,
         )
-        self._subscription = Subscription(topics=tuple(dict.fromkeys(topics)), pattern=pattern)
         self._reading = Reading(partition_max_bytes=partition_max_bytes)
+        self._subscriber = Subscriber(self._client, self._config, self._reading, _subscription(topics, pattern))
         self._listeners = Listeners(assigned=on_assigned, revoked=on_revoked, lost=on_lost or on_revoked)
 
     @property
@@ -161,14 +158,6 @@ class Consumer:
     async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         await self.close()
 
-    @cached_property
-    def _commits(self) -> Commits:
-        return Commits(self._client, self._config.group or "", self._reading, lambda: self._session)
-
-    @property
-    def _states(self) -> dict[TopicPartition, PartitionState]:
-        return self._reading.states
-
     async def start(self) -> None:
         """Connect, and join the group. Raises NoBrokersAvailableError, which lists each address with its error.
 
@@ -177,24 +166,26 @@ class Consumer:
         """
         if self._is_started:
             return
-        for topic in self._subscription.topics:
+        for topic in self._subscriber.subscription.topics:
             self._client.want_topic(topic)
         await self._client.start()
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        group = self._config.group
+        self._commits = Commits(self._client, group or "", self._reading, lambda: self._subscriber.session)
         self._fetcher = Fetcher(
             self._client,
             self._fetch_config,
-            self._states,
+            self._reading.states,
             on_data=self._wake.set,
-            on_out_of_range=self._out_of_range,
-            on_made_anew=self._made_anew,
+            on_out_of_range=lambda state: self._positions.out_of_range(state),
+            on_made_anew=lambda state: self._positions.made_anew(state),
             on_error=lambda error: self._polling.fail(error),
         )
         self._positions = PositionFinder(
             self._client,
-            self._states,
-            group=self._config.group,
+            self._reading,
+            group=group,
             reset_time_ms=self._config.reset_time_ms,
             on_found=self._fetcher.pump_soon,
             on_error=lambda error: self._polling.fail(error),
@@ -204,7 +195,7 @@ class Consumer:
             self._commits,
             self._listeners,
             auto_commit=self._config.auto_commit,
-            on_adopted=self._adopted,
+            on_adopted=self._subscriber.adopted,
             find_positions=self._positions.find_soon,
         )
         self._polling = Polling(
@@ -212,20 +203,20 @@ class Consumer:
             self._rebalancing,
             self._client.clock,
             max_poll_interval_ms=self._config.max_poll_interval_ms,
-            session=lambda: self._session,
+            session=lambda: self._subscriber.session,
             pump=self._fetcher.pump_soon,
             wake=self._wake,
         )
         self._client.on_metadata(self._metadata_changed)
         self._is_started = True
-        if self._subscription.topics or self._subscription.pattern is not None:
-            try:
-                await self._begin(self._subscription)
-            except (
-                BaseException
-            ):  # For example cancelled while waiting for a topic: close what is open, because the caller cannot.
-                await self.close()
-                raise
+        try:
+            await self._subscriber.start(
+                fetcher=self._fetcher, positions=self._positions, polling=self._polling, wake=self._wake
+            )
+        except BaseException:
+            # For example cancelled while waiting for a topic: close what is open, because the caller cannot.
+            await self.close()
+            raise
         if self._config.auto_commit and self._config.group is not None:
             self._commits.start(self._config.auto_commit_interval_ms)
 
@@ -243,13 +234,13 @@ class Consumer:
             await self._commits.stop(timeout_ms=CLOSE_COMMIT_TIMEOUT_MS)
             if self._config.auto_commit and self._config.group is not None:
                 await self._commits.begin_done(timeout_ms=CLOSE_COMMIT_TIMEOUT_MS)
-            if self._session is not None:
+            if self._subscriber.session is not None:
                 await self._rebalancing.give_up_all()
         finally:
             self._is_closed = True
             await self._commits.close()
-            if self._session is not None:
-                await self._session.leave()
+            if self._subscriber.session is not None:
+                await self._subscriber.session.leave()
             self._reading.stop_cursor()
             await self._positions.close()
             await self._fetcher.close()
@@ -260,85 +251,25 @@ class Consumer:
     async def subscribe(self, *topics: str, pattern: str | None = None) -> None:
         """Read these topics, or those that the whole pattern matches, from now on, instead of the previous ones."""
         self._check_usable()
-        await self._begin(Subscription(topics=tuple(dict.fromkeys(topics)), pattern=pattern))
+        await self._subscriber.subscribe(_subscription(topics, pattern))
 
     async def unsubscribe(self) -> None:
         """Stop reading. Leaves the group, if there is one, as `close` does."""
         self._check_usable()
-        self._subscription = Subscription()
-        if self._session is not None:
-            if self._config.auto_commit:
-                self._reading.stop_cursor()
-                await self._commits.begin_done()
-            await self._rebalancing.give_up_all()
-            session, self._session = self._session, None
-            await session.leave()
-        self._reading.drop(list(self._states))
+        await self._subscriber.unsubscribe(self._commits, self._rebalancing)
 
     def assign(self, partitions: Iterable[PartitionLike]) -> None:
         """Read exactly these partitions. Partitions that stay keep their position; a group is then used only for commits."""
         self._check_usable()
-        if self._session is not None:
-            raise InvalidRequestError("the group of this consumer assigns its partitions; omit the topics")
-        wanted = [TopicPartition(*partition) for partition in partitions]
-        self._reading.drop([partition for partition in self._states if partition not in set(wanted)])
-        self._add(wanted)
-        self._client.request_refresh()
-        self._positions.find_soon()
+        self._subscriber.assign([TopicPartition(*partition) for partition in partitions])
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        return list(self._states)
+        return list(self._reading.states)
 
     @property
     def subscription(self) -> Subscription:
-        return self._subscription
-
-    async def _begin(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-        for topic in subscription.topics:
-            self._client.want_topic(topic)
-        if self._config.group is None:
-            await self._assign_whole_topics(subscription)
-        elif self._session is not None:
-            self._session.subscribe(subscription)
-        else:
-            self._session = self._config.session(
-                self._client,
-                subscription,
-                on_change=self._group_changed,
-                on_error=self._polling.fail,
-                idle_ms=self._polling.idle_ms,
-            )
-
-    async def _assign_whole_topics(self, subscription: Subscription) -> None:
-        topics = subscription.topics
-        if subscription.pattern is not None:
-            matching(subscription.pattern, [])  # Raises at once if the pattern is invalid.
-            self._client.want_all_topics()
-            await self._client.refresh()
-            topics = self._topics_now()
-        for topic in topics:
-            await self._client.wait_for_topic(topic, timeout_ms=API_TIMEOUT_MS)
-        self._reading.drop([partition for partition in self._states if partition.topic not in topics])
-        self._add(partition for topic in topics for partition in self._client.metadata.partitions(topic))
-        self._positions.find_soon()
-
-    def _topics_now(self) -> tuple[str, ...]:
-        """Without a group: the topics of the subscription."""
-        pattern = self._subscription.pattern
-        return self._subscription.topics if pattern is None else matching(pattern, self._client.metadata.topics())
-
-    def _add(self, partitions: Iterable[TopicPartition]) -> None:
-        wanted = list(partitions)
-        for partition in wanted:
-            self._client.want_topic(partition.topic)
-        self._reading.add(wanted)
-
-    def _adopted(self, partitions: list[TopicPartition]) -> None:
-        for partition in partitions:
-            self._client.want_topic(partition.topic)
-        self._client.request_refresh()
+        return self._subscriber.subscription
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -359,10 +290,7 @@ class Consumer:
         self._check_usable()
         return await self._polling.poll_batch(timeout_ms=timeout_ms)
 
-    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        return self._walk()
-
-    async def _walk(self) -> AsyncIterator[ConsumerRecord]:
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Yield records from each decoded batch; awaits only between batches. Ends when the consumer is closed."""
         self._check_usable()
         while not self._polling.is_closing:
@@ -391,13 +319,14 @@ class Consumer:
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: PartitionLike) -> None:
         """Continue with the first record at or after this time, or at the end if there is none. No partitions: all."""
-        await self._seek_by_time(timestamp_ms, partitions)
+        states = [self._state(partition) for partition in partitions] or list(self._reading.states.values())
+        await self._positions.seek_to_time(states, timestamp_ms)
 
     async def seek_to_start(self, *partitions: PartitionLike) -> None:
-        await self._seek_by_time(EARLIEST, partitions)
+        await self.seek_to_time(EARLIEST, *partitions)
 
     async def seek_to_end(self, *partitions: PartitionLike) -> None:
-        await self._seek_by_time(LATEST, partitions)
+        await self.seek_to_time(LATEST, *partitions)
 
     async def position(self, partition: PartitionLike) -> int:
         """Return the offset of the next record."""
@@ -412,9 +341,7 @@ class Consumer:
 
     def origin(self, partition: PartitionLike) -> ReadingOrigin:
         """Return where the reading of this partition last jumped to. Thread-safe."""
-        state = self._states.get(TopicPartition(*partition))
-        if state is None:
-            raise NotAssignedError(f"{TopicPartition(*partition)} is not assigned to this consumer")
+        state = self._reading.state(TopicPartition(*partition))
         return ReadingOrigin(state.origin_offset, state.topic_id, state.version)
 
     async def committed(self, *partitions: PartitionLike) -> dict[TopicPartition, int]:
@@ -472,29 +399,11 @@ class Consumer:
 
     @property
     def paused(self) -> list[TopicPartition]:
-        return [state.partition for state in self._states.values() if state.is_paused]
+        return [state.partition for state in self._reading.states.values() if state.is_paused]
 
     def lag(self, partition: PartitionLike) -> int | None:
         """Records after the position, as of the last fetch; None before the first fetch."""
-        state = self._state(partition)
-        if state.high_watermark < 0 or state.position < 0:
-            return None
-        return max(0, state.high_watermark - self._reading.position(state))
-
-    async def _seek_by_time(self, timestamp_ms: int, partitions: tuple[PartitionLike, ...]) -> None:
-        states = [self._state(partition) for partition in partitions] or list(self._states.values())
-        for state in states:
-            self._reading.stop_cursor(state)
-            state.seek_to_time(timestamp_ms)
-        await self._positions.find()
-
-    def _out_of_range(self, state: PartitionState) -> None:
-        self._reading.stop_cursor(state)
-        self._positions.out_of_range(state)
-
-    def _made_anew(self, state: PartitionState) -> None:
-        self._reading.stop_cursor(state)
-        self._positions.made_anew(state)
+        return self._reading.lag(self._state(partition))
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
@@ -519,37 +428,15 @@ class Consumer:
         self._check_usable()
         return self._commits.commit_nowait(self._commits.wanted(offsets))
 
-    # --- the group ---------------------------------------------------------------------------------------------------
-
-    def _group_changed(self) -> None:
-        """The assignment changes: wake up the application's call for records, which carries it out."""
-        self._reading.interrupt()
-        self._wake.set()
-
     # --- the rest ----------------------------------------------------------------------------------------------------
 
     def _metadata_changed(self) -> None:
-        """Handle new leaders; for a consumer of whole topics, read added partitions from their start."""
-        if self._is_closed:
-            return
-        if self._session is not None:
-            self._session.metadata_changed()
-        if self._config.group is None and (self._states or self._subscription.pattern is not None):
-            for topic in self._topics_now():
-                added = [item for item in self._client.metadata.partitions(topic) if item not in self._states]
-                self._add(added)
-                for partition in added:
-                    self._states[partition].seek_to_time(EARLIEST)
-                if added:
-                    self._positions.find_soon()
-        self._fetcher.pump_soon()
+        if not self._is_closed:
+            self._subscriber.metadata_changed()
 
     def _state(self, partition: PartitionLike) -> PartitionState:
         self._check_usable()
-        state = self._states.get(TopicPartition(*partition))
-        if state is None:
-            raise NotAssignedError(f"{TopicPartition(*partition)} is not assigned to this consumer")
-        return state
+        return self._reading.state(TopicPartition(*partition))
 
     def _group(self) -> str:
         if self._config.group is None:
@@ -562,3 +449,7 @@ class Consumer:
         if not self._is_started:
             raise ClientClosedError("the consumer is not started: use `async with Consumer(...)`, or await start()")
         check_loop(self._loop, "consumer")
+
+
+def _subscription(topics: tuple[str, ...], pattern: str | None) -> Subscription:
+    return Subscription(topics=tuple(dict.fromkeys(topics)), pattern=pattern)

@@ -3,16 +3,16 @@ policy."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from barnabas.log.vocabulary.errors import InconsistentTopicIdError
-from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, NoOffsetForPartitionError, OffsetOutOfRangeError, TopicRecreatedError
 from ..group.group_offsets import fetch_committed
 from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
 from ..positions.partition_state import PartitionState
+from ..positions.reading import Reading
 
 logger = logging.getLogger("barnabas.consumer")
 
@@ -28,16 +28,16 @@ class PositionFinder:
     def __init__(
         self,
         client: Client,
-        states: Mapping[TopicPartition, PartitionState],
+        reading: Reading,
         *,
         group: str | None,
         reset_time_ms: int | None,
         on_found: Callable[[], None],
         on_error: Callable[[BarnabasError], None],
     ) -> None:
-        """`states` is the consumer's own. `reset_time_ms` None: no reset is allowed."""
+        """`reset_time_ms` None: no reset is allowed."""
         self._client = client
-        self._states = states
+        self._reading = reading
         self._group = group
         self._reset_time_ms = reset_time_ms
         self._on_found = on_found
@@ -55,8 +55,16 @@ class PositionFinder:
         assert self._task is not None
         await asyncio.wait([self._task])
 
+    async def seek_to_time(self, states: Iterable[PartitionState], timestamp_ms: int) -> None:
+        """Continue with the first record at or after this time, at the application's request."""
+        for state in states:
+            self._reading.stop_cursor(state)
+            state.seek_to_time(timestamp_ms)
+        await self.find()
+
     def out_of_range(self, state: PartitionState) -> None:
         """The position is outside of the log: reset it, or raise an error in the application."""
+        self._reading.stop_cursor(state)
         offset = state.fetch_offset
         if self._reset_time_ms is None:
             state.is_paused = True  # Until the application handles it by seek and resume.
@@ -73,6 +81,7 @@ class PositionFinder:
     def made_anew(self, state: PartitionState) -> None:
         """The topic was deleted and created again. All of its records are new, so it is read from its start, independent of the
         policy; but if no reset is allowed, the application decides."""
+        self._reading.stop_cursor(state)
         offset = state.fetch_offset
         state.seek_to_time(EARLIEST)
         if self._reset_time_ms is None:
@@ -95,7 +104,7 @@ class PositionFinder:
 
     async def _find_all(self) -> None:
         failures = 0
-        while unknown := [state for state in self._states.values() if state.must_be_found]:
+        while unknown := [state for state in self._reading.states.values() if state.must_be_found]:
             try:
                 differing = await self._find_committed([state for state in unknown if state.reset_timestamp_ms is None])
                 await self._find_by_time([state for state in unknown if state.reset_timestamp_ms is not None])

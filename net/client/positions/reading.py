@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
+from ..connection.errors import NotAssignedError
 from ..connection.records import OffsetAndMetadata
 from .offset_lookup import LATEST
 from .partition_state import Cursor, PartitionState
@@ -33,6 +34,19 @@ class Reading:
             if (state := self.states.pop(partition, None)) is not None:
                 self.stop_cursor(state)
                 state.seek_to_time(LATEST)  # A new version: what is on its way is thrown away.
+
+    def state(self, partition: TopicPartition) -> PartitionState:
+        """Raises NotAssignedError."""
+        state = self.states.get(partition)
+        if state is None:
+            raise NotAssignedError(f"{partition} is not assigned to this consumer")
+        return state
+
+    def lag(self, state: PartitionState) -> int | None:
+        """Records after the position, as of the last fetch; None before the first fetch."""
+        if state.high_watermark < 0 or state.position < 0:
+            return None
+        return max(0, state.high_watermark - self.position(state))
 
     def next_ready(self) -> PartitionState | None:
         """The next partition with records; it goes to the end of the line, so that all are served in turn."""

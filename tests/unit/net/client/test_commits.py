@@ -214,7 +214,7 @@ def test_a_commit_behind_a_revocation_fails_and_the_next_owner_s_stands() -> Non
             await shared([first], topics, within_s=15)
             cluster.script(ApiKey.OFFSET_COMMIT, lost, lost, lost)
             old = first.consumer.commit_nowait({T0: 3})
-            first.consumer._session.ownership._lose_all()  # type: ignore[union-attr]
+            first.consumer._subscriber.session.ownership._lose_all()  # type: ignore[union-attr]
             with pytest.raises(NotAssignedError):
                 await old
             assert not cluster.committed["g"]
@@ -334,7 +334,7 @@ def test_a_partition_that_stays_after_all_is_committed_again_when_it_leaves() ->
             reader = member.consumer
             for place in (T0, T1):
                 reader.seek(place, 0)
-            ownership = reader._session.ownership  # type: ignore[union-attr]
+            ownership = reader._subscriber.session.ownership  # type: ignore[union-attr]
             await reader.poll(max_records=1)
             cluster.script(ApiKey.OFFSET_COMMIT, lambda *_: lost(), forever=True)
             ownership._target = frozenset()

@@ -339,7 +339,7 @@ def test_prefetch_is_bounded() -> None:
             await asyncio.sleep(5)
             before = len(cluster.sent(FetchRequest))
             assert before <= 4
-            assert reader._states[T0].buffered_bytes <= 2000
+            assert reader._reading.states[T0].buffered_bytes <= 2000
             await asyncio.sleep(5)
             assert len(cluster.sent(FetchRequest)) == before
             assert len(await read(reader, 4999)) == 4999

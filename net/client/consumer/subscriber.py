@@ -1,0 +1,133 @@
+"""`Subscriber`: what a consumer is to read, and the partitions that follow from it.
+
+With a group, its session gets them assigned; without one, the partitions of whole topics are taken as the metadata shows them; or
+the application assigns them itself.
+"""
+
+import asyncio
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..connection.client import API_TIMEOUT_MS, Client
+from ..connection.errors import InvalidRequestError
+from ..group.classic_session import matching
+from ..group.commits import Commits
+from ..group.ownership import Subscription
+from ..group.rebalancing import Rebalancing
+from ..group.session import Session
+from ..positions.offset_lookup import EARLIEST
+from ..positions.reading import Reading
+from .consumer_config import ConsumerConfig
+from .fetcher import Fetcher
+from .polling import Polling
+from .positions import PositionFinder
+
+
+class Subscriber:
+    """Of one consumer. Call `start` before anything else."""
+
+    def __init__(self, client: Client, config: ConsumerConfig, reading: Reading, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.session: Session | None = None  # The membership in the group.
+        self._client = client
+        self._config = config
+        self._reading = reading
+
+    async def start(
+        self, *, fetcher: Fetcher, positions: PositionFinder, polling: Polling, wake: asyncio.Event
+    ) -> None:
+        """Begin with the subscription, if there is one. `wake` wakes up the application's call for records."""
+        self._fetcher = fetcher
+        self._positions = positions
+        self._polling = polling
+        self._wake = wake
+        if self.subscription.topics or self.subscription.pattern is not None:
+            await self.subscribe(self.subscription)
+
+    async def subscribe(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        for topic in subscription.topics:
+            self._client.want_topic(topic)
+        if self._config.group is None:
+            await self._assign_whole_topics(subscription)
+        elif self.session is not None:
+            self.session.subscribe(subscription)
+        else:
+            self.session = self._config.session(
+                self._client,
+                subscription,
+                on_change=self._group_changed,
+                on_error=self._polling.fail,
+                idle_ms=self._polling.idle_ms,
+            )
+
+    async def unsubscribe(self, commits: Commits, rebalancing: Rebalancing) -> None:
+        """Drop all partitions, and leave the group, if there is one."""
+        self.subscription = Subscription()
+        if self.session is not None:
+            if self._config.auto_commit:
+                self._reading.stop_cursor()
+                await commits.begin_done()
+            await rebalancing.give_up_all()
+            session, self.session = self.session, None
+            await session.leave()
+        self._reading.drop(list(self._reading.states))
+
+    def assign(self, wanted: list[TopicPartition]) -> None:
+        """Read exactly these partitions. Those that stay keep their position."""
+        if self.session is not None:
+            raise InvalidRequestError("the group of this consumer assigns its partitions; omit the topics")
+        kept = set(wanted)
+        self._reading.drop([partition for partition in self._reading.states if partition not in kept])
+        self._add(wanted)
+        self._client.request_refresh()
+        self._positions.find_soon()
+
+    def adopted(self, partitions: list[TopicPartition]) -> None:
+        """The group has assigned these."""
+        for partition in partitions:
+            self._client.want_topic(partition.topic)
+        self._client.request_refresh()
+
+    def metadata_changed(self) -> None:
+        """Handle new leaders; for a consumer of whole topics, read added partitions from their start."""
+        states = self._reading.states
+        if self.session is not None:
+            self.session.metadata_changed()
+        if self._config.group is None and (states or self.subscription.pattern is not None):
+            for topic in self._topics_now():
+                added = [item for item in self._client.metadata.partitions(topic) if item not in states]
+                self._add(added)
+                for partition in added:
+                    states[partition].seek_to_time(EARLIEST)
+                if added:
+                    self._positions.find_soon()
+        self._fetcher.pump_soon()
+
+    def _group_changed(self) -> None:
+        """The assignment changes: wake up the application's call for records, which carries it out."""
+        self._reading.interrupt()
+        self._wake.set()
+
+    async def _assign_whole_topics(self, subscription: Subscription) -> None:
+        topics = subscription.topics
+        if subscription.pattern is not None:
+            matching(subscription.pattern, [])  # Raises at once if the pattern is invalid.
+            self._client.want_all_topics()
+            await self._client.refresh()
+            topics = self._topics_now()
+        for topic in topics:
+            await self._client.wait_for_topic(topic, timeout_ms=API_TIMEOUT_MS)
+        self._reading.drop([partition for partition in self._reading.states if partition.topic not in topics])
+        self._add([partition for topic in topics for partition in self._client.metadata.partitions(topic)])
+        self._positions.find_soon()
+
+    def _topics_now(self) -> tuple[str, ...]:
+        """Without a group: the topics of the subscription."""
+        pattern = self.subscription.pattern
+        return self.subscription.topics if pattern is None else matching(pattern, self._client.metadata.topics())
+
+    def _add(self, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            self._client.want_topic(partition.topic)
+        self._reading.add(partitions)

@@ -44,19 +44,18 @@ from ..metadata.liveness import LivenessWatch, client_id_of
 from ..metadata.metadata_service import MetadataService, MetadataSource
 from ..metadata.producer_ids import ProducerIds
 from ..metadata.state_log import StateLog
-from ..protocol.kafka.codec import KafkaCodec
 from ..protocol.msgpack import ServerHello
 from ..server.dispatcher import Dispatcher
 from ..server.memory_budget import MemoryBudget
-from ..server.server import Server
 from ..server.turn import Turn
 from ..settings.cluster_settings import ClusterSettingsReport, file_settings
 from ..settings.config import BrokerConfig
 from ..settings.server_limits import UNLIMITED_DESCRIPTORS
 from ..wire.network import Network
 from ..wire.rpc import RpcPool
-from .core_settings import fetch_settings, group_settings, server_limits
+from .core_settings import fetch_settings, group_settings
 from .effects import BrokerEffects
+from .listeners import BrokerListeners
 from .slot_machines import SlotMachines
 
 logger = logging.getLogger("barnabas.broker")
@@ -91,12 +90,11 @@ class Broker:
         self.config = config
         self.ports = ports
         self.node_id = config.node_id
-        self.addresses: dict[str, tuple[str, int]] = {}
         self.admin_endpoint: Endpoint | None = None
         self.shutdown_requested = asyncio.Event()
         self.journal_storage: BallastedStorage | None = None  # of a voter, once its quorum is built
         self._tasks: list[asyncio.Task[None]] = []
-        self.servers: dict[str, Server] = {}
+        self.listeners = BrokerListeners(config, ports.network, max_descriptor=ports.max_client_descriptor)
         self.turn = Turn()
         self.memory = MemoryBudget(config.network_memory_max_bytes)
         self.logs = LogManager(
@@ -127,7 +125,13 @@ class Broker:
     async def _start(self) -> None:
         self._check_journal_folder()
         await load_logs(self.logs, self.ports.clock)
-        await self._listen()
+        await self.listeners.listen(
+            self.dispatcher,
+            hello=self._hello,
+            client_gone=self.liveness.connection_lost,
+            turn=self.turn,
+            memory=self.memory,
+        )
         self.metadata.subscribe(self._published)
         await self.metadata.start()
         self.lifecycle = self.effects.lifecycle = self._build_lifecycle()
@@ -316,29 +320,6 @@ class Broker:
         """The epoch of this incarnation's registration; -1 before it."""
         return self.lifecycle.broker_epoch
 
-    async def _listen(self) -> None:
-        limits = server_limits(self.config, max_descriptor=self.ports.max_client_descriptor)
-        for listener in self.config.client_listeners():
-            server = Server(
-                self.ports.network,
-                self.dispatcher,
-                hello=self._hello,
-                listener_name=listener.name,
-                limits=limits,
-                client_gone=self.liveness.connection_lost,
-                turn=self.turn,
-                memory=self.memory,
-                kafka_codec=KafkaCodec(),
-            )
-            self.addresses[listener.name] = await server.start(listener.host, listener.port)
-            self.servers[listener.name] = server
-            host, port = self.addresses[listener.name]
-            logger.info("listening node=%d listener=%s address=%s:%d", self.node_id, listener.name, host, port)
-        for endpoint in self.advertised():
-            if (endpoint.host, endpoint.port) != self.addresses[endpoint.listener]:
-                told = (self.node_id, endpoint.listener, endpoint.host, endpoint.port)
-                logger.info("advertised node=%d listener=%s address=%s:%d", *told)
-
     def _hello(self) -> ServerHello:
         return ServerHello(cluster_id=self.metadata.image.cluster_id, node_id=self.node_id)
 
@@ -349,7 +330,7 @@ class Broker:
                 node_id=self.node_id,
                 incarnation=self.ports.incarnation,
                 cluster_id=self.logs.cluster_id or "",
-                endpoints=self.advertised(),
+                endpoints=self.listeners.advertised(),
                 admin_endpoint=self.admin_endpoint,
                 rack=config.broker_rack,
                 directories=tuple(folder.directory_id for folder in self.logs.folders),
@@ -372,27 +353,6 @@ class Broker:
         self.replication.registered(broker_epoch)
         self.slots.registered(broker_epoch)
         self.log_service.loss_was_told()
-
-    def advertised(self) -> tuple[Endpoint, ...]:
-        """The addresses at which others reach this broker: the advertised ones, else those on which it listens."""
-        advertised = {item.name: item for item in self.config.advertised_listeners}
-        endpoints = []
-        for name, (host, port) in self.addresses.items():
-            item = advertised.get(name)
-            if item is not None:
-                endpoints.append(Endpoint(listener=name, host=item.host, port=item.port or port))
-            else:
-                endpoints.append(Endpoint(listener=name, host=host, port=port))
-        return tuple(endpoints)
-
-    def quorum_address(self) -> tuple[str, int]:
-        """The address on which this broker listens if it becomes a voter: the port after the port for brokers."""
-        configured = self.config.quorum_listener
-        if configured is not None:
-            return configured.host, configured.port
-        inter_broker = self.config.inter_broker_listener()
-        host = next(item.host for item in self.advertised() if item.listener == inter_broker)
-        return host, self.addresses[inter_broker][1] + 1
 
     # --- metadata and effects -----------------------------------------------------------------------------------------
 
@@ -477,7 +437,7 @@ class Broker:
 
     async def _close(self) -> None:
         """Close all started parts, each before the parts that it uses."""
-        await asyncio.gather(*(server.close() for server in self.servers.values()))
+        await self.listeners.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -179,8 +179,8 @@ async def _serve_admin(broker: Broker, listening: socket.socket) -> None:
 async def _look_where_clients_are_sent(broker: Broker) -> None:
     """Connect to each advertised address: a wrong one would otherwise show only in clients that hang. The check may fail for a
     correct address (behind a NAT without loopback), so it only logs a warning."""
-    for endpoint in broker.advertised():
-        if (endpoint.host, endpoint.port) == broker.addresses[endpoint.listener]:
+    for endpoint in broker.listeners.advertised():
+        if (endpoint.host, endpoint.port) == broker.listeners.addresses[endpoint.listener]:
             continue
         found: Greeting | BarnabasError
         try:
@@ -202,7 +202,7 @@ def _write_endpoints(broker: Broker) -> None:
         Endpoints(
             node_id=broker.node_id,
             pid=os.getpid(),
-            listeners={name: f"{host}:{port}" for name, (host, port) in broker.addresses.items()},
+            listeners={name: f"{host}:{port}" for name, (host, port) in broker.listeners.addresses.items()},
             quorum=f"{own.host}:{own.port}" if own else None,
             admin=f"{admin.host}:{admin.port}" if admin else None,
         ),

@@ -122,12 +122,14 @@ def _build_quorum(
     )
     given = {voter.node_id: (voter.host, voter.port) for voter in broker.config.voters()}
     inter_broker = next(
-        endpoint for endpoint in broker.advertised() if endpoint.listener == broker.config.inter_broker_listener()
+        endpoint
+        for endpoint in broker.listeners.advertised()
+        if endpoint.listener == broker.config.inter_broker_listener()
     )
     return RaftQuorum(
         node_id=broker.node_id,
         voters={voter.node_id: (voter.host, voter.port) for voter in contacts} if contacts else given,
-        listen=given.get(broker.node_id) or broker.quorum_address(),
+        listen=given.get(broker.node_id) or broker.listeners.quorum_address(),
         directory=broker.config.metadata_folder(),
         storage=broker.journal_storage,
         network=ports.network(),

@@ -83,7 +83,7 @@ def _replicas(broker: Broker) -> Iterator[Sample]:
 
 
 def _network(broker: Broker) -> Iterator[Sample]:
-    for listener, server in broker.servers.items():
+    for listener, server in broker.listeners.servers.items():
         metrics = server.metrics
         yield _gauge("connections", "Open connections.", server.connection_count, listener=listener)
         yield _counter("bytes_received", "Bytes received.", metrics.bytes_in, listener=listener)

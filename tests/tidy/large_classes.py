@@ -35,7 +35,4 @@ LARGE_CLASSES: Final = {
     "log/folders/log_manager.py:LogManager": _allowed(57, 560, f"{_NOT_YET}: opening, moving and deleting of logs"),
     "log/partition/partition_log.py:PartitionLog": _allowed(56, 550, f"{_NOT_YET}: appends, reads and positions"),
     "net/logs/storage_service.py:StorageService": _allowed(30, 425, f"{_NOT_YET}: folders, flushes and disk space"),
-    # Groups.
-    # Shells that connect parts.
-    "net/broker/broker.py:Broker": _allowed(32, 425, "the composition root: it makes and connects all parts"),
 }

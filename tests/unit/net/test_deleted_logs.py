@@ -62,7 +62,7 @@ async def test_a_flush_that_ends_after_its_log_was_deleted_takes_nothing_else_wi
     await broker.start()
     try:
         await until(lambda: broker.is_ready)
-        host, port = next(iter(broker.addresses.values()))
+        host, port = next(iter(broker.listeners.addresses.values()))
         async with Admin(f"{host}:{port}") as admin, Producer(f"{host}:{port}") as producer:
             await admin.create_topic("a", partitions=1, replication_factor=1, configs={"flush.messages": "1"})
             former = await producer.send("a", b"x", partition=0)

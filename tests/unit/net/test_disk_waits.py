@@ -114,7 +114,7 @@ async def test_nothing_on_the_loop_of_a_broker_at_work_waits_for_a_disk(tmp_path
 
 async def work_on(broker: Broker, files: WatchedFiles) -> None:
     """Topics come, go and come again; records, rolled segments, retention, compaction, and checkpoints of all."""
-    host, port = next(iter(broker.addresses.values()))
+    host, port = next(iter(broker.listeners.addresses.values()))
     async with Admin(f"{host}:{port}") as admin, Producer(f"{host}:{port}") as producer:
         for name, configs in (("a", {}), ("b", {"flush.messages": "1"}), ("c", {"cleanup.policy": "compact"})):
             await admin.create_topic(name, partitions=3, replication_factor=1, configs=configs)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, cast
 
 log = logging.getLogger("barnabas.admin")
 
@@ -39,12 +39,12 @@ class AdminConnection(asyncio.Protocol):
         return self.requests > 0, self.has_spoken, self.quiet_since_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        if not self._pool.opened(self, transport):
-            transport.abort()
+        stream = cast("asyncio.Transport", transport)  # Its class is the loop's own business.
+        if not self._pool.opened(self, stream):
+            stream.abort()
             return
-        self._transport = transport
-        self._handler.connection_made(transport)
+        self._transport = stream
+        self._handler.connection_made(stream)
 
     def data_received(self, data: bytes) -> None:
         self.has_spoken = True
@@ -76,7 +76,9 @@ class AdminConnections:
     def __init__(self, clock: Callable[[], float], max_connections: int = MAX_CONNECTIONS) -> None:
         self._clock = clock
         self._max_connections = max_connections
-        self._open: dict[asyncio.Transport, AdminConnection] = {}  # at most `max_connections`, and those being aborted
+        self._open: dict[
+            asyncio.BaseTransport, AdminConnection
+        ] = {}  # at most `max_connections`, and those being aborted
         self._leaving: set[AdminConnection] = set()
         self._logged_at_s = -LOG_AGAIN_S
         self.refused = 0
@@ -102,7 +104,7 @@ class AdminConnections:
     @contextmanager
     def serving(self, transport: asyncio.BaseTransport | None) -> Iterator[None]:
         """A complete request arrived from this client: keep its connection."""
-        connection = self._open.get(transport) if isinstance(transport, asyncio.Transport) else None
+        connection = None if transport is None else self._open.get(transport)
         if connection is None:
             yield
             return

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from unit.net.described_groups import described_group
+
 from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
 from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse
 from barnabas.log.vocabulary.errors import ErrorCode
@@ -11,9 +13,9 @@ from barnabas.log.vocabulary.group_messages import (
     OwnerChange,
     RebalanceEvent,
     RebalanceReason,
-    TopicPartitions,
     UnownedPartition,
 )
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.admin.frame.backend import Sample
 from barnabas.net.broker.in_process import InProcessConnection
 from barnabas.net.client.admin.admin import Admin
@@ -154,16 +156,6 @@ def _topic(name: str, topic: TopicImage | None) -> responses.TopicMetadata:
 def described(request: requests.DescribeGroupRequest) -> responses.Response:
     if request.group_id != "g":
         return responses.ErrorResponse(error=ErrorCode.GROUP_ID_NOT_FOUND, message="no such group")
-    member = group_responses.GroupMember(
-        member_id="m1",
-        instance_id=None,
-        client_id="app",
-        client_host="/127.0.0.1",
-        member_epoch=2,
-        subscribed_topics=("t",),
-        assigned=(TopicPartitions(topic="t", partitions=(0,)),),
-        target=(TopicPartitions(topic="t", partitions=(0,)),),
-    )
     event = RebalanceEvent(
         at_ms=60,
         cause="member_expired",
@@ -175,15 +167,13 @@ def described(request: requests.DescribeGroupRequest) -> responses.Response:
         moved_count=1,
         stable_after_ms=12,
     )
-    return group_responses.DescribeGroupResponse(
-        group_id="g",
-        state="Stable",
-        group_epoch=2,
-        assignment_epoch=2,
-        assignor="range",
-        coordinator=0,
-        members=(member,),
-        rebalances=(event,),
+    return described_group(
+        "g",
+        TopicPartition("t", 0),
+        event,
+        member_id="m1",
+        client_id="app",
+        client_host="/127.0.0.1",
         unowned=(UnownedPartition(topic="t", partition=1, reason="member_away", text="it is away"),),
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
+from unit.net.described_groups import described_group
 
 from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse
 from barnabas.log.vocabulary.errors import (
@@ -21,7 +22,6 @@ from barnabas.log.vocabulary.group_messages import (
     OwnerChange,
     RebalanceEvent,
     RebalanceReason,
-    TopicPartitions,
     UndoneOffset,
     UndoOffsetResetResponse,
     UnownedPartition,
@@ -301,28 +301,8 @@ class FakeAdmin:
         if group not in self._cluster.committed:
             raise GroupIdNotFoundError(f"group {group} does not exist")
         place = next(iter(self._cluster.logs))
-        owned = (TopicPartitions(topic=place.topic, partitions=(place.partition,)),)
-        member = group_responses.GroupMember(
-            member_id="m",
-            instance_id=None,
-            client_id="c",
-            client_host="h",
-            member_epoch=1,
-            subscribed_topics=(place.topic,),
-            assigned=owned,
-            target=owned,
-        )
         event = RebalanceEvent(at_ms=0, cause="member_joined", member_id="m", group_epoch=1)
-        return group_responses.DescribeGroupResponse(
-            group_id=group,
-            state="Stable",
-            group_epoch=1,
-            assignment_epoch=1,
-            assignor="range",
-            coordinator=0,
-            members=(member,),
-            rebalances=(event,),
-        )
+        return described_group(group, place, event, member_id="m", client_id="c", client_host="h")
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, Lag]:
         return {

@@ -15,6 +15,7 @@ from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     GroupProtocol,
+    HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
@@ -30,7 +31,7 @@ from barnabas.net.handlers.own.classic_groups import ClassicGroupHandlers
 from barnabas.net.handlers.own.groups import GroupHandlers
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest
-from barnabas.net.protocol.requests import HeartbeatRequest, OffsetCommitRequest
+from barnabas.net.protocol.requests import OffsetCommitRequest
 
 T = structs.replace(topic("t", partition(0)), topic_id="ab" * 16)
 HOST, CLIENT = "10.0.0.9", "tester"  # of the context that `ask` gives

@@ -5,23 +5,29 @@ batches after the recovery point, which recovery reads.
 """
 
 import threading
+from typing import Protocol
 
 from ..disk.files import Files
 from . import checkpoint
 from .leader_epoch_cache import EpochStart, LeaderEpochCache
 
 
+class Folder(Protocol):
+    path: str
+    is_gone: bool  # it has another name, and a new log may have the former one
+
+
 class SavedEpochs:
     """`cache` has the content of the file. If that is damaged, it is empty, `is_sound` is False, and the log must be scanned."""
 
-    def __init__(self, files: Files, directory: str) -> None:
+    def __init__(self, files: Files, folder: Folder) -> None:
         self._files = files
-        self._path = f"{directory}/{checkpoint.LEADER_EPOCHS}"
+        self._folder = folder
+        self._path = f"{folder.path}/{checkpoint.LEADER_EPOCHS}"
         self._lock = threading.Lock()  # a flush in another thread saves as well
         self._saved: tuple[EpochStart, ...] | None = None
         self._is_cut = False  # the file may contain epochs that were truncated
         self.is_sound = True
-        self.is_gone = False  # the folder was renamed, and a new log may have a folder of the old name
         self.cache = LeaderEpochCache()
         try:
             self.cache = LeaderEpochCache(checkpoint.read_epochs(files, self._path))
@@ -33,7 +39,7 @@ class SavedEpochs:
     def save(self) -> None:
         """Write the file if its content has changed."""
         with self._lock:
-            if self.is_gone:
+            if self._folder.is_gone:
                 return
             entries = self.cache.entries
             if entries != self._saved:

@@ -63,7 +63,10 @@ class LogCleaner:
         parts = [
             part
             for topic_partition, log in self._logs.logs.items()
-            if log.config.is_compacted and not log.failed and not log.is_changing and not log.swaps.is_outstanding
+            if log.config.is_compacted
+            and not log.failed
+            and not log.is_changing
+            and not log.segments.swaps.is_outstanding
             if not self._is_set_aside(topic_partition, now_ms)
             if (part := self._dirty_part(topic_partition, log, now_ms)) is not None
         ]
@@ -122,7 +125,7 @@ def dirty_part_of(
     is_known = log.log_start_offset <= cleaned_up_to <= log.log_end_offset
     first_dirty_offset = cleaned_up_to if is_known else log.log_start_offset
     segments = []
-    for segment in log.segments[:-1]:
+    for segment in log.segments.all[:-1]:
         is_dirty = segment.next_offset > first_dirty_offset
         is_young = config.min_compaction_lag_ms > 0 and now_ms - config.min_compaction_lag_ms < segment.age.newest_ms
         if segment.next_offset > log.last_stable_offset or (is_dirty and is_young):
@@ -151,7 +154,7 @@ def _is_overdue(part: DirtyPart, now_ms: int) -> bool:
 
 def _seal_if_overdue(log: PartitionLog, now_ms: int) -> None:
     """max.compaction.lag.ms also holds for a topic to which nothing is written any more."""
-    active = log.segments[-1]
+    active = log.segments.all[-1]
     first_ms = active.records.first_timestamp_ms
     if active.size_bytes and first_ms != NO_TIMESTAMP and now_ms - first_ms > log.config.max_compaction_lag_ms:
-        log.roll(now_ms)
+        log.tail.roll(now_ms, log.config)

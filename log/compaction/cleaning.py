@@ -90,9 +90,9 @@ class Cleaning:
         self._truncations = log.truncations
         self._is_stopped = False
         self._offsets = OffsetMap(max_size_bytes=map_size_bytes)
-        self._aborted_in_part = log.aborted_transactions(part.first_dirty_offset, part.end_offset)
+        self._aborted_in_part = log.segments.aborted_transactions(part.first_dirty_offset, part.end_offset)
         first_offset = part.segments[0].base_offset
-        self._transactions = CleanedTransactions(log.aborted_transactions(first_offset, part.end_offset))
+        self._transactions = CleanedTransactions(log.segments.aborted_transactions(first_offset, part.end_offset))
         self._batches = BatchCleaner(
             offsets=self._offsets,
             transactions=self._transactions,
@@ -125,17 +125,17 @@ class Cleaning:
             swap = self._swap
             if swap is None:
                 continue
-            if self._is_overtaken or not self.log.swaps.offer(swap):
+            if self._is_overtaken or not self.log.segments.swaps.offer(swap):
                 swap.discard()
                 raise CleaningAborted
             yield self._flush_folder
-            if self._is_overtaken or not self.log.take_swap(swap, self._now_ms):
+            if self._is_overtaken or not self.log.segments.take_swap(swap, self._now_ms, self.log.config):
                 raise CleaningAborted
             yield self._flush_folder
 
     def abandon(self) -> None:
         """Called after a step that failed or was not done. The folder's thread then withdraws the offer."""
-        self.log.swaps.give_up()
+        self.log.segments.swaps.give_up()
 
     @property
     def _is_overtaken(self) -> bool:

@@ -18,7 +18,7 @@ from ..checkpoints import checkpoint
 from ..disk.due_files import DueFiles
 from ..disk.files import DiskUsage, Files
 from ..partition.partition_folder import make_partition_folder, read_topic_id
-from ..partition.partition_log import IDLE_MS, PartitionLog
+from ..partition.partition_log import PartitionLog
 from ..segment.open_segments import MAX_OPEN_SEALED_SEGMENTS, OpenSegments
 from ..settings.config import LogConfig
 from ..vocabulary.errors import (
@@ -393,7 +393,7 @@ class LogManager:
 
     def _forget(self, folder: LogFolder, topic_partition: TopicPartition, log: PartitionLog) -> None:
         """Forget the log: its folder was renamed."""
-        log.abandon()
+        log.folder.is_gone = True
         if self._logs.get(topic_partition) is log:
             del self._logs[topic_partition], self._folder_of[topic_partition]
         for offsets in folder.all_offsets:
@@ -435,7 +435,7 @@ class LogManager:
                 continue  # a failed log must be opened again first; others were removed between two steps
             try:
                 gone = log.delete_old_segments(now_ms)
-                log.release_if_idle(now_ms, idle_ms=IDLE_MS)
+                log.flushes.release_if_idle(now_ms)
             except (StorageError, CorruptRecordError) as error:
                 _log.error("event=retention_failed partition=%s cause=%s", topic_partition, error)
                 path = self._folder_of[topic_partition].path
@@ -451,7 +451,7 @@ class LogManager:
         """Remove files of a folder that were deleted long enough ago, and withdraw offers that were given up. In the folder's
         thread. Raises the first StorageError, after the others are removed."""
         refused: StorageError | None = None
-        works: list[Callable[[int], None]] = [log.remove_due_files for log in self.logs_in(folder)]
+        works: list[Callable[[int], None]] = [log.segments.remove_due_files for log in self.logs_in(folder)]
         works.append(partial(self._due_folders.remove_due, below=folder.path))
         for work in works:
             try:
@@ -474,7 +474,7 @@ class LogManager:
     def due_for_flush(self, now_ms: int) -> list[PartitionLog]:
         """The logs that need a flush because of flush.messages, flush.ms or a full segment."""
         return [
-            log for log in self._logs.values() if not log.is_changing and log.is_flush_due(now_ms) and not log.failed
+            log for log in self._logs.values() if not log.is_changing and log.flushes.is_due(now_ms) and not log.failed
         ]
 
     # A checkpoint: the indexes are saved, the offsets noted in the thread that owns the logs, and written in another one.
@@ -484,7 +484,7 @@ class LogManager:
         for log in self.logs_in(folder):
             # Others were removed between two steps: their folder is gone, or belongs to a new log of the same name.
             if self._logs.get(log.topic_partition) is log and not log.failed and not log.is_changing:
-                log.save_indexes()
+                log.tail.save(log.recovery_point)
                 yield
 
     def note_offsets(self, folder: LogFolder) -> None:

@@ -1,11 +1,10 @@
 """The segments of one log, in memory as on the disk: each change is made on the disk first, and then in memory.
 
 If the disk refuses a change, it has not happened, or it has happened as a whole: the rename of a `.log` file decides whether a
-segment is part of its log, and an index without its log has no meaning. Only if a step cannot be undone, the log is `unsure`;
-then it accepts no more writes, and opening it again determines its content.
+segment is part of its log, and an index without its log has no meaning. Only if a step cannot be undone, there is a `failure`:
+the log accepts no more writes, and opening it again determines its content.
 """
 
-from collections.abc import Callable
 from itertools import islice
 
 from ..disk.due_files import DueFiles
@@ -16,10 +15,13 @@ from ..segment.segment import FileSlice, LogSegment, segment_holding
 from ..segment.transaction_index import AbortedTransaction
 from ..settings.config import LogConfig
 from ..vocabulary.errors import StorageError
+from ..vocabulary.topic_partition import TopicPartition
 from .offered_swap import OfferedSwap
 from .partition_folder import PartitionFolder
 from .recovery import new_segment
 from .segment_swap import SegmentSwap
+
+_CHANGE_FAILED = "a change of its segments failed"
 
 
 class LogSegments:
@@ -29,14 +31,18 @@ class LogSegments:
         self, files: Files, found: list[LogSegment], *, folder: PartitionFolder, opened: OpenSegments | None
     ) -> None:
         self._files = files
-        self._folder = folder
+        self.folder = folder
         self._due_files = DueFiles(files.remove)
         self.opened = opened or OpenSegments()
         self.all = found
         self.active = found[-1]
         self.sealed = SealedSegments(found)
         self.swaps = OfferedSwap(found)
-        self.unsure = False
+        self.failure = ""  # why the log must be opened again to know the state on the disk
+
+    def check_takes_writes(self, topic_partition: TopicPartition) -> None:
+        if self.failure:
+            raise StorageError(f"{topic_partition} accepts no more writes since {self.failure}; restart the broker")
 
     def roll(self, base_offset: int, config: LogConfig) -> None:
         """Begin a new segment and seal the active one. Raises StorageError; then the active one stays."""
@@ -77,18 +83,33 @@ class LogSegments:
         self.all[0] = self._new(base_offset, config)
         self._changed()
 
-    def take_swap(self, swap: SegmentSwap, *, due_ms: int, opened: Callable[[int], LogSegment]) -> bool:
-        """Replace segments by a cleaned one. False if the log has changed meanwhile."""
-        self._folder.changed()
+    def take_swap(self, swap: SegmentSwap, now_ms: int, config: LogConfig) -> bool:
+        """Replace the others by the cleaned segment, after the flush of the folder. Readers of the others may continue.
+
+        False if the log has changed meanwhile. Raises StorageError; then the log has failed until it is opened again.
+        """
+        due_ms = now_ms + config.file_delete_delay_ms
+        self.folder.changed()
         try:
-            return self.swaps.fulfil(swap, retire=lambda segment: self._retire(segment, due_ms), opened=opened)
+            return self.swaps.fulfil(
+                swap,
+                retire=lambda segment: self._retire(segment, due_ms),
+                opened=lambda base_offset: new_segment(self._files, self.folder.path, base_offset, config),
+            )
         except StorageError:
-            self.unsure = True  # the next start completes the swap
+            self.failure = self.failure or _CHANGE_FAILED  # the next start completes the swap
             raise
         finally:
             self._changed()
 
     # --- reading and flushing ---
+
+    def start_of_batch(self, offset: int) -> int:
+        """The offset at which the batch with `offset` begins: a truncation removes all of it."""
+        segment = self.all[segment_holding(self.all, offset)]
+        # It may begin below the offset, unless it is the first of a segment.
+        place = None if offset == segment.base_offset else segment.batch_at(offset)
+        return offset if place is None else min(offset, place.base_offset)
 
     def read(self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one_batch: bool) -> FileSlice | None:
         """Whole batches of one segment, from the batch that contains `offset` or is the next one after it; None if there are
@@ -96,7 +117,7 @@ class LogSegments:
         number = len(self.all) - 1
         if offset < self.active.base_offset:
             number = segment_holding(self.all, offset)
-            assert number >= 0, f"{self._folder.path} begins at {self.all[0].base_offset}, and {offset} is read"
+            assert number >= 0, f"{self.folder.path} begins at {self.all[0].base_offset}, and {offset} is read"
         for segment in islice(self.all, number, None):
             if segment is not self.active:
                 self.opened.used(segment)
@@ -145,13 +166,13 @@ class LogSegments:
             segment.release()
 
     def _new(self, base_offset: int, config: LogConfig) -> LogSegment:
-        segment = new_segment(self._files, self._folder.path, base_offset, config)
+        segment = new_segment(self._files, self.folder.path, base_offset, config)
         try:
             segment.start_empty()
         except StorageError:
             self._forget_made(segment)
             raise
-        self._folder.changed()
+        self.folder.changed()
         return segment
 
     def _forget_made(self, segment: LogSegment) -> None:
@@ -160,7 +181,7 @@ class LogSegments:
             segment.release()
             self._files.remove(segment.path)
         except StorageError:
-            self.unsure = True
+            self.failure = self.failure or _CHANGE_FAILED
             raise
 
     def _retire(self, segment: LogSegment, due_ms: int) -> None:
@@ -169,7 +190,7 @@ class LogSegments:
             segment.rename_as_deleted()
         finally:
             if segment.records.is_retired:
-                self._folder.changed()
+                self.folder.changed()
                 self.opened.forget(segment)
                 segment.release()
 

@@ -1,8 +1,8 @@
 """A flush of one log that is under way: what was taken together when it began, and is written while the log goes on.
 
-`PartitionLog.begin_flush` makes one, in the thread that owns the log; `perform` may run in any thread, since it touches
+`LogFlushes.begin` makes one, in the thread that owns the log; `perform` may run in any thread, since it touches
 nothing but descriptors that it holds (a truncation or retention may take a file's name away, never the file);
-`PartitionLog.finish_flush` takes the outcome, in the owner's thread again.
+`LogFlushes.finish` takes the outcome, in the owner's thread again.
 """
 
 from collections.abc import Callable

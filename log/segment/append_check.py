@@ -37,6 +37,7 @@ from ..format.varint import decode_varint
 from ..settings.config import LogConfig
 from ..vocabulary.errors import (
     CorruptRecordError,
+    FencedLeaderEpochError,
     InvalidRecordError,
     InvalidTimestampError,
     OffsetOutOfRangeError,
@@ -193,6 +194,12 @@ def _check_producer(producer_id: int, producer_epoch: int, sequence: int, attrib
             f"a batch has producer id {producer_id}, producer epoch {producer_epoch} and base sequence {sequence}:"
             " either all of them must be at least 0, or the producer id must be -1"
         )
+
+
+def check_epoch(epoch: int, *, log: object, latest_epoch: int) -> None:
+    """A leader does not append in an epoch that is over. Raises FencedLeaderEpochError."""
+    if epoch < latest_epoch:
+        raise FencedLeaderEpochError(f"{log} is in leader epoch {latest_epoch}, an append claims epoch {epoch}")
 
 
 def check_leader_batches(headers: Iterable[BatchHeader], *, log: object, next_offset: int, epoch: int) -> None:

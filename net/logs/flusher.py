@@ -25,6 +25,13 @@ MAX_THREADS: Final = 16  # of a broker with many folders
 RETRY_AFTER_S: Final = 0.2  # if no descriptor is left; clients that disconnect release some
 
 
+class Flushes(Protocol):
+    """Of one log: log.partition.log_flushes.LogFlushes."""
+
+    def begin(self, now_ms: int | None = None) -> PendingFlush | None: ...
+    def finish(self, pending: PendingFlush) -> None: ...
+
+
 class FlushableLog(Protocol):
     """The part of `log.partition.partition_log.PartitionLog` that the flusher uses."""
 
@@ -32,8 +39,8 @@ class FlushableLog(Protocol):
     def topic_partition(self) -> TopicPartition: ...
     @property
     def failed(self) -> bool: ...
-    def begin_flush(self, now_ms: int | None = None) -> PendingFlush | None: ...
-    def finish_flush(self, pending: PendingFlush) -> None: ...
+    @property
+    def flushes(self) -> Flushes: ...
 
 
 FlushEnded = Callable[[FlushableLog, StorageError | None], None]
@@ -96,7 +103,7 @@ class Flusher:
         begun: list[tuple[FlushableLog, PendingFlush]] = []
         for log in logs:
             try:
-                pending = log.begin_flush(self._wall_ms())
+                pending = log.flushes.begin(self._wall_ms())
             except TooManyFilesError:
                 again.append(log)
                 continue
@@ -118,7 +125,7 @@ class Flusher:
 
     def _is_finished(self, log: FlushableLog, pending: PendingFlush) -> bool:
         try:
-            log.finish_flush(pending)
+            log.flushes.finish(pending)
         except TooManyFilesError:
             return False
         except StorageError as error:

@@ -98,7 +98,7 @@ class LogService:
         )
         if not was_there and not is_new:
             self.made_anew.add(topic_partition)
-        log.update_config(self.config_of(topic_partition.topic))
+        log.config = self.config_of(topic_partition.topic)
         return log
 
     def forget(self, topic_partition: TopicPartition) -> None:
@@ -165,7 +165,7 @@ class LogService:
         if is_for_all or publication.changes.topic_configs:
             for topic_partition, log in self._logs.logs.items():
                 if is_for_all or topic_partition.topic in publication.changes.topic_configs:
-                    log.update_config(self.config_of(topic_partition.topic))
+                    log.config = self.config_of(topic_partition.topic)
 
     def _read_defaults(self, image: MetadataImage) -> bool:
         """Read the defaults of topics, and return whether they have changed."""

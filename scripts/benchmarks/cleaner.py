@@ -39,7 +39,7 @@ def written_log(folder: Path) -> PartitionLog:
         keys = [b"user%07d" % ((number * 131 + place * 7919) % KEYS) for place in range(BATCH_RECORDS)]
         batch = bytearray(encode_batch(values, keys=keys, timestamps_ms=NOW_MS))
         log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
-    log.roll(NOW_MS)
+    log.tail.roll(NOW_MS, log.config)
     log.flush()
     log.set_high_watermark(log.log_end_offset)
     return log
@@ -62,7 +62,7 @@ def clean(log: PartitionLog) -> Metrics:
 
 def copy(log: PartitionLog) -> Metrics:
     began = time.perf_counter()
-    for segment in log.segments:
+    for segment in log.segments.all:
         target = segment.path + ".copy"
         shutil.copyfile(segment.path, target)
         descriptor = os.open(target, os.O_RDWR)

@@ -151,7 +151,7 @@ def use(log: PartitionLog, rng: Random, records: bytes | None) -> None:
         lambda: log.truncate_to(rng.randrange(max(log.log_end_offset - 20, 0), log.log_end_offset + 1)),
         lambda: log.delete_records_before(rng.randrange(log.log_start_offset, log.log_end_offset + 1)),
         lambda: log.delete_old_segments(NOW_MS + rng.choice((0, 10**12))),
-        lambda: log.roll(NOW_MS),
+        lambda: log.tail.roll(NOW_MS, log.config),
         log.flush,
     )
     for action in rng.sample(actions, rng.randint(1, len(actions))):

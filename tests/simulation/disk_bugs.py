@@ -13,6 +13,7 @@ from barnabas.log.checkpoints.producer_snapshots import ProducerSnapshots
 from barnabas.log.partition import recovery
 from barnabas.log.partition.log_producers import LogProducers
 from barnabas.log.partition.log_segments import LogSegments
+from barnabas.log.partition.log_tail import LogTail
 from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.partition.pending_flush import PendingFlush
 from barnabas.log.segment.producer_state import ProducerState
@@ -85,34 +86,34 @@ def _retention_above_the_start() -> AbstractContextManager[Any]:
 
 def _snapshot_within_an_append() -> AbstractContextManager[Any]:
     """Producers are noted when a whole answer is in the log, and so behind the snapshot of a roll within it."""
-    genuine = PartitionLog._write
+    genuine = LogTail.write
 
-    def write(self: Any, data: Any, batches: Any, now_ms: int) -> None:
+    def write(self: Any, data: Any, batches: Any, now_ms: int, config: Any) -> None:
         appended: list[Any] = []
         with patch.object(self._producers, "note", lambda *batch: appended.append(batch)):
             try:
-                genuine(self, data, batches, now_ms)
+                genuine(self, data, batches, now_ms, config)
             finally:
                 noted = list(appended)
         for batch in noted:
             self._producers.note(*batch)
 
-    return patch.object(PartitionLog, "_write", write)
+    return patch.object(LogTail, "write", write)
 
 
 def _refusal_forgets_producers() -> AbstractContextManager[Any]:
     """Batches before the one that the disk refused are in the log, and their producers are not noted."""
-    genuine = PartitionLog._write
+    genuine = LogTail.write
 
-    def write(self: Any, data: Any, batches: Any, now_ms: int) -> None:
+    def write(self: Any, data: Any, batches: Any, now_ms: int, config: Any) -> None:
         before = self._producers.state.to_snapshot()
         try:
-            genuine(self, data, batches, now_ms)
+            genuine(self, data, batches, now_ms, config)
         except StorageError:
             self._producers.state = ProducerState.from_snapshot(before)
             raise
 
-    return patch.object(PartitionLog, "_write", write)
+    return patch.object(LogTail, "write", write)
 
 
 def _removed_snapshot_comes_back() -> AbstractContextManager[Any]:

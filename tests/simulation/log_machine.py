@@ -184,7 +184,7 @@ class LogMachine:
             self.states.append(self.content + self._as_known(b"".join(batches)))
             begin = self.log.log_end_offset
             self.log.append_as_follower(b"".join(batches), now_ms=self.now_ms)
-            self.rolls_within_an_answer += self.log.segments[-1].base_offset > begin
+            self.rolls_within_an_answer += self.log.segments.all[-1].base_offset > begin
             return
         for batch in batches:
             self.states.append(self.content)
@@ -264,13 +264,13 @@ class LogMachine:
         elif dice < 0.82:
             self.retain()
         elif dice < 0.86:
-            log.roll(self.now_ms)
+            log.tail.roll(self.now_ms, log.config)
         else:
             self.fault(dice)
 
     def retain(self) -> None:
         self.log.set_high_watermark(self.log.log_end_offset)
-        self.log.update_config(replace(CONFIG, retention_bytes=RETENTION_BYTES))
+        self.log.config = replace(CONFIG, retention_bytes=RETENTION_BYTES)
         self.start = self.log.log_end_offset
         if retain(self.manager, self.now_ms):
             self.check_memory()

@@ -33,6 +33,5 @@ LARGE_CLASSES: Final = {
     "log/replication/ports.py:ReplicatedLog": _allowed(31, 100, "a protocol: all that a replica asks of its log"),
     # The data of partitions.
     "log/folders/log_manager.py:LogManager": _allowed(57, 560, f"{_NOT_YET}: opening, moving and deleting of logs"),
-    "log/partition/partition_log.py:PartitionLog": _allowed(56, 550, f"{_NOT_YET}: appends, reads and positions"),
     "net/logs/storage_service.py:StorageService": _allowed(30, 425, f"{_NOT_YET}: folders, flushes and disk space"),
 }

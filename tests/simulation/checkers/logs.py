@@ -27,7 +27,7 @@ def check_log(log: PartitionLog, files: Files, *, replayed_from: int = 0, is_com
 
 def check_segments(log: PartitionLog, files: Files) -> None:
     """Log start, segments and files agree."""
-    segments = log.segments
+    segments = log.segments.all
     first = segments[0].base_offset
     if not first <= log.log_start_offset <= log.log_end_offset:
         raise Violation(f"{log.directory} begins at {log.log_start_offset}, its first segment at {first}")
@@ -95,7 +95,7 @@ def check_transactions(log: PartitionLog) -> None:
         elif header.is_transactional:
             opened.setdefault(header.producer_id, header.base_offset)
     start = log.log_start_offset
-    told = log.aborted_transactions(start, log.log_end_offset)
+    told = log.segments.aborted_transactions(start, log.log_end_offset)
     known = {entry.last_offset: (entry.producer_id, entry.first_offset) for entry in told}
     surely = {offset for offset, (_, first) in aborted.items() if first >= start}
     if len(known) < len(told) or not surely <= known.keys() <= aborted.keys():

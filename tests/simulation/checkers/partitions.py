@@ -104,7 +104,7 @@ class PartitionChecker:
                 and view.high_watermark == log.high_watermark
                 and view.isr is (None if leading is None else leading.isr)
                 and view.leader_epoch == partition.leader_epoch
-                and view.truncations == log._truncations
+                and view.truncations == log.truncations
                 and view.log is log
                 and view.shape == _shape_of(log)
             ):
@@ -148,7 +148,7 @@ class PartitionChecker:
             return
         view = views.get(key)
         if view is None or view.log is not partition.log:
-            view = views[key] = View(log=partition.log, truncations=partition.log._truncations)  # type: ignore[attr-defined]
+            view = views[key] = View(log=partition.log, truncations=partition.log.truncations)  # type: ignore[attr-defined]
         self._check_log_start(process, partition)
         _check_waits(process, partition, view, history)
         self._follow_log(process, view, history, is_compacted)
@@ -183,8 +183,8 @@ class PartitionChecker:
     def _follow_log(self, process: SimulatedProcess, view: View, history: History, is_compacted: bool) -> None:
         log = view.log
         view.was_empty = view.log_start >= view.high_watermark
-        if log._truncations != view.truncations:
-            view.truncations = log._truncations
+        if log.truncations != view.truncations:
+            view.truncations = log.truncations
             self.truncations += 1
             # An empty log is started over before a batch in which its start lies (DeleteRecords): it holds nothing to lose.
             if log.log_end_offset < view.high_watermark and not view.was_empty:
@@ -194,11 +194,11 @@ class PartitionChecker:
                 )
             view.batches = {}
             view.replay = ProducerState()
-            view.log_end = log.segments[0].base_offset
+            view.log_end = log.segments.all[0].base_offset
         elif log.log_end_offset < view.log_end:
             raise Violation(f"{history.name}: the log of {process} shrank to {log.log_end_offset} without a truncation")
         if not view.batches:
-            view.log_end = max(log.segments[0].base_offset, log.log_start_offset)
+            view.log_end = max(log.segments.all[0].base_offset, log.log_start_offset)
         view.log_start = log.log_start_offset
         if is_compacted:  # see checkers.compacted
             view.log_end = log.log_end_offset
@@ -219,7 +219,7 @@ class PartitionChecker:
                 )
         view.log_end = log.log_end_offset
         if view.partition is not None and view.partition.role.is_follower:
-            self.rolls_within_an_answer += 0 <= former_end < log.segments[-1].base_offset < log.log_end_offset
+            self.rolls_within_an_answer += 0 <= former_end < log.segments.all[-1].base_offset < log.log_end_offset
 
     # --- the high watermark -------------------------------------------------------------------------------------------
 
@@ -360,5 +360,5 @@ def _batch_of(header: BatchHeader) -> Batch:
 
 
 def _shape_of(log: Any) -> Shape:
-    segments = log._segments.all
+    segments = log.segments.all
     return len(segments), segments[0].base_offset, log.log_start_offset

@@ -33,15 +33,15 @@ def log_of(logs: LogManager, *, count: int = 6, config: LogConfig | None = None)
 def test_a_flush_that_was_under_way_says_nothing_of_what_is_cut_off() -> None:
     """The number of truncations rises in the owner's thread, so that no flush ends between a look at it and the cut."""
     log = log_of(manager(SimulatedDisk()))
-    pending = log.begin_flush(NOW_MS)
+    pending = log.flushes.begin(NOW_MS)
     assert pending is not None
     log.begin_change()
     pending.perform()
-    log.finish_flush(pending)
-    assert log.recovery_point == 0 and log.begin_flush(NOW_MS) is None
+    log.flushes.finish(pending)
+    assert log.recovery_point == 0 and log.flushes.begin(NOW_MS) is None
     log.truncate_to(3)
     log.end_change()
-    assert (log.log_end_offset, log.recovery_point) == (3, 0) and log.begin_flush(NOW_MS) is not None
+    assert (log.log_end_offset, log.recovery_point) == (3, 0) and log.flushes.begin(NOW_MS) is not None
 
 
 def test_a_checkpoint_amid_a_truncation_does_not_raise_the_recovery_point_again() -> None:
@@ -69,14 +69,14 @@ def test_upkeep_leaves_the_log_alone() -> None:
     log.flush()
     log.set_high_watermark(6)
     log.begin_change()
-    count = log.segment_count
-    assert retain(logs, NOW_MS + 1_000_000) == {} and log.segment_count == count
+    count = len(log.segments.all)
+    assert retain(logs, NOW_MS + 1_000_000) == {} and len(log.segments.all) == count
     assert LogCleaner(logs, disk, map_size_bytes=1 << 20).next_cleaning(NOW_MS) is None
     logs.expire_producers(NOW_MS + 1_000_000, expiration_ms=1)
     assert 7 in log.producers.last_batches()
     assert logs.due_for_flush(NOW_MS + 1_000_000) == []
     assert log.damage.view(0) is None
-    found = DamagedRange(path=log.segments[0].path, segment_base_offset=0, first_offset=0, end_offset=1, position=0,
+    found = DamagedRange(path=log.segments.all[0].path, segment_base_offset=0, first_offset=0, end_offset=1, position=0,
                          end_position=60)  # fmt: skip
     assert not log.damage.note(found) and not log.damage.is_known
 
@@ -87,9 +87,9 @@ def test_a_log_that_is_deleted_is_let_go_when_the_change_is_over() -> None:
     log = log_of(logs)
     log.begin_change()
     logs.delete(A, now_ms=NOW_MS)
-    assert log.is_released and log.segments[-1].records.is_open  # the thread works on it
+    assert log.is_released and log.segments.all[-1].records.is_open  # the thread works on it
     log.end_change()
-    assert not log.segments[-1].records.is_open
+    assert not log.segments.all[-1].records.is_open
 
 
 def test_a_stop_that_dropped_the_change_flushes_the_log_as_it_is() -> None:

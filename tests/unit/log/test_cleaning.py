@@ -40,7 +40,7 @@ BATCHES = st.lists(
 
 
 def sealed_end(log):
-    return log.segments[-1].base_offset
+    return log.segments.all[-1].base_offset
 
 
 @settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
@@ -184,12 +184,12 @@ def test_aborted_records_go_and_their_markers_follow_when_nobody_needs_them():
     end = clean(log, disk)
     assert records_in(log)[:3] == [(0, b"k", b"committed before"), (2, b"c", b"committed"), (5, b"d", b"later")]
     assert [header.base_offset for header in headers(log) if header.is_control] == [3, 4]
-    (aborted,) = log.aborted_transactions(0, 5)
+    (aborted,) = log.segments.aborted_transactions(0, 5)
     assert (aborted.first_offset, aborted.last_offset) == (1, 3)
     clean(log, disk, from_offset=end, now_ms=NOW_MS + 1)
     marker = next(header for header in headers(log) if header.base_offset == 3)
     assert marker.delete_horizon_ms == NOW_MS + 1 + DAY_MS
-    assert log.aborted_transactions(0, 5) == ()
+    assert log.segments.aborted_transactions(0, 5) == ()
     clean(log, disk, from_offset=end, now_ms=NOW_MS + 1 + DAY_MS)
     assert [header.base_offset for header in headers(log) if header.is_control] == [4]
     disk.kill()
@@ -236,7 +236,7 @@ def test_the_lags():
     for number in range(40):
         append_keyed(log, (b"k", b"v" * 100), timestamp_ms=NOW_MS + number * 100)
     part = dirty_part_of(log, 0, now_ms=NOW_MS + 4_000)
-    assert part.segments[-1].age.newest_ms <= NOW_MS + 3_000 < log.segments[len(part.segments)].age.newest_ms
+    assert part.segments[-1].age.newest_ms <= NOW_MS + 3_000 < log.segments.all[len(part.segments)].age.newest_ms
     assert not part.is_due, "all of it is dirty, which is not more than all"
     assert dirty_part_of(log, 0, now_ms=NOW_MS + 5_001).is_due
     assert lags.max_segment_ms == 5_000
@@ -246,7 +246,7 @@ def test_records_without_a_key_go():
     disk = SimulatedDisk()
     log = open_log(disk, config=LogConfig(segment_bytes=600))
     append(log, b"without a key" * 40)
-    log.update_config(COMPACT)
+    log.config = COMPACT
     fill(log)
     clean(log, disk)
     assert b"" not in [key for _, key, _ in records_in(log)]
@@ -270,7 +270,7 @@ def test_readers_of_replaced_segments_read_on(tmp_path):
     held = log.read(0, max_bytes=1 << 20, up_to_offset=30)
     before = held.read()
     clean(log, files)
-    log.remove_due_files(NOW_MS + 10**9)
+    log.segments.remove_due_files(NOW_MS + 10**9)
     assert held.read() == before
     assert len(records_in(log)) < 10
     assert not [name for name in files.list_dir(log.directory) if name.endswith((".deleted", ".cleaned", ".swap"))]
@@ -292,7 +292,7 @@ def start_over(log):
 
 
 def retain(log):
-    log.update_config(LogConfig(cleanup_policy=("delete",), retention_ms=0))
+    log.config = LogConfig(cleanup_policy=("delete",), retention_ms=0)
     assert log.delete_old_segments(NOW_MS + 10)
 
 
@@ -327,7 +327,7 @@ def test_a_log_that_changes_ends_its_cleaning_and_nothing_comes_back(change, ste
             for work in walk:
                 work()
     cleaning.abandon()
-    log.remove_due_files(NOW_MS)
+    log.segments.remove_due_files(NOW_MS)
     assert records_in(log) == expected
     start, end = log.log_start_offset, log.log_end_offset
     if loses_power:
@@ -349,14 +349,14 @@ def offered(disk):
     walk = cleaning.steps()
     for _ in range(OFFERED_AFTER):
         next(walk)()
-    assert log.swaps.is_outstanding
+    assert log.segments.swaps.is_outstanding
     return log, cleaning, walk
 
 
 def test_retention_lets_nothing_go_while_a_segment_is_offered():
     disk = SimulatedDisk()
     log, _, walk = offered(disk)
-    log.update_config(LogConfig(cleanup_policy=("delete",), retention_ms=0))
+    log.config = LogConfig(cleanup_policy=("delete",), retention_ms=0)
     assert log.delete_old_segments(NOW_MS + 10) == []
     for work in walk:
         work()
@@ -371,11 +371,11 @@ def test_an_offer_that_the_disk_keeps_is_withdrawn_later_and_meets_no_other_clea
     cleaning.abandon()
     disk.fail_next(refused, error=StorageError)
     with pytest.raises(StorageError):
-        log.remove_due_files(NOW_MS)
+        log.segments.remove_due_files(NOW_MS)
     with pytest.raises(CleaningAborted):
         clean(log, disk)
     assert records_in(log) == before, "the files of the two were not mixed"
-    log.remove_due_files(NOW_MS)
+    log.segments.remove_due_files(NOW_MS)
     assert not [name for name in disk.list_dir(log.directory) if name.endswith((".cleaned", ".swap"))]
     clean(log, disk)
     assert 3 <= len(records_in(log)) < 12
@@ -385,7 +385,7 @@ def test_a_cleaned_segment_that_is_missing_takes_no_place():
     disk = SimulatedDisk()
     log, cleaning, _ = offered(disk)
     cleaning.abandon()
-    log.remove_due_files(NOW_MS)
+    log.segments.remove_due_files(NOW_MS)
     before = records_in(log)
     with pytest.raises(StorageError):
         for work in start_cleaning(log, disk).steps():
@@ -400,11 +400,11 @@ def test_damage_is_not_copied_but_told():
     disk = SimulatedDisk()
     log = open_log(disk, config=COMPACT)
     fill(log)
-    disk.flip_bit(log.segments[1].path, 100)
-    before = [disk.read_bytes(segment.path) for segment in log.segments]
+    disk.flip_bit(log.segments.all[1].path, 100)
+    before = [disk.read_bytes(segment.path) for segment in log.segments.all]
     with pytest.raises(CorruptRecordError, match="is damaged at position"):
         clean(log, disk)
-    assert before == [disk.read_bytes(segment.path) for segment in log.segments]
+    assert before == [disk.read_bytes(segment.path) for segment in log.segments.all]
 
 
 def test_a_follower_takes_a_log_with_gaps_whatever_its_topic_is_called_now():

@@ -121,12 +121,12 @@ def test_only_so_many_damaged_files_are_kept() -> None:
         disk.now_ms += 1
         for number in range(3):
             append(log, b"value-%02d" % number)
-        log.roll(0)
+        log.tail.roll(0, log.config)
         path = f"{DIRECTORY}/{3 * round_number:020d}.log"
         disk.flip_bit(path, PLACES["value"])
         assert not log.damage.verify(3 * round_number, max_bytes=100_000)
         log.set_damage_aside()
         for number in range(3):
             append(log, b"value-%02d" % number)
-        log.roll(0)
+        log.tail.roll(0, log.config)
     assert sum(name.endswith(".damaged") for name in disk.list_dir(DIRECTORY)) == MOST_KEPT_FILES

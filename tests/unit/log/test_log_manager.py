@@ -84,10 +84,10 @@ def test_bit_rot_behind_the_checkpoint_counts_as_a_loss(is_damaged):
     (log,) = create(logs, A)
     for _ in range(3):
         append(log, b"x" * 60)
-    place = log.segments[0].batch_at(1)
+    place = log.segments.all[0].batch_at(1)
     disk.kill()
     if is_damaged:
-        disk.flip_bit(log.segments[0].path, place.position + place.size_bytes - 1)
+        disk.flip_bit(log.segments.all[0].path, place.position + place.size_bytes - 1)
     again = manager(disk)
     assert again.get(A).log_end_offset == (1 if is_damaged else 3)
     assert again.may_have_lost_writes == is_damaged
@@ -99,10 +99,10 @@ def test_a_loss_is_remembered_when_the_disk_refuses_the_cut():
     (log,) = create(manager(disk), A)
     for _ in range(3):
         append(log, b"x" * 60)
-    place = log.segments[0].batch_at(1)
+    place = log.segments.all[0].batch_at(1)
     disk.kill()
-    disk.flip_bit(log.segments[0].path, place.position + place.size_bytes - 1)
-    disk.fail_next("flush", log.segments[0].path)
+    disk.flip_bit(log.segments.all[0].path, place.position + place.size_bytes - 1)
+    disk.fail_next("flush", log.segments.all[0].path)
     assert A in manager(disk).offline
     disk.kill()
     again = manager(disk)
@@ -270,7 +270,7 @@ def test_idle_partitions_hold_no_file():
     append(a, b"x")
     a.flush()
     assert retain(logs, NOW_MS + 600_000) == {}
-    assert not a.segments[-1].records.is_open
+    assert not a.segments.all[-1].records.is_open
     assert append(a, b"y") == 1
     assert base_offsets(read_all(a)) == [0, 1]
 
@@ -377,7 +377,7 @@ def test_retention_that_is_refused_leaves_what_the_disk_has_and_says_so(suffix):
     assert offsets == list(range(a.log_start_offset, 10))
     assert retain(logs, NOW_MS) == {}
     check_log(a, disk)
-    assert a.segment_count < 10 and a.log_start_offset > 0
+    assert len(a.segments.all) < 10 and a.log_start_offset > 0
 
 
 def test_retention_passes_over_a_log_that_was_deleted_between_two_steps():
@@ -467,7 +467,7 @@ def test_a_flush_of_a_log_that_was_deleted_meanwhile_touches_nothing_of_the_next
     logs = manager(disk, DIRS[:1])
     (a,) = create(logs, A)
     append(a, b"x", epoch=7)
-    pending = a.begin_flush()
+    pending = a.flushes.begin()
     logs.delete(A, now_ms=NOW_MS)
     if is_made_anew:
         create(logs, A)

@@ -35,14 +35,14 @@ def test_after_a_refused_roll_the_log_goes_on_and_a_start_finds_all_of_it() -> N
     append(log, b"a")
     disk.refuses_made = "1.log"
     with pytest.raises(StorageError):
-        log.roll(NOW_MS)
+        log.tail.roll(NOW_MS, log.config)
     disk.refuses_made = ""
-    assert [segment.is_active for segment in log.segments] == [True]
+    assert [segment.is_active for segment in log.segments.all] == [True]
     assert append(log, b"b", timestamp_ms=NOW_MS + 1) == 1
     log.release()
     disk.kill()
     again = open_log(disk, config=CONFIG)
-    assert base_offsets(read_all(again)) == [0, 1] and len(again.segments) == 1
+    assert base_offsets(read_all(again)) == [0, 1] and len(again.segments.all) == 1
     assert again.offset_for_timestamp(NOW_MS + 1) == (1, NOW_MS + 1)
 
 
@@ -55,7 +55,7 @@ def test_a_log_whose_refused_segment_cannot_be_removed_takes_no_more_writes() ->
     disk.refuses_made = "2.log"
     disk.refuses_removal = True
     with pytest.raises(StorageError):
-        log.roll(NOW_MS)
+        log.tail.roll(NOW_MS, log.config)
     disk.refuses_made = ""
     with pytest.raises(StorageError, match="accepts no more writes"):
         append(log, b"c")

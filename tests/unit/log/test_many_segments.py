@@ -36,7 +36,7 @@ class CountingDisk(SimulatedDisk):
 def filled(disk, *, timestamps=lambda number: NOW_MS + number, **arguments):
     log = open_log(disk, config=CONFIG, **arguments)
     number = 0
-    while log.segment_count < SEGMENTS:
+    while len(log.segments.all) < SEGMENTS:
         append(log, b"x" * 100, timestamp_ms=timestamps(number))
         number += 1
     log.set_high_watermark(log.log_end_offset)
@@ -73,7 +73,7 @@ def test_a_look_up_by_time_opens_two_segments_once_the_ages_are_known() -> None:
         assert disk.opened["log"] + disk.opened["mapped"] <= 3
         disk.opened.clear()
     assert log.max_timestamp() == (log.log_end_offset - 1, NOW_MS + log.log_end_offset - 1)
-    assert sum(segment.records.is_open for segment in log.segments if not segment.is_active) <= 5
+    assert sum(segment.records.is_open for segment in log.segments.all if not segment.is_active) <= 5
 
 
 def test_timestamps_that_do_not_rise() -> None:
@@ -88,7 +88,7 @@ def test_timestamps_that_do_not_rise() -> None:
     for wanted in (NOW_MS, NOW_MS + 50, NOW_MS + 99):
         later = ((offset, stamps[offset]) for offset in range(150, 300) if stamps[offset] >= wanted)
         assert log.offset_for_timestamp(wanted) == next(later)
-    assert log.size_bytes == sum(segment.size_bytes for segment in log.segments)
+    assert log.size_bytes == sum(segment.size_bytes for segment in log.segments.all)
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
@@ -116,7 +116,7 @@ def test_an_index_that_rises_and_lies_is_made_anew(suffix: str, shift: int) -> N
 def test_a_look_for_damage_leaves_a_segment_as_open_as_it_was() -> None:
     disk = CountingDisk()
     filled(disk).close()
-    segment = reopened(disk).segments[0]
+    segment = reopened(disk).segments.all[0]
     assert not segment.records.is_open
     assert segment.view().size_bytes == segment.size_bytes
     assert not segment.records.is_open and not segment.indexes.are_loaded

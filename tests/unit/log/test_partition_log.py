@@ -129,7 +129,7 @@ def test_reads_at_all_offsets_against_a_model(seed, files_and_directory):
         values = [rng.randbytes(rng.randint(0, 60)) for _ in range(rng.randint(1, 5))]
         first = append(log, *values)
         model.append((first, first + len(values), first))
-    assert log.segment_count > 5
+    assert len(log.segments.all) > 5
     assert base_offsets(read_all(log)) == [base for base, _, _ in model]
     for offset in range(log.log_end_offset + 1):
         for up_to in {offset, offset + 1, rng.randint(0, log.log_end_offset), log.log_end_offset}:
@@ -148,7 +148,7 @@ def test_reads_at_all_offsets_against_a_model(seed, files_and_directory):
             following = visible[len(bases) : len(bases) + 1]
             if following and len(data) < max_bytes:
                 whole = log.read(following[0], max_bytes=1, up_to_offset=log.log_end_offset).size_bytes
-                is_next_segment = any(segment.base_offset == following[0] for segment in log.segments)
+                is_next_segment = any(segment.base_offset == following[0] for segment in log.segments.all)
                 assert is_next_segment or len(data) + whole > max_bytes
     assert log.read(0, max_bytes=1, up_to_offset=9, at_least_one_batch=False).size_bytes == 0
 
@@ -169,9 +169,9 @@ def test_a_deleted_segment_stays_readable_while_it_is_held(tmp_path):
     held = log.read(0, max_bytes=1 << 20, up_to_offset=30)
     expected = held.read()
     log.set_high_watermark(30)
-    log.update_config(LogConfig(segment_bytes=1000, retention_bytes=1000))
+    log.config = LogConfig(segment_bytes=1000, retention_bytes=1000)
     assert log.delete_old_segments(NOW_MS)
-    log.remove_due_files(NOW_MS + 10**9)
+    log.segments.remove_due_files(NOW_MS + 10**9)
     assert held.read() == expected
     assert not (tmp_path / "orders-0" / f"{0:020d}.log").exists()
     with pytest.raises(OffsetOutOfRangeError):
@@ -182,13 +182,13 @@ def test_segments_roll_by_size_time_and_full_index():
     log = open_log(SimulatedDisk(), config=LogConfig(segment_ms=1000))
     append(log, b"a", timestamp_ms=NOW_MS)
     append(log, b"b", timestamp_ms=NOW_MS + 1000)
-    assert log.segment_count == 1
+    assert len(log.segments.all) == 1
     append(log, b"c", timestamp_ms=NOW_MS + 1001)
-    assert log.segment_count == 2
+    assert len(log.segments.all) == 2
     log = open_log(SimulatedDisk(), config=LogConfig(segment_index_bytes=24, index_interval_bytes=0))
     for _ in range(10):
         append(log, b"a")
-    assert log.segment_count > 2
+    assert len(log.segments.all) > 2
     assert base_offsets(read_all(log)) == list(range(10))
 
 
@@ -382,13 +382,13 @@ def test_a_truncation_that_fails_leaves_a_log_that_knows_its_end_and_takes_no_mo
 def test_flush_due():
     log = open_log(SimulatedDisk(), config=LogConfig(flush_messages=2, flush_ms=100))
     append(log, b"a")
-    assert not log.is_flush_due(NOW_MS)
-    assert log.is_flush_due(NOW_MS + 100)
+    assert not log.flushes.is_due(NOW_MS)
+    assert log.flushes.is_due(NOW_MS + 100)
     append(log, b"b")
-    assert log.is_flush_due(NOW_MS)
+    assert log.flushes.is_due(NOW_MS)
     log.flush(now_ms=NOW_MS)
     assert log.recovery_point == 2
-    assert not log.is_flush_due(NOW_MS + 1000)
+    assert not log.flushes.is_due(NOW_MS + 1000)
 
 
 def test_transactions_hold_back_the_last_stable_offset():
@@ -401,9 +401,9 @@ def test_transactions_hold_back_the_last_stable_offset():
     end_transaction(log, 9, commits=False)
     log.set_high_watermark(5)
     assert log.last_stable_offset == 5
-    (aborted,) = log.aborted_transactions(0, 5)
+    (aborted,) = log.segments.aborted_transactions(0, 5)
     assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (9, 1, 4)
-    assert log.aborted_transactions(5, 9) == ()
+    assert log.segments.aborted_transactions(5, 9) == ()
 
 
 def test_header_of_a_read_is_what_was_written():
@@ -424,9 +424,9 @@ def test_a_failed_flush_of_a_sealed_segment_fails_the_log():
     disk = SimulatedDisk()
     log = open_log(disk, config=SMALL)
     append(log, b"a")
-    log.roll(NOW_MS)
+    log.tail.roll(NOW_MS, log.config)
     append(log, b"b")
-    log.segments[0].release()
+    log.segments.all[0].release()
     disk.fail_next("flush", "*0000.log")
     with pytest.raises(StorageError):
         log.flush()
@@ -457,7 +457,7 @@ def test_an_answer_that_reaches_over_a_segments_end_leaves_a_snapshot_of_all_tha
             follower.append_as_follower(fetched, now_ms=NOW_MS)
     else:
         follower.append_as_follower(fetched, now_ms=NOW_MS)
-    assert [segment.base_offset for segment in follower.segments] == [0, 3]
+    assert [segment.base_offset for segment in follower.segments.all] == [0, 3]
     check_producers(follower)
     disk.kill()
     again = open_log(disk, "/data/follower-0", config=SMALL)
@@ -509,7 +509,7 @@ def test_a_flush_without_a_descriptor_is_tried_again(action, pattern):
     log = open_log(disk, config=LogConfig(segment_bytes=200))
     for _ in range(6):
         append(log, b"x" * 50)
-    for segment in log.segments[:-1]:
+    for segment in log.segments.all[:-1]:
         segment.release()
     disk.fail_next(action, pattern, error=TooManyFilesError)
     with pytest.raises(TooManyFilesError):

@@ -41,8 +41,8 @@ def test_damage_behind_the_recovery_point_cuts_the_log(position):
     log = open_log(disk, config=SMALL)
     for _ in range(30):
         append(log, b"x" * 60)
-    place = log.segments[1].batch_at(log.segments[1].base_offset + 2)
-    path, base = log.segments[1].path, place.base_offset
+    place = log.segments.all[1].batch_at(log.segments.all[1].base_offset + 2)
+    path, base = log.segments.all[1].path, place.base_offset
     disk.kill()
     disk.flip_bit(path, place.position + position)
     log = open_log(disk, config=SMALL)
@@ -58,7 +58,7 @@ def test_a_damaged_batch_at_the_very_end_is_no_torn_tail(is_clean):
     log = open_log(disk)
     for _ in range(3):
         append(log, b"x" * 60)
-    place = log.segments[0].batch_at(2)
+    place = log.segments.all[0].batch_at(2)
     disk.kill()
     disk.flip_bit(LOG, place.position + (LENGTH_POSITION if is_clean else place.size_bytes - 1))
     log = open_log(disk, was_stopped_cleanly=is_clean)
@@ -135,7 +135,7 @@ def test_power_loss_keeps_what_was_flushed(seed):
                 log.flush()
                 written[0] = log.recovery_point
                 if rng.random() < 0.5:
-                    log.save_indexes()
+                    log.tail.save(log.recovery_point)
             elif action < 0.95 and expected:
                 cut = rng.randint(max(0, len(expected) - 20), len(expected))
                 log.truncate_to(cut)
@@ -224,7 +224,7 @@ def test_a_log_start_that_a_crash_took_back_leaves_no_log_without_epochs():
     for _ in range(6):
         append(log, b"x" * 60, epoch=3)
     log.flush()
-    log.roll(NOW_MS)
+    log.tail.roll(NOW_MS, log.config)
     for _ in range(4):
         append(log, b"y", epoch=3)
     log.set_high_watermark(10)
@@ -257,7 +257,7 @@ def _cut_and_lose_power(rng, cuts_by):
     for sequence in range(3, 6):
         log.append_as_leader(_of_producer(7, sequence), leader_epoch=1, now_ms=NOW_MS)
     log.flush()
-    log.save_indexes()
+    log.tail.save(log.recovery_point)
     snapshot = f"{DIRECTORY}/{6:020d}.snapshot"
     disk.sync_dir(DIRECTORY)
     disk.open_append(snapshot).flush()  # as the kernel does within half a minute
@@ -285,9 +285,9 @@ def test_producers_of_old_segments_are_not_forgotten(how):
         producer_id, sequence = (7, number) if number < 3 else (9, number - 3)
         log.append_as_leader(_of_producer(producer_id, sequence), leader_epoch=0, now_ms=NOW_MS)
     log.flush()
-    assert log.segment_count > 5
+    assert len(log.segments.all) > 5
     if how == "truncation":
-        log.truncate_to(log.segments[3].base_offset + 1)
+        log.truncate_to(log.segments.all[3].base_offset + 1)
     else:
         for name in disk.list_dir(DIRECTORY):
             if name.endswith(".snapshot"):
@@ -306,4 +306,4 @@ def test_a_snapshot_goes_with_its_segment():
         log.set_high_watermark(log.log_end_offset)
         log.delete_old_segments(NOW_MS)
     names = [name for name in disk.list_dir(DIRECTORY) if name.endswith(".snapshot")]
-    assert len(names) <= log.segment_count + 2
+    assert len(names) <= len(log.segments.all) + 2

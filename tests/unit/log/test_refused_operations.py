@@ -102,7 +102,7 @@ def _commit_all(world: World) -> None:
 
 def _retain(world: World) -> None:
     _commit_all(world)
-    world.log.update_config(replace(CONFIG, retention_bytes=900))
+    world.log.config = replace(CONFIG, retention_bytes=900)
     refused = retain(world.manager, NOW_MS)
     for folder in world.manager.folders:
         world.manager.remove_due(folder, NOW_MS)
@@ -112,7 +112,7 @@ def _retain(world: World) -> None:
 
 def _retain_all(world: World) -> None:
     _commit_all(world)
-    world.log.update_config(replace(CONFIG, retention_ms=1))
+    world.log.config = replace(CONFIG, retention_ms=1)
     for error in retain(world.manager, NOW_MS + 100).values():
         raise error
 
@@ -129,7 +129,7 @@ def _delete_records(world: World) -> None:
 def _clean(world: World) -> None:
     """As the cleaner's shell does it."""
     _commit_all(world)
-    world.log.remove_due_files(NOW_MS)  # withdraws what an earlier cleaning has given up
+    world.log.segments.remove_due_files(NOW_MS)  # withdraws what an earlier cleaning has given up
     cleaning = start_cleaning(world.log, world.files)
     if cleaning is None:
         return
@@ -174,7 +174,7 @@ def _read_with_lost_indexes(world: World) -> None:
 
 
 def _lose_indexes(world: World) -> None:
-    for segment in world.log.segments[:-1]:
+    for segment in world.log.segments.all[:-1]:
         segment.release()
         for suffix in (".index", ".timeindex"):
             world.files.disk.remove(segment.path.replace(".log", suffix))
@@ -183,7 +183,7 @@ def _lose_indexes(world: World) -> None:
 OPERATIONS = {
     "append": Operation(act=_append, keeps=FIRST_BATCHES),
     "append as follower": Operation(act=_append_across_a_border, keeps=FIRST_BATCHES),
-    "roll": Operation(act=lambda world: world.log.roll(NOW_MS), keeps=FIRST_BATCHES),
+    "roll": Operation(act=lambda world: world.log.tail.roll(NOW_MS, world.log.config), keeps=FIRST_BATCHES),
     "flush": Operation(
         act=lambda world: world.log.flush(), prepare=lambda world: world.append(world.log, 9), keeps=FIRST_BATCHES
     ),

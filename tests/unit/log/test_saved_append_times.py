@@ -41,7 +41,7 @@ def test_without_its_file_the_times_of_a_log_are_estimated_by_its_records() -> N
         append(log, b"x", timestamp_ms=NOW_MS + 10_000 * number)
     disk.kill()
     times = SavedAppendTimes(disk, DIRECTORY)
-    segments = open_log(disk).segments
+    segments = open_log(disk).segments.all
     times.load(segments, log_start_offset=0)
     for offset in range(3):
         found = times.times.time_of(offset)

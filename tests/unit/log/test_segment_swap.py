@@ -71,7 +71,7 @@ def written_log(disk: SimulatedDisk) -> tuple[list[tuple[int, bytes, bytes | Non
         append_keyed(log, (key, value), epoch=number // 13)
         written.append((number, key, value))
     log.flush()
-    return written, log.segments[-1].base_offset
+    return written, log.segments.all[-1].base_offset
 
 
 def crash_while(disk: CrashingDisk, changes: int, action: Callable[[], None]) -> bool:
@@ -114,7 +114,7 @@ def test_a_crash_at_every_change_of_the_disk_loses_nothing_and_the_next_cleaning
             ]
             leftovers = [name for name in disk.list_dir(DIRECTORY) if name.endswith((".cleaned", ".swap", ".deleted"))]
             assert not leftovers, (changes, seed)
-            log.update_config(MERGING)
+            log.config = MERGING
             clean(log, disk)
             assert records_in(log) == expected, (changes, seed)
             assert append_keyed(log, (b"new", b"record"), epoch=9) == len(written)
@@ -173,9 +173,9 @@ def test_recovery_is_what_a_log_is_opened_by() -> None:
     _, end = written_log(disk)
     log = reopen(disk, MERGING)
     clean(log, disk)
-    lost = log.segments[0]
+    lost = log.segments.all[0]
     *_, (last, _) = lost.records.batches(0, verify_crc=True)
-    assert log.segment_count > 2
+    assert len(log.segments.all) > 2
     disk.open_append(lost.path).truncate(lost.size_bytes - last.size_bytes)
     disk.kill()
     recovered = recover_log(disk, DIRECTORY, config=COMPACT, epochs=LeaderEpochCache(), recovery_point=0,

@@ -61,7 +61,7 @@ async def test_what_is_due_is_cleaned_after_the_backoff_and_noted_for_the_next_s
     await asyncio.sleep(5)
     assert world.totals.runs == 1, "nothing is dirty any more"
     cleaned = world.logs.cleaned_up_to(DIRTY)
-    assert cleaned == log.segments[-1].base_offset
+    assert cleaned == log.segments.all[-1].base_offset
     assert b"dirty 0 %d" % cleaned in disk.read_bytes("/data/cleaner-offset-checkpoint")
     world.running.cancel()
     world.logs.close()
@@ -90,7 +90,7 @@ async def test_a_tombstone_goes_by_itself_when_its_time_has_come() -> None:
 async def test_a_log_that_cannot_be_cleaned_is_set_aside_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     world = World(SimulatedDisk())
     damaged, log = world.log(DAMAGED), world.log(DIRTY)
-    world.disk.flip_bit(damaged.segments[1].path, 100)
+    world.disk.flip_bit(damaged.segments.all[1].path, 100)
     await asyncio.sleep(3)
     assert len(records_in(log)) < 10
     assert list(world.totals.uncleanable) == [DAMAGED] and world.totals.failures == 1
@@ -106,14 +106,14 @@ async def test_an_offer_that_was_refused_waits_for_the_folders_thread() -> None:
     log = world.log(DIRTY)
     world.disk.fail_next("rename", "*.index.cleaned", error=StorageError)
     await asyncio.sleep(3)
-    assert list(world.totals.uncleanable) == [DIRTY] and log.swaps.is_outstanding
+    assert list(world.totals.uncleanable) == [DIRTY] and log.segments.swaps.is_outstanding
     names = world.disk.list_dir(log.directory)
     assert [name for name in names if name.endswith(".log.swap")], "nothing was withdrawn on the loop"
     world.totals.uncleanable.clear()
     await asyncio.sleep(3)
     assert world.totals.runs == 0 and len(records_in(log)) == 30, "its files are not mixed with those of another one"
     world.logs.remove_due(world.logs.folders[0], world.clock.wall_ms())
-    assert not log.swaps.is_outstanding
+    assert not log.segments.swaps.is_outstanding
     await asyncio.sleep(3)
     assert world.totals.runs == 1 and len(records_in(log)) < 10
     world.running.cancel()

@@ -29,7 +29,11 @@ class SlowLog:
         self.may_end = threading.Event()
         self.error: StorageError | None = None
 
-    def begin_flush(self, now_ms: int | None = None) -> PendingFlush | None:
+    @property
+    def flushes(self) -> "SlowLog":
+        return self
+
+    def begin(self, now_ms: int | None = None) -> PendingFlush | None:
         if self.flushed == self.log_end_offset:
             return None
         self.begun += 1
@@ -43,7 +47,7 @@ class SlowLog:
         if self.error is not None:
             raise self.error
 
-    def finish_flush(self, pending: PendingFlush) -> None:
+    def finish(self, pending: PendingFlush) -> None:
         if pending.error is not None:
             raise pending.error
         self.flushed = pending.end_offset
@@ -135,19 +139,19 @@ async def test_a_real_log_is_durable_up_to_where_the_flush_began() -> None:
         disk, "/d/t-0", topic_partition=TopicPartition("t", 0), topic_id="t1", config=LogConfig(), now_ms=NOW_MS
     )
     append(log, b"a")
-    pending = log.begin_flush()
+    pending = log.flushes.begin()
     assert pending is not None
     append(log, b"b")
     pending.perform()
-    log.finish_flush(pending)
+    log.flushes.finish(pending)
     assert (log.recovery_point, log.log_end_offset) == (1, 2)
 
-    pending = log.begin_flush()
+    pending = log.flushes.begin()
     assert pending is not None
     log.truncate_to(1)
     append(log, b"c")  # other data at the offset that the flush was to cover
     pending.perform()
-    log.finish_flush(pending)
+    log.flushes.finish(pending)
     assert log.recovery_point == 1
 
     disk.fail_next("flush", "*.log")
@@ -155,7 +159,7 @@ async def test_a_real_log_is_durable_up_to_where_the_flush_began() -> None:
         log.flush()
     assert log.failed
     with pytest.raises(StorageError):
-        log.begin_flush()
+        log.flushes.begin()
 
 
 async def test_a_segment_that_goes_meanwhile_is_no_failure() -> None:
@@ -168,15 +172,17 @@ async def test_a_segment_that_goes_meanwhile_is_no_failure() -> None:
     )
     for value in (b"a", b"b", b"c"):
         append(log, value)
-    assert log.segment_count > 1 and log.is_flush_due(NOW_MS)  # a segment that grows no more is not on the disk yet
-    pending = log.begin_flush(NOW_MS)
+    assert len(log.segments.all) > 1 and log.flushes.is_due(
+        NOW_MS
+    )  # a segment that grows no more is not on the disk yet
+    pending = log.flushes.begin(NOW_MS)
     assert pending is not None
     log.set_high_watermark(3)
     assert log.delete_old_segments(NOW_MS)
-    log.remove_due_files(NOW_MS + 1_000_000)
+    log.segments.remove_due_files(NOW_MS + 1_000_000)
     pending.perform()
-    log.finish_flush(pending)
-    assert not log.failed and log.recovery_point == 3 and not log.is_flush_due(NOW_MS)
+    log.flushes.finish(pending)
+    assert not log.failed and log.recovery_point == 3 and not log.flushes.is_due(NOW_MS)
 
 
 @simulated

@@ -67,7 +67,7 @@ class World:
         for number in range(3):
             append(log, b"x", timestamp_ms=self.shell.clock.wall_ms() - 2 * HOUR_MS)
             if number < 2:
-                log.roll(now_ms=self.shell.clock.wall_ms())
+                log.tail.roll(self.shell.clock.wall_ms(), log.config)
         log.set_high_watermark(3)
         return log
 

@@ -189,7 +189,7 @@ def test_after_a_crash_honest_producers_times_are_right_and_marked_as_estimates(
     log = open_log(files, directory, config=config)
     now_ms = files.modified_ms(str(tmp_path))
     appended(log, *range(now_ms - 100_000, now_ms - 50_000, 1_000))
-    log.save_indexes()
+    log.tail.save(log.recovery_point)
     appended(log, *range(now_ms - 50_000, now_ms, 1_000))
     again = open_log(files, directory, config=config)  # as kill -9 leaves it
     for offset in range(100):

@@ -93,7 +93,7 @@ class LogCleaner:
                   cleaning.cleaned_up_to, stats.bytes_before, stats.bytes_after)  # fmt: skip
         if self._logs.get(topic_partition) is not cleaning.log:
             return None
-        return self._logs.note_cleaned(topic_partition, cleaning.cleaned_up_to)
+        return self._logs.checkpoints.note_cleaned(topic_partition, cleaning.cleaned_up_to)
 
     def failed(self, cleaning: Cleaning, error: BarnabasError, now_ms: int) -> None:
         """Set the log aside."""
@@ -110,7 +110,9 @@ class LogCleaner:
         try:
             _seal_if_overdue(log, now_ms)
             horizon_ms = self._horizons_ms.get(topic_partition)
-            return dirty_part_of(log, self._logs.cleaned_up_to(topic_partition), now_ms=now_ms, horizon_ms=horizon_ms)
+            return dirty_part_of(
+                log, self._logs.checkpoints.cleaned_up_to(topic_partition), now_ms=now_ms, horizon_ms=horizon_ms
+            )
         except (StorageError, CorruptRecordError) as error:
             self.totals.uncleanable[topic_partition] = Uncleanable(cause=error.message, retry_at_ms=now_ms + RETRY_MS)
             _log.error("event=uncleanable partition=%s retry_ms=%d cause=%s", topic_partition, RETRY_MS, error)

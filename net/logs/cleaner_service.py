@@ -90,7 +90,7 @@ class CleanerService:
             await self._walk(cleaning)
             folder = self.cleaner.finished(cleaning, self._clock.wall_ms())
             if folder is not None:
-                write = partial(self._logs.write_cleaned, folder)
+                write = partial(self._logs.checkpoints.write_cleaned, folder)
                 await _to_its_end(asyncio.get_running_loop().run_in_executor(None, write), cleaning)
             return True
         except CleaningAborted:

@@ -13,7 +13,8 @@ from barnabas.kraft.metadata.cluster_settings import PRODUCER_ID_EXPIRATION
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.log.folders.log_folder import LogFolder
-from barnabas.log.folders.log_manager import LogManager, Refusals
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.folders.log_upkeep import Refusals
 from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.replication.log_change import LogChange
 from barnabas.log.settings.config import LogConfig
@@ -74,7 +75,7 @@ class LogService:
                 self.delete(topic_partition)
             except StorageError:
                 return None
-        folder = self._logs.unsettled_folder(topic_partition)
+        folder = self._logs.removals.unsettled_folder(topic_partition)
         if folder is None:
             return None
         settled = self._settle(folder)
@@ -83,7 +84,7 @@ class LogService:
     def create_log(self, topic_partition: TopicPartition, topic_id: str, *, is_new: bool = True) -> PartitionLog:
         """Raises StorageError."""
         was_there = self._logs.get(topic_partition) is not None
-        unsettled = None if was_there else self._logs.unsettled_folder(topic_partition)
+        unsettled = None if was_there else self._logs.removals.unsettled_folder(topic_partition)
         if unsettled is not None:
             self._settle(unsettled)
             raise StorageError(
@@ -116,7 +117,7 @@ class LogService:
 
     def _settle(self, folder: LogFolder) -> "asyncio.Future[None]":
         """One flush for all logs that are deleted together."""
-        return self.writers.ask(folder.path, "deletions", partial(self._logs.settle_deletions, folder))
+        return self.writers.ask(folder.path, "deletions", partial(self._logs.removals.settle, folder))
 
     def change_log(self, topic_partition: TopicPartition, change: LogChange) -> "asyncio.Future[None]":
         """Perform the change in the thread of the log's folder. Deletions of logs wait behind it, so no other log gets its name
@@ -219,7 +220,7 @@ class LogService:
         for topic_partition, log in list(self._logs.logs.items()):
             if log.topic_id and not _is_replica(image, topic_partition, log.topic_id, self._config.node_id):
                 try:
-                    self._logs.set_stray_aside(topic_partition, now_ms=self._clock.wall_ms())
+                    self._logs.removals.set_stray_aside(topic_partition, now_ms=self._clock.wall_ms())
                 except StorageError as error:
                     logger.error("cannot set aside the stray log partition=%s: %s", topic_partition, error)
 
@@ -246,7 +247,7 @@ class LogService:
                 if now_ms >= next_retention_ms and self._is_current():
                     next_retention_ms = now_ms + config.log_retention_check_interval_ms
                     await self._run_retention(wall_ms)
-                    self._logs.expire_producers(wall_ms, expiration_ms=self._producer_expiration_ms())
+                    self._logs.upkeep.expire_producers(wall_ms, expiration_ms=self._producer_expiration_ms())
                 if now_ms >= next_checkpoint_ms:
                     next_checkpoint_ms = now_ms + checkpoint_ms
                     await self._checkpoint()
@@ -255,22 +256,22 @@ class LogService:
                     self._checkpoint_high_watermarks()
                 # The removal of a file that cannot be removed is retried in every round.
                 for folder in self._logs.folders:
-                    self.writers.ask(folder.path, "due", partial(self._logs.remove_due, folder, wall_ms))
+                    self.writers.ask(folder.path, "due", partial(self._logs.removals.remove_due, folder, wall_ms))
         finally:
             await self.writers.close()
 
     async def _run_retention(self, wall_ms: int) -> None:
         refused: Refusals = {}
-        await in_slices(self._logs.run_retention(wall_ms, refused), self._clock.now_ms)
+        await in_slices(self._logs.upkeep.run_retention(wall_ms, refused), self._clock.now_ms)
         for path, error in refused.items():
             self._refused(path, error)
 
     def _make_folders_durable(self) -> None:
         for folder in self._logs.folders:
-            self.writers.ask(folder.path, "durable", partial(self._logs.make_folders_durable, folder))
+            self.writers.ask(folder.path, "durable", partial(self._logs.upkeep.make_folders_durable, folder))
 
     def _flush_due(self, wall_ms: int) -> None:
-        for log in self._logs.due_for_flush(wall_ms):
+        for log in self._logs.upkeep.due_for_flush(wall_ms):
             try:
                 self._flush(log)
             except StorageError as error:
@@ -279,17 +280,19 @@ class LogService:
     async def _checkpoint(self) -> None:
         for folder in list(self._logs.folders):
             try:
-                await in_slices(self._logs.save_indexes(folder), self._clock.now_ms)
+                await in_slices(self._logs.checkpoints.save_indexes(folder), self._clock.now_ms)
             except StorageError as error:
                 self._refused(folder.path, error)
                 continue
-            self._logs.note_offsets(folder)
-            self.writers.ask(folder.path, "checkpoint", partial(self._logs.settle_deletions, folder))
+            self._logs.checkpoints.note_offsets(folder)
+            self.writers.ask(folder.path, "checkpoint", partial(self._logs.removals.settle, folder))
 
     def _checkpoint_high_watermarks(self) -> None:
         for folder in self._logs.folders:
-            self._logs.note_high_watermarks(folder)
-            self.writers.ask(folder.path, "high_watermarks", partial(self._logs.write_high_watermarks, folder))
+            self._logs.checkpoints.note_high_watermarks(folder)
+            self.writers.ask(
+                folder.path, "high_watermarks", partial(self._logs.checkpoints.write_high_watermarks, folder)
+            )
             self._write_known_metadata(folder)
 
     def _refused(self, path: str, error: StorageError) -> None:

@@ -404,7 +404,7 @@ class StorageService:
                 raise InvalidRequestError(
                     f"{path} is not one of this broker's data folders: {', '.join(sorted(known))}"
                 )
-            affected = self._logs.offline_in(path)
+            affected = self._logs.offline.in_folder(path)
             await self._until_told(lambda: self._places_of(affected) <= self._marked_places(), "that they were offline")
             await self._log_service.give_up(path)  # after the remaining work of its former thread
             loaded = await asyncio.get_running_loop().run_in_executor(None, self._reopen, path)
@@ -466,11 +466,11 @@ class StorageService:
         offline = self._logs.offline_folders.get(path)
         impaired = self._full.get(path) or self._hanging.get(path)
         folder = next((folder for folder in self._logs.folders if folder.path == path), None)
-        logs = [] if folder is None else self._logs.logs_in(folder)
+        logs = [] if folder is None else self._logs.registry.in_folder(folder)
         sizes = {log.topic_partition: log.size_bytes for log in logs}
         try:
             usage = None if offline is not None else self._logs.disk_usage(path)
-            strays = () if folder is None else self._logs.strays(path)
+            strays = () if folder is None else self._logs.removals.strays(path)
         except StorageError:
             usage, strays = None, ()
         trouble = offline.cause if offline is not None else impaired.cause if impaired is not None else ""
@@ -483,7 +483,7 @@ class StorageService:
             cause=trouble,
             since_ms=since_ms,
             partitions=len(sizes),
-            offline_partitions=tuple(sorted(map(str, self._logs.offline_in(path)))),
+            offline_partitions=tuple(sorted(map(str, self._logs.offline.in_folder(path)))),
             size_bytes=sum(sizes.values()) if folder is not None else -1,
             free_bytes=usage.free_bytes if usage is not None else -1,
             total_bytes=usage.total_bytes if usage is not None else -1,

@@ -43,7 +43,7 @@ ON_THE_LOOP: Final = {
         "partition_folder.read_topic_id", "partition_folder.has_records",
     ),
     "a replica goes: its folder gets another name, and a thread flushes and removes it": (
-        "log_manager._retire", "log_manager._set_aside",
+        "log_removals.retire", "log_removals.set_aside",
     ),
     "a cleaned segment takes the place of others by renames, between two flushes in a thread": (
         "segment_swap.offer", "segment_swap.take", "segment_swap.discard",

@@ -62,7 +62,7 @@ def valid_folder(how: str) -> tuple[Contents, bytes]:
         log.set_high_watermark(log.log_end_offset)
         if number == 40:
             log.flush()
-            logs.checkpoint()
+            logs.checkpoints.take()
     records = whole(log)
     if how == "cleanly":
         logs.close()

@@ -1,7 +1,8 @@
 """Makers of logs and batches for the tests of `log`."""
 
 from barnabas.log.disk.files import Files
-from barnabas.log.folders.log_manager import LogManager, Refusals
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.folders.log_upkeep import Refusals
 from barnabas.log.format.record_batch import iter_headers
 from barnabas.log.format.record_codec import ProducerFields, encode_batch, encode_marker
 from barnabas.log.partition.partition_log import PartitionLog
@@ -76,6 +77,6 @@ def read_all(log: PartitionLog) -> bytes:
 def retain(manager: LogManager, now_ms: int) -> Refusals:
     """All of retention at once; what the disk refused."""
     refused: Refusals = {}
-    for _ in manager.run_retention(now_ms, refused):
+    for _ in manager.upkeep.run_retention(now_ms, refused):
         pass
     return refused

@@ -250,7 +250,7 @@ class LogMachine:
             log.flush(now_ms=self.now_ms)
             self.all_on_disk()
         elif dice < 0.63:
-            self.manager.checkpoint()
+            self.manager.checkpoints.take()
         elif dice < 0.68:
             self.epoch += 1
             log.assign_epoch_start(self.epoch, log.log_end_offset)
@@ -275,7 +275,7 @@ class LogMachine:
         if retain(self.manager, self.now_ms):
             self.check_memory()
         for folder in self.manager.folders:
-            self.manager.remove_due(folder, self.now_ms)
+            self.manager.removals.remove_due(folder, self.now_ms)
 
     def fault(self, dice: float) -> None:
         if dice < 0.89:
@@ -345,7 +345,7 @@ class CutAndGrown(LogMachine):
             self.write(self.rng.randint(1, 3), as_follower=False)
             self.log.flush(now_ms=self.now_ms)
             self.all_on_disk()
-            self.manager.checkpoint()
+            self.manager.checkpoints.take()
             self.disk.write_back()
             end_offset = self.log.log_end_offset
             self.truncate()

@@ -74,8 +74,8 @@ def high_watermarks_are_written_on_the_loop() -> Iterator[None]:
 
     def checkpoint(self: Any) -> None:
         for folder in self._logs.folders:
-            self._logs.note_high_watermarks(folder)
-            self._logs.write_high_watermarks(folder)
+            self._logs.checkpoints.note_high_watermarks(folder)
+            self._logs.checkpoints.write_high_watermarks(folder)
 
     with patch.object(LogService, "_checkpoint_high_watermarks", checkpoint):
         yield

@@ -32,6 +32,5 @@ LARGE_CLASSES: Final = {
     # Ports: many small questions about one thing.
     "log/replication/ports.py:ReplicatedLog": _allowed(31, 100, "a protocol: all that a replica asks of its log"),
     # The data of partitions.
-    "log/folders/log_manager.py:LogManager": _allowed(57, 560, f"{_NOT_YET}: opening, moving and deleting of logs"),
     "net/logs/storage_service.py:StorageService": _allowed(30, 425, f"{_NOT_YET}: folders, flushes and disk space"),
 }

@@ -50,11 +50,11 @@ def test_a_checkpoint_amid_a_truncation_does_not_raise_the_recovery_point_again(
     logs = manager(disk)
     log = log_of(logs)
     log.flush()
-    logs.checkpoint()
+    logs.checkpoints.take()
     log.begin_change()
     folder = logs.folders[0]
     folder.lower("recovery-point-offset-checkpoint", folder.recovery_points, A, 3)
-    logs.checkpoint()  # between the lowered recovery point and the cut
+    logs.checkpoints.take()  # between the lowered recovery point and the cut
     assert folder.recovery_points[A] == 3
     log.truncate_to(3)
     log.end_change()
@@ -72,9 +72,9 @@ def test_upkeep_leaves_the_log_alone() -> None:
     count = len(log.segments.all)
     assert retain(logs, NOW_MS + 1_000_000) == {} and len(log.segments.all) == count
     assert LogCleaner(logs, disk, map_size_bytes=1 << 20).next_cleaning(NOW_MS) is None
-    logs.expire_producers(NOW_MS + 1_000_000, expiration_ms=1)
+    logs.upkeep.expire_producers(NOW_MS + 1_000_000, expiration_ms=1)
     assert 7 in log.producers.last_batches()
-    assert logs.due_for_flush(NOW_MS + 1_000_000) == []
+    assert logs.upkeep.due_for_flush(NOW_MS + 1_000_000) == []
     assert log.damage.view(0) is None
     found = DamagedRange(path=log.segments.all[0].path, segment_base_offset=0, first_offset=0, end_offset=1, position=0,
                          end_position=60)  # fmt: skip

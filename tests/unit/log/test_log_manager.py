@@ -11,7 +11,8 @@ from simulation.log_building import NOW_MS, append, base_offsets, read_all, reta
 
 from barnabas.log.disk.files import RealFiles
 from barnabas.log.folders.log_folder import KNOWN_METADATA_FILE
-from barnabas.log.folders.log_manager import LogManager, Refusals
+from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.folders.log_upkeep import Refusals
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import (
     DiskFailedError,
@@ -55,7 +56,7 @@ def test_restart(how):
     a.set_high_watermark(2)
     a.flush()
     b.flush()
-    logs.checkpoint()
+    logs.checkpoints.take()
     directories = [folder.directory_id for folder in logs.folders]
     if how == "clean":
         logs.close()
@@ -202,17 +203,17 @@ def test_delete_and_create_again():
     (a,) = create(logs, A)
     assert a.log_end_offset == 0
     for folder in logs.folders:
-        logs.remove_due(folder, NOW_MS + 59_999)
+        logs.removals.remove_due(folder, NOW_MS + 59_999)
     assert any(name.endswith("-delete") for name in disk.list_dir("/one"))
     for folder in logs.folders:
-        logs.remove_due(folder, NOW_MS + 60_000)
+        logs.removals.remove_due(folder, NOW_MS + 60_000)
     assert not any(name.endswith("-delete") for name in disk.list_dir("/one"))
     logs.delete(C, now_ms=NOW_MS)
     disk.kill()
     logs = manager(disk)
     assert set(logs.logs) == {A}
     for folder in logs.folders:
-        logs.remove_due(folder, NOW_MS)
+        logs.removals.remove_due(folder, NOW_MS)
     assert not any(name.endswith("-delete") for folder in DIRS for name in disk.list_dir(folder))
 
 
@@ -229,12 +230,12 @@ def test_retention_over_all_logs():
         append(a, b"x" * 50, timestamp_ms=NOW_MS + number)
         append(b, b"x" * 50, timestamp_ms=NOW_MS + 5000)
     a.set_high_watermark(10)
-    assert sum(logs.run_retention(NOW_MS + 5000, {})) == a.log_start_offset == 10
+    assert sum(logs.upkeep.run_retention(NOW_MS + 5000, {})) == a.log_start_offset == 10
     for folder in logs.folders:
-        logs.remove_due(folder, NOW_MS + 5000)
+        logs.removals.remove_due(folder, NOW_MS + 5000)
     assert (b.log_start_offset, a.log_end_offset, a.size_bytes) == (0, 10, 0)
     assert append(a, b"y") == 10
-    logs.checkpoint()
+    logs.checkpoints.take()
 
 
 def test_a_log_that_cannot_be_opened_is_left_out():
@@ -282,7 +283,7 @@ def test_truncation_lowers_the_written_recovery_point_first():
     for _ in range(5):
         append(a, b"x")
     a.flush()
-    logs.checkpoint()
+    logs.checkpoints.take()
     a.truncate_to(2)
     assert b"a 0 2\n" in disk.read_bytes("/one/recovery-point-offset-checkpoint")
 
@@ -321,7 +322,7 @@ def test_a_log_that_was_deleted_and_made_anew_does_not_believe_the_old_recovery_
     for _ in range(5):
         append(a, b"x")
     a.flush()
-    logs.checkpoint()
+    logs.checkpoints.take()
     logs.delete(A, now_ms=NOW_MS)
     create(logs, A)
     assert b"a 0 5\n" not in disk.read_bytes("/one/recovery-point-offset-checkpoint")
@@ -338,7 +339,7 @@ def test_a_log_that_ends_below_its_written_start_hides_nothing_that_is_appended_
         append(log, b"y")
     log.set_high_watermark(6)
     log.delete_records_before(5)
-    logs.checkpoint()
+    logs.checkpoints.take()
     if how == "truncation":
         log.truncate_to(1)
     else:
@@ -387,7 +388,7 @@ def test_retention_passes_over_a_log_that_was_deleted_between_two_steps():
             append(log, b"x" * 50)
         log.set_high_watermark(10)
     refused: Refusals = {}
-    steps = logs.run_retention(NOW_MS + 5000, refused)
+    steps = logs.upkeep.run_retention(NOW_MS + 5000, refused)
     (left,) = {A, B} - {A if next(steps) == 10 and not logs.get(A).size_bytes else B}
     deleted = logs.get(left)
     logs.delete(left, now_ms=NOW_MS)
@@ -401,10 +402,10 @@ def test_a_settled_deletion_outlives_a_power_loss():
     (a,) = create(logs, A)
     append(a, b"x")
     a.flush()
-    logs.checkpoint()
+    logs.checkpoints.take()
     folder = logs.folder_of(A)
     logs.delete(A, now_ms=NOW_MS)
-    logs.settle_deletions(folder)
+    logs.removals.settle(folder)
     for seed in range(20):
         after = copy.deepcopy(disk)
         after.power_loss(Random(seed))
@@ -432,7 +433,7 @@ def test_a_truncation_whose_lower_recovery_point_is_refused_writes_it_when_it_is
     for _ in range(3):
         append(a, b"x")
     a.flush()
-    logs.checkpoint()
+    logs.checkpoints.take()
     disk.fail_next("write", "*/recovery-point-offset-checkpoint")
     with pytest.raises(StorageError):
         a.truncate_to(1)
@@ -450,7 +451,7 @@ def test_a_log_that_is_deleted_amid_a_checkpoint_is_left_out_of_it(is_made_anew)
     for log in create(logs, A, B):
         for _ in range(3):
             append(log, b"x" * 100)
-    steps = logs.save_indexes(logs.folders[0])
+    steps = logs.checkpoints.save_indexes(logs.folders[0])
     next(steps)
     logs.delete(B, now_ms=NOW_MS)
     if is_made_anew:
@@ -483,7 +484,7 @@ def test_a_folder_that_fails_before_a_deletion_is_flushed_does_not_keep_the_name
     (a,) = create(logs, A)
     append(a, b"x")
     a.flush()
-    logs.checkpoint()
+    logs.checkpoints.take()
     logs.delete(A, now_ms=NOW_MS)
     disk.fail_folder("/one")
     logs.fail_folder("/one", "Input/output error", now_ms=NOW_MS)
@@ -502,8 +503,8 @@ def test_logs_come_and_go_while_other_threads_walk_them():
         while not is_over.is_set():
             try:
                 for folder in logs.folders:
-                    logs.remove_due(folder, 0)
-                logs.logs_in(logs.folders[0])
+                    logs.removals.remove_due(folder, 0)
+                logs.registry.in_folder(logs.folders[0])
             except Exception as error:
                 raised.append(error)
                 return
@@ -539,8 +540,8 @@ def test_logs_go_while_a_walk_of_another_thread_collects_garbage():
     gc.callbacks.append(another_goes)
     gc.set_threshold(1)  # at every second object: whatever the walk makes, some logs go meanwhile
     try:
-        found = logs.logs_in(logs.folders[0])
-        logs.settle_deletions(logs.folders[0])
+        found = logs.registry.in_folder(logs.folders[0])
+        logs.removals.settle(logs.folders[0])
     finally:
         gc.callbacks.remove(another_goes)
         gc.set_threshold(*thresholds)
@@ -566,7 +567,7 @@ def test_a_checkpoint_amid_a_truncation_does_not_raise_the_written_recovery_poin
     for _ in range(5):
         append(a, b"x")
     a.flush()
-    logs.checkpoint()
+    logs.checkpoints.take()
     (folder,) = logs.folders
     folder.recovery_points = known = CheckpointedMeanwhile(folder.recovery_points)
     known.writes = folder.write_checkpoint

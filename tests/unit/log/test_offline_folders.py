@@ -26,9 +26,9 @@ def refused_high_watermarks(logs: LogManager) -> set[str]:
     """Where they cannot be written."""
     refused = set()
     for folder in logs.folders:
-        logs.note_high_watermarks(folder)
+        logs.checkpoints.note_high_watermarks(folder)
         try:
-            logs.write_high_watermarks(folder)
+            logs.checkpoints.write_high_watermarks(folder)
         except StorageError:
             refused.add(folder.path)
     return refused
@@ -45,7 +45,7 @@ def two_folders(disk: SimulatedDisk) -> LogManager:
         append(log, b"flushed")
         log.flush()
         append(log, b"not flushed")
-    logs.checkpoint()
+    logs.checkpoints.take()
     return logs
 
 
@@ -62,13 +62,13 @@ def test_a_folder_that_fails_takes_its_own_logs_only() -> None:
     logs = two_folders(disk)
     assert logs.fail_folder("/two", "EIO", now_ms=NOW_MS) == [B, D]
     logs.give_up("/two")
-    assert set(logs.logs) == {A, C} and set(logs.offline) == {B, D} == set(logs.offline_in("/two"))
+    assert set(logs.logs) == {A, C} and set(logs.offline) == {B, D} == set(logs.offline.in_folder("/two"))
     assert (logs.offline_folders["/two"].since_ms, logs.offline_folders["/two"].was_in_use) == (NOW_MS, True)
     assert logs.fail_folder("/two", "again", now_ms=NOW_MS) == []
     for is_new in (True, False):
         with pytest.raises(StorageError, match="is offline"):
             logs.get_or_create(B, topic_id="id", now_ms=NOW_MS, is_new=is_new)
-    assert logs.checkpoint() == {}
+    assert logs.checkpoints.take() == {}
     logs.close()
     assert not disk.locks
 
@@ -125,7 +125,7 @@ def test_a_start_goes_on_with_the_folders_that_can_be_used(action: str) -> None:
     # What the cluster had assigned before may lie in there; what it assigns from now on does not.
     with pytest.raises(StorageError, match="may be in a data folder that is offline: /two"):
         logs.get_or_create(B, topic_id="id", now_ms=NOW_MS, is_new=False)
-    assert not disk.exists("/one/t-1") and logs.offline_in("/two") == [B]
+    assert not disk.exists("/one/t-1") and logs.offline.in_folder("/two") == [B]
     create(logs, TopicPartition("later", 0))
     bring_back(logs, "/two")
     assert logs.get(B) is not None and logs.offline == {}
@@ -157,14 +157,14 @@ def test_a_replica_whose_topic_was_deleted_meanwhile_is_set_aside_when_its_folde
     new = logs.get_or_create(B, topic_id="another", now_ms=NOW_MS)
     bring_back(logs, "/two")
     assert logs.get(B) is new and B not in logs.offline
-    assert len(logs.strays("/two")) == 1
+    assert len(logs.removals.strays("/two")) == 1
 
 
 def test_one_bad_log_is_taken_out_alone_and_tried_again() -> None:
     disk = SimulatedDisk()
     logs = two_folders(disk)
     logs.fail_log(A, "a damaged batch")
-    assert set(logs.offline) == {A} and logs.offline_folders == {} and logs.offline_in("/one") == [A]
+    assert set(logs.offline) == {A} and logs.offline_folders == {} and logs.offline.in_folder("/one") == [A]
     logs.attach(logs.reload_offline("/one", now_ms=NOW_MS, config_for=config_for), now_ms=NOW_MS)
     assert logs.offline == {} and logs.logs[A].log_end_offset == 2
 
@@ -173,7 +173,7 @@ def test_a_refusal_in_one_folder_holds_up_no_other() -> None:
     disk = SimulatedDisk()
     logs = two_folders(disk)
     disk.fail_folder("/one")
-    assert set(logs.checkpoint()) == {"/one"} == refused_high_watermarks(logs)
+    assert set(logs.checkpoints.take()) == {"/one"} == refused_high_watermarks(logs)
     assert b"t 1 1" in disk.read_bytes("/two/recovery-point-offset-checkpoint")
 
 
@@ -184,17 +184,17 @@ def test_removal_goes_on_past_a_refusal() -> None:
         for _ in range(6):
             append(log, b"x" * 90)
         log.set_high_watermark(6)
-    assert list(logs.run_retention(NOW_MS + 10, {}))
+    assert list(logs.upkeep.run_retention(NOW_MS + 10, {}))
     deleted = [f"{DIRS[at]}/t-{at}/{name}" for at in (0, 1) for name in disk.list_dir(f"{DIRS[at]}/t-{at}")
                if name.endswith(".deleted")]  # fmt: skip
     assert len(deleted) > 4
     disk.fail_next("remove", deleted[0])
     with pytest.raises(StorageError, match="remove"):
-        logs.remove_due(logs.folders[0], NOW_MS + 10)
-    logs.remove_due(logs.folders[1], NOW_MS + 10)
+        logs.removals.remove_due(logs.folders[0], NOW_MS + 10)
+    logs.removals.remove_due(logs.folders[1], NOW_MS + 10)
     assert [path for path in deleted if disk.exists(path)] == deleted[:1]
     for folder in logs.folders:
-        logs.remove_due(folder, NOW_MS + 10)
+        logs.removals.remove_due(folder, NOW_MS + 10)
     assert not disk.exists(deleted[0])
 
 
@@ -205,9 +205,9 @@ def test_segments_that_have_ended_are_flushed_so_that_a_crash_costs_a_short_scan
     (log,) = create(logs, A)
     for _ in range(100):
         append(log, b"x" * 900)
-        for due in logs.due_for_flush(NOW_MS):
+        for due in logs.upkeep.due_for_flush(NOW_MS):
             due.flush(now_ms=NOW_MS)
-    logs.checkpoint()
+    logs.checkpoints.take()
     written = log.size_bytes
     disk.kill()
     disk.bytes_read = 0

@@ -34,7 +34,7 @@ def test_making_a_log_flushes_nothing() -> None:
     create(logs)
     assert disk.flush_count == before
     assert disk.read_bytes(METADATA) == WHOLE
-    logs.make_folders_durable(logs.folders[0])
+    logs.upkeep.make_folders_durable(logs.folders[0])
     assert disk.flush_count == before + 1
 
 
@@ -86,9 +86,9 @@ def test_no_power_loss_parts_records_from_their_topic(seed: int) -> None:
                 log.flush()
                 flushed = appended
             case 1:
-                logs.make_folders_durable(logs.folders[0])
+                logs.upkeep.make_folders_durable(logs.folders[0])
             case 2:
-                logs.checkpoint()
+                logs.checkpoints.take()
             case _:
                 append(log, b"record %d" % step)
                 appended += 1
@@ -113,7 +113,7 @@ def test_a_log_that_is_deleted_while_its_folder_is_flushed_is_no_error(caplog: p
     logs = loaded(Disk())
     create(logs)
     caplog.clear()
-    logs.make_folders_durable(logs.folders[0])
+    logs.upkeep.make_folders_durable(logs.folders[0])
     assert not logs.logs and not [record for record in caplog.records if record.levelname == "ERROR"]
 
 

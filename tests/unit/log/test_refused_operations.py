@@ -39,7 +39,7 @@ class World:
         for number in range(FIRST_BATCHES):
             self.append(self.log, 7 if number % 3 else 9)
         self.log.flush()
-        self.manager.checkpoint()
+        self.manager.checkpoints.take()
 
     def start(self) -> LogManager:
         manager = LogManager(self.files, ["/data"], node_id=0, defaults=self.config)
@@ -105,7 +105,7 @@ def _retain(world: World) -> None:
     world.log.config = replace(CONFIG, retention_bytes=900)
     refused = retain(world.manager, NOW_MS)
     for folder in world.manager.folders:
-        world.manager.remove_due(folder, NOW_MS)
+        world.manager.removals.remove_due(folder, NOW_MS)
     for error in refused.values():
         raise error
 
@@ -122,7 +122,7 @@ def _delete_records(world: World) -> None:
     world.log.delete_records_before(5)
     for error in retain(world.manager, NOW_MS).values():
         raise error
-    for error in world.manager.checkpoint().values():
+    for error in world.manager.checkpoints.take().values():
         raise error
 
 
@@ -154,7 +154,7 @@ def _open(world: World) -> None:
 
 
 def _checkpoint(world: World) -> None:
-    for error in world.manager.checkpoint().values():
+    for error in world.manager.checkpoints.take().values():
         raise error
 
 

@@ -60,16 +60,16 @@ async def test_what_is_due_is_cleaned_after_the_backoff_and_noted_for_the_next_s
     assert world.totals.bytes_freed > 0 and 0 < world.totals.last_ratio < 0.5
     await asyncio.sleep(5)
     assert world.totals.runs == 1, "nothing is dirty any more"
-    cleaned = world.logs.cleaned_up_to(DIRTY)
+    cleaned = world.logs.checkpoints.cleaned_up_to(DIRTY)
     assert cleaned == log.segments.all[-1].base_offset
     assert b"dirty 0 %d" % cleaned in disk.read_bytes("/data/cleaner-offset-checkpoint")
     world.running.cancel()
     world.logs.close()
     disk.kill()
     again = World(disk)
-    assert again.logs.cleaned_up_to(DIRTY) == cleaned
+    assert again.logs.checkpoints.cleaned_up_to(DIRTY) == cleaned
     again.logs.logs[DIRTY].truncate_to(cleaned - 3)
-    assert again.logs.cleaned_up_to(DIRTY) <= cleaned - 3
+    assert again.logs.checkpoints.cleaned_up_to(DIRTY) <= cleaned - 3
     again.running.cancel()
 
 
@@ -112,7 +112,7 @@ async def test_an_offer_that_was_refused_waits_for_the_folders_thread() -> None:
     world.totals.uncleanable.clear()
     await asyncio.sleep(3)
     assert world.totals.runs == 0 and len(records_in(log)) == 30, "its files are not mixed with those of another one"
-    world.logs.remove_due(world.logs.folders[0], world.clock.wall_ms())
+    world.logs.removals.remove_due(world.logs.folders[0], world.clock.wall_ms())
     assert not log.segments.swaps.is_outstanding
     await asyncio.sleep(3)
     assert world.totals.runs == 1 and len(records_in(log)) < 10

@@ -166,15 +166,15 @@ async def test_logs_that_the_cluster_gave_to_others_meanwhile_are_set_aside_and_
     world.replication.registered(EPOCH)
     world.show(image(topic("kept"), topic("moved", ELSEWHERE), topic("renewed", ELSEWHERE, "id-2")))
     assert world.names == {"kept"}
-    strays = world.logs.strays("/d")
+    strays = world.logs.removals.strays("/d")
     assert sorted(path.removeprefix("/d/").partition("-")[0] for path in strays) == ["deleted", "moved", "renewed"]
     for folder in world.logs.folders:
-        world.logs.remove_due(folder, 10**15)
+        world.logs.removals.remove_due(folder, 10**15)
     world.logs.close()
     world = World(disk)
     for folder in world.logs.folders:
-        world.logs.remove_due(folder, 10**15)
-    assert world.names == {"kept"} and world.logs.strays("/d") == strays
+        world.logs.removals.remove_due(folder, 10**15)
+    assert world.names == {"kept"} and world.logs.removals.strays("/d") == strays
     assert all(disk.exists(f"{path}/{0:020d}.log") for path in strays)
 
 
@@ -182,7 +182,7 @@ async def test_retention_waits_for_the_topics_own_settings() -> None:
     """A broker that waits long for its quorum must not delete by its own settings what a topic keeps for ever."""
     world = World(**{"log.retention.check.interval.ms": "1", "replica.high.watermark.checkpoint.interval.ms": "1"})
     deleted: list[int] = []
-    world.logs.run_retention = lambda now_ms, refused: deleted.append(now_ms) or ()  # type: ignore[method-assign, func-returns-value]
+    world.logs.upkeep.run_retention = lambda now_ms, refused: deleted.append(now_ms) or ()  # type: ignore[method-assign, func-returns-value]
     upkeep = asyncio.create_task(world.log_service.run())
     world.clock.time_ms += 1_000
     await asyncio.sleep(0.1)
@@ -208,7 +208,7 @@ async def test_cancelled_upkeep_ends_after_its_thread() -> None:
         asyncio.run(asyncio.sleep(0.1))
         ended.append("remove")
 
-    world.logs.remove_due = remove_slowly  # type: ignore[method-assign]
+    world.logs.removals.remove_due = remove_slowly  # type: ignore[method-assign]
     upkeep = asyncio.create_task(world.log_service.run())
     await started.wait()
     upkeep.cancel()

@@ -173,7 +173,7 @@ async def test_a_write_that_fails_takes_the_folder_out_and_is_told_at_once() -> 
 async def test_a_flush_and_a_checkpoint_that_fail_do_the_same() -> None:
     world = await World.start()
     world.disk.fail_folder("/two")
-    for path, error in world.logs.checkpoint().items():
+    for path, error in world.logs.checkpoints.take().items():
         world.storage.folder_refused(path, error)
     await turns(30)
     assert world.reports[0].offline == of(*world.in_folder("/two"))

@@ -137,7 +137,7 @@ class BrokerEffects:
         return self.log_service.known_metadata
 
     def holds_back(self) -> bool:
-        return self.storage.holds_back
+        return self.storage.reports.holds_back
 
     def broker_epoch(self) -> int:
         """The epoch of this incarnation's registration; -1 before it."""

@@ -1,12 +1,9 @@
-"""Handles failed, full and hanging data folders of a broker, and reports them to the controller.
+"""Handles failed data folders of a broker, and connects what is known of its disks: `impaired_folders`, `disk_reports`.
 
 A failed folder affects only its own replicas: they give up their roles here, and one report to the controller moves their
 leaderships and removes them from their ISRs (KIP-112, KIP-858). The process ends only if no folder is left, or if the folder with
 the quorum's journal fails. An operator must request `bring_back`: a disk that failed once is not trusted again only because it
 answers.
-
-A full folder stays online, because it refuses writes without damage, and only hands over its leaderships. So does a folder whose
-disk hangs in a flush: no data is lost, but requests would wait for it forever.
 """
 
 import asyncio
@@ -22,20 +19,15 @@ from barnabas.kraft.metadata.image import (
     MetadataImage,
     PartitionImage,
 )
-from barnabas.kraft.metadata.requests import Done, ReportOfflineReplicas, TopicNumbers
 from barnabas.log.folders.folder_loading import LoadedFolder
-from barnabas.log.folders.log_folder import LogFolder
 from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.replication.effects import StorageFailed
 from barnabas.log.replication.ports import ReplicatedLog
 from barnabas.log.vocabulary.errors import (
-    BarnabasError,
     BrokerNotAvailableError,
     DiskFailedError,
     DiskFullError,
     InvalidRequestError,
-    RequestTimedOutError,
-    StaleBrokerEpochError,
     StorageError,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -45,30 +37,14 @@ from ..metadata.broker_to_controller import ControllerChannel
 from ..metadata.metadata_service import MetadataService
 from ..protocol.responses import StorageFolder
 from ..server.turn import Turn
+from .disk_reports import REPORT_RETRY_MS, DiskReports, Place, replicas_of
+from .impaired_folders import CHECK_INTERVAL_MS, ImpairedFolders
 from .log_service import LogService
 from .replication_service import ReplicationService
 
 logger = logging.getLogger("barnabas.storage")
 
-CHECK_INTERVAL_MS = 1_000  # how often full folders are looked at, and replicas that could not be made are tried again
 HANG_LOOK_INTERVAL_MS = 250  # how often hanging folders are checked: a request must wait for them for 10 s at most
-HAND_OVER_AFTER_MS = 3_000  # a full folder keeps its leaderships for this time: an operator may be freeing space
-ROOM_BYTES = 4 << 20  # a folder with this much free space is not full; the next fetch would use up less
-ROOM_SETTLES_MS = 2_000  # time without a refusal before "full" ends: quotas refuse although the disk has space
-REPORT_TIMEOUT_MS = 10_000
-REPORT_RETRY_MS = 200
-BRING_BACK_TIMEOUT_MS = 60_000  # for the controller to accept the reports; the recovery itself has no limit
-
-Place = tuple[str, int]  # topic id, partition: a topic that is created again under the same name is another one
-
-
-@dataclass(slots=True)
-class _Full:
-    since_wall_ms: int
-    since_ms: int
-    refused_ms: int
-    cause: str
-    asked_ms: int = 0  # when its leaderships were last offered to others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,24 +81,17 @@ class StorageService:
         self._log_service = log_service
         self._replication = replication
         self._metadata = metadata
-        self._controller = controller
-        self._broker_epoch = broker_epoch
         self._clock = clock
         self._turn = turn
         self._fatal = fatal
         self._journal_folder = journal_folder
         self._failures: dict[str, str] = {}  # folders that failed in this turn, and why
-        self._full: dict[str, _Full] = {}
-        self._hanging: dict[str, _Full] = {}
-        self._hanging_now = hanging
-        self._lost: set[Place] = set()  # for the next report
-        self._hand_over: set[Place] = set()
-        self._epoch = -1  # of the registration for which the reports are numbered
-        self._report_number = 0
-        self._work = asyncio.Event()
-        self._told = asyncio.Condition()
         self._bringing_back = asyncio.Lock()
-        self.holds_back = False  # the controller must get the report on the disks before it unfences this broker
+        self.reports = DiskReports(node_id=node_id, metadata=metadata, controller=controller, broker_epoch=broker_epoch,
+                                    is_offline=self._is_offline)  # fmt: skip
+        self._impaired = ImpairedFolders(
+            logs=logs, replication=replication, reports=self.reports, clock=clock, hanging=hanging
+        )
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
@@ -135,7 +104,7 @@ class StorageService:
         if isinstance(error, DiskFailedError) or cannot_be_undone:
             self.folder_failed(folder.path, error.message)
         elif isinstance(error, DiskFullError):
-            self._note_full(folder, error)
+            self._impaired.note_full(folder, error)
 
     def storage_failed(self, effect: StorageFailed) -> None:
         """A log has failed, or could not be opened."""
@@ -147,7 +116,7 @@ class StorageService:
                 return
             self._logs.fail_log(effect.topic_partition, effect.message)
             self._turn.at_end(lambda: self._replication.went_offline([effect.topic_partition], effect.message))
-        self._work.set()
+        self.reports.wake()
 
     def log_failed(self, topic_partition: TopicPartition, error: StorageError) -> None:
         """A background flush failed."""
@@ -169,14 +138,14 @@ class StorageService:
         failures, self._failures = self._failures, {}
         for path, cause in failures.items():
             gone = self._logs.fail_folder(path, cause, now_ms=self._clock.wall_ms())
-            self._full.pop(path, None)
+            self._impaired.full.pop(path, None)
             self._replication.went_offline(gone, f"the data folder {path} is offline: {cause}")
             given_up = self._log_service.give_up(path)
             if end := self._why_to_end(path):
                 reason = f"{end} has failed: {path}: {cause}"
                 given_up.add_done_callback(lambda _, reason=reason: self._fatal(reason))  # type: ignore[misc]
                 return
-        self._work.set()
+        self.reports.wake()
 
     def _why_to_end(self, path: str) -> str:
         """The reason to end the process after the failure of this folder; "" if the broker can continue without it."""
@@ -189,116 +158,45 @@ class StorageService:
     def _has_one_place(self) -> bool:
         return len(self._logs.folders) + len(self._logs.offline_folders) == 1
 
-    # --- full folders -------------------------------------------------------------------------------------------------
-
-    def _note_full(self, folder: LogFolder, error: StorageError) -> None:
-        now_ms = self._clock.now_ms()
-        full = self._full.get(folder.path)
-        if full is not None:
-            full.refused_ms = now_ms
-            return
-        folder.is_full = True
-        self._full[folder.path] = _Full(self._clock.wall_ms(), now_ms, now_ms, error.message)
-        logger.warning("folder=%s is full: %s", folder.path, error.message)
-        self._work.set()
-
-    async def _look_at_full_folders(self) -> None:
-        for path, full in list(self._full.items()):
-            now_ms = self._clock.now_ms()
-            has_settled = now_ms - full.refused_ms >= ROOM_SETTLES_MS
-            if has_settled and await self._free_bytes(path) >= ROOM_BYTES:
-                self._end_full(path)
-            elif now_ms - max(full.since_ms, full.asked_ms) >= HAND_OVER_AFTER_MS:
-                full.asked_ms = now_ms
-                self._offer_leaderships(path)
-
-    async def _free_bytes(self, path: str) -> int:
-        try:
-            usage = await asyncio.get_running_loop().run_in_executor(None, self._logs.disk_usage, path)
-        except StorageError:
-            return 0
-        return usage.free_bytes
-
-    def _end_full(self, path: str) -> None:
-        if self._full.pop(path, None) is not None:
-            for folder in self._logs.folders:
-                folder.is_full = folder.is_full and folder.path != path
-            logger.info("folder=%s has room again", path)
-            self._work.set()
-
-    def _look_at_hanging_folders(self) -> None:
-        now_ms, hanging = self._clock.now_ms(), set(self._hanging_now())
-        for path in sorted(hanging - self._hanging.keys()):
-            cause = "its disk does not complete a flush: check the kernel log, and replace the disk"
-            self._hanging[path] = _Full(self._clock.wall_ms(), now_ms, now_ms, cause, now_ms - CHECK_INTERVAL_MS)
-            logger.error("folder=%s hangs: %s", path, cause)
-            self._work.set()
-        ended = self._hanging.keys() - hanging
-        for path in sorted(ended):
-            del self._hanging[path]
-            logger.info("folder=%s answers again", path)
-            self._work.set()
-        due = [path for path, known in self._hanging.items() if now_ms - known.asked_ms >= CHECK_INTERVAL_MS]
-        if ended or due:
-            self._tell_replicas(hanging)
-        for path in due:  # repeatedly: a former leader may wait as a follower now
-            self._hanging[path].asked_ms = now_ms
-            self._offer_leaderships(path, with_followers=True)
-
-    def _tell_replicas(self, hanging: set[str]) -> None:
-        """Called every second, because replicas may have been added since the last call."""
-        for partition in self._replication.manager.partitions():
-            folder = self._logs.folder_of(partition.topic_partition)
-            self._replication.perform(partition.following.disk_hung(folder is not None and folder.path in hanging))
-
-    def _offer_leaderships(self, path: str, *, with_followers: bool = False) -> None:
-        """`with_followers`: in-sync followers that wait for the disk must leave the ISR, too, because their leaders wait for
-        them."""
-        for partition in self._replication.manager.partitions():
-            folder = self._logs.folder_of(partition.topic_partition)
-            is_waited_for = len(partition.in_sync_when_leading) > 1 or (
-                with_followers and partition.following.waits_for_disk
-            )
-            if folder is not None and folder.path == path and is_waited_for:
-                self._hand_over.add((partition.topic_id, partition.topic_partition.partition))
-        if self._hand_over:
-            logger.warning("folder=%s accepts no writes, handing over %d replicas", path, len(self._hand_over))
-            self._work.set()
-
     # --- reports to the controller ------------------------------------------------------------------------------------
 
     def took_up(self, image: MetadataImage) -> None:
         """Called with the first metadata after a registration. Its state of this broker's disks may be outdated."""
         self._log_service.set_strays_aside(image)
         marked: set[Place] = set()
-        for topic_partition, place, partition in _replicas_of(image, self._node_id):
+        for topic_partition, place, partition in replicas_of(image, self._node_id):
             if self._node_id in partition.offline_replicas:
                 marked.add(place)
                 folder = self._logs.folder_of(topic_partition)
                 if folder is not None and not folder.was_stopped_cleanly:
-                    self._lost.add(place)  # its disk failed in a former incarnation, so its content is unknown
+                    self.reports.lost.add(place)  # its disk failed in a former incarnation, so its content is unknown
             if topic_partition in self._log_service.made_anew and _counts_on(partition, self._node_id):
-                self._lost.add(place)
+                self.reports.lost.add(place)
         self._log_service.made_anew.clear()
-        if marked != self._offline_places() or self._lost or self._troubled_folders():
-            self.holds_back = bool(marked != self._offline_places() or self._lost)
-            self._work.set()
+        if marked != self.reports.offline_places() or self.reports.lost or self._troubled_folders():
+            self.reports.holds_back = bool(marked != self.reports.offline_places() or self.reports.lost)
+            self.reports.wake()
+
+    def _is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether this broker cannot serve a replica that the cluster has assigned to it."""
+        is_known = topic_partition in self._logs.offline or topic_partition in self._replication.manager.unopened
+        return is_known and self._logs.get(topic_partition) is None
 
     async def run(self) -> None:
         """Report changes, and check folders with problems, until cancelled."""
         looked_ms = self._clock.now_ms()
         while True:
             try:
-                await asyncio.wait_for(self._work.wait(), HANG_LOOK_INTERVAL_MS / 1000)
+                await asyncio.wait_for(self.reports.work.wait(), HANG_LOOK_INTERVAL_MS / 1000)
             except TimeoutError:
-                self._look_at_hanging_folders()
+                self._impaired.look_at_hanging()
                 if self._clock.now_ms() - looked_ms >= CHECK_INTERVAL_MS:
                     looked_ms = self._clock.now_ms()
-                    await self._look_at_full_folders()
+                    await self._impaired.look_at_full()
                     self._make_missing_logs()
-            if self._work.is_set() and self._replication.is_current:
-                await self._report()
-            elif self._work.is_set():
+            if self.reports.work.is_set() and self._replication.is_current:
+                await self.reports.send(self._troubled_folders())
+            elif self.reports.work.is_set():
                 await asyncio.sleep(REPORT_RETRY_MS / 1000)  # not registered yet
 
     def _make_missing_logs(self) -> None:
@@ -313,52 +211,8 @@ class StorageService:
                 self._log_service.create_log(topic_partition, topic.topic_id)
             except StorageError:
                 continue  # tried again later
-            self._lost.add((topic.topic_id, topic_partition.partition))
-            self._work.set()
-
-    async def _report(self) -> None:
-        self._work.clear()
-        epoch = self._broker_epoch()
-        if epoch != self._epoch:
-            self._epoch, self._report_number = epoch, 0
-        self._report_number += 1
-        lost, hand_over = frozenset(self._lost), frozenset(self._hand_over)
-        request = ReportOfflineReplicas(
-            node_id=self._node_id,
-            broker_epoch=epoch,
-            report=self._report_number,
-            troubled_folders=self._troubled_folders(),
-            offline=_grouped(self._offline_places()),
-            lost=_grouped(lost),
-            hand_over=_grouped(hand_over),
-        )
-        try:
-            answer = await self._controller.call(request, timeout_ms=REPORT_TIMEOUT_MS)
-            assert isinstance(answer, Done)
-            await self._metadata.wait_for_offset(answer.offset, timeout_ms=REPORT_TIMEOUT_MS)
-        except StaleBrokerEpochError:
-            return  # the report follows the next registration
-        except BarnabasError as error:
-            logger.warning("cannot report the state of the disks, trying again: %s", error)
-            self._work.set()
-            await asyncio.sleep(REPORT_RETRY_MS / 1000)
-            return
-        self._lost -= lost
-        self._hand_over -= hand_over
-        self.holds_back = False
-        logger.info("reported offline_replicas=%d troubled_folders=%d lost=%d", len(self._offline_places()),
-                    len(request.troubled_folders), len(lost))  # fmt: skip
-        async with self._told:
-            self._told.notify_all()
-
-    def _offline_places(self) -> set[Place]:
-        """The replicas of this broker that it cannot serve."""
-        unopened, offline = self._replication.manager.unopened, self._logs.offline
-        return {
-            place
-            for topic_partition, place, _ in _replicas_of(self._metadata.image, self._node_id)
-            if (topic_partition in offline or topic_partition in unopened) and self._logs.get(topic_partition) is None
-        }
+            self.reports.lost.add((topic.topic_id, topic_partition.partition))
+            self.reports.wake()
 
     def _troubled_folders(self) -> tuple[FolderTrouble, ...]:
         offline = [
@@ -379,7 +233,7 @@ class StorageService:
                 cause=known[folder.path].cause,
                 since_ms=known[folder.path].since_wall_ms,
             )
-            for state, known in ((FOLDER_FULL, self._full), (FOLDER_HANGING, self._hanging))
+            for state, known in ((FOLDER_FULL, self._impaired.full), (FOLDER_HANGING, self._impaired.hanging))
             for folder in self._logs.folders
             if folder.path in known
         ]
@@ -405,7 +259,9 @@ class StorageService:
                     f"{path} is not one of this broker's data folders: {', '.join(sorted(known))}"
                 )
             affected = self._logs.offline.in_folder(path)
-            await self._until_told(lambda: self._places_of(affected) <= self._marked_places(), "that they were offline")
+            await self.reports.until_told(
+                lambda: self.reports.places_of(affected) <= self.reports.marked_places(), "that they were offline"
+            )
             await self._log_service.give_up(path)  # after the remaining work of its former thread
             loaded = await asyncio.get_running_loop().run_in_executor(None, self._reopen, path)
             is_sound = loaded.folder.was_stopped_cleanly and not loaded.folder.may_have_lost_writes
@@ -414,9 +270,11 @@ class StorageService:
             back = {topic_partition for topic_partition in affected if topic_partition not in self._logs.offline}
             self._make_again(back)
             if not is_sound:
-                self._lost |= self._places_of(back)
-            self._work.set()
-            await self._until_told(lambda: not self._places_of(back) & self._marked_places(), "that they are back")
+                self.reports.lost |= self.reports.places_of(back)
+            self.reports.wake()
+            await self.reports.until_told(
+                lambda: not self.reports.places_of(back) & self.reports.marked_places(), "that they are back"
+            )
             await asyncio.get_running_loop().run_in_executor(None, loaded.folder.loss_was_told)
             self._replication.take_up_again(back)
             logger.info("folder=%s is back partitions=%d lost_writes=%s", path, len(loaded.logs), not is_sound)
@@ -437,24 +295,7 @@ class StorageService:
                     self._log_service.create_log(topic_partition, topic.topic_id)
                 except StorageError:
                     continue  # `_make_missing_logs` tries again
-                self._lost.add((topic.topic_id, topic_partition.partition))
-
-    async def _until_told(self, is_so: Callable[[], bool], what: str) -> None:
-        try:
-            async with asyncio.timeout(BRING_BACK_TIMEOUT_MS / 1000), self._told:
-                while not is_so() or self._work.is_set():
-                    await self._told.wait()
-        except TimeoutError:
-            raise RequestTimedOutError(f"the controller has not confirmed {what}; try again when it answers") from None
-
-    def _places_of(self, topic_partitions: Iterable[TopicPartition]) -> set[Place]:
-        wanted = set(topic_partitions)
-        ours = _replicas_of(self._metadata.image, self._node_id)
-        return {place for topic_partition, place, _ in ours if topic_partition in wanted}
-
-    def _marked_places(self) -> set[Place]:
-        ours = _replicas_of(self._metadata.image, self._node_id)
-        return {place for _, place, partition in ours if self._node_id in partition.offline_replicas}
+                self.reports.lost.add((topic.topic_id, topic_partition.partition))
 
     # --- for operators ------------------------------------------------------------------------------------------------
 
@@ -464,7 +305,7 @@ class StorageService:
 
     def _describe(self, path: str) -> DescribedFolder:
         offline = self._logs.offline_folders.get(path)
-        impaired = self._full.get(path) or self._hanging.get(path)
+        impaired = self._impaired.full.get(path) or self._impaired.hanging.get(path)
         folder = next((folder for folder in self._logs.folders if folder.path == path), None)
         logs = [] if folder is None else self._logs.registry.in_folder(folder)
         sizes = {log.topic_partition: log.size_bytes for log in logs}
@@ -475,7 +316,7 @@ class StorageService:
             usage, strays = None, ()
         trouble = offline.cause if offline is not None else impaired.cause if impaired is not None else ""
         since_ms = offline.since_ms if offline is not None else impaired.since_wall_ms if impaired is not None else -1
-        state = FOLDER_FULL if path in self._full else FOLDER_HANGING if impaired is not None else "online"
+        state = FOLDER_FULL if path in self._impaired.full else FOLDER_HANGING if impaired is not None else "online"
         described = StorageFolder(
             path=path,
             directory_id=folder.directory_id if folder is not None else offline.directory_id if offline else "",
@@ -492,20 +333,6 @@ class StorageService:
         return DescribedFolder(folder=described, sizes=sizes)
 
 
-def _replicas_of(image: MetadataImage, node_id: int) -> Iterable[tuple[TopicPartition, Place, PartitionImage]]:
-    for topic in image.topics.values():
-        for number, partition in enumerate(topic.partitions):
-            if node_id in partition.replicas:
-                yield TopicPartition(topic.name, number), (topic.topic_id, number), partition
-
-
 def _counts_on(partition: PartitionImage, node_id: int) -> bool:
     """Return whether the cluster could elect this replica because of records that it is expected to have."""
     return node_id in (*partition.isr, *partition.eligible_leader_replicas)
-
-
-def _grouped(places: Iterable[Place]) -> tuple[TopicNumbers, ...]:
-    by_topic: dict[str, list[int]] = {}
-    for topic_id, number in sorted(places):
-        by_topic.setdefault(topic_id, []).append(number)
-    return tuple(TopicNumbers(topic_id=topic_id, partitions=tuple(found)) for topic_id, found in by_topic.items())

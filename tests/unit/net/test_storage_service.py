@@ -21,10 +21,11 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.folder_writers import HANGS_AFTER_MS
+from barnabas.net.logs.impaired_folders import HAND_OVER_AFTER_MS
 from barnabas.net.logs.log_loading import close_logs, load_logs
 from barnabas.net.logs.log_service import LogService
 from barnabas.net.logs.replication_service import ReplicationService
-from barnabas.net.logs.storage_service import HAND_OVER_AFTER_MS, HANG_LOOK_INTERVAL_MS, StorageService
+from barnabas.net.logs.storage_service import HANG_LOOK_INTERVAL_MS, StorageService
 from barnabas.net.server.turn import Turn
 from barnabas.net.settings.config import load
 
@@ -280,9 +281,9 @@ async def test_a_start_without_a_folder_holds_back_until_the_cluster_knows() -> 
         broker(0, epoch=EPOCH), broker(1), topics=(topic("t", *[partition(1, epoch=5)] * COUNT),), offset=10
     )
     world = await World.start(disk, image=image)
-    assert world.storage.holds_back
+    assert world.storage.reports.holds_back
     await turns(30)
-    assert world.reports[0].offline == of(*bad) and not world.storage.holds_back
+    assert world.reports[0].offline == of(*bad) and not world.storage.reports.holds_back
     assert not any(disk.exists(f"/one/t-{number}") for number in bad)
 
 
@@ -296,7 +297,7 @@ async def test_a_disk_that_was_wiped_is_told_before_anybody_counts_on_it() -> No
         offset=10,
     )
     world = await World.start(image=image)
-    assert world.storage.holds_back
+    assert world.storage.reports.holds_back
     await turns(30)
     assert world.reports[0].lost == of(0) and world.reports[0].offline == ()
 

@@ -24,7 +24,7 @@ def _minority_commits() -> AbstractContextManager[Any]:
         durable = [self._engine.match_of(peer) for peer in voters.other_ids] + [self._journal.durable_index]
         index = sorted(durable, reverse=True)[max(voters.majority - 2, 0)]
         if index > self._engine.commit_index:
-            self.advance_commit(index)
+            self._applier.commit(index)
 
     return patch.object(Leader, "commit_what_a_majority_has", commit)
 
@@ -36,7 +36,7 @@ def _commit_beyond_what_was_compared() -> AbstractContextManager[Any]:
     def on_append_entries(self: Any, peer_id: int, message: Any) -> None:
         genuine(self, peer_id, message)
         if message.term == self._engine.term:
-            self.advance_commit(min(message.commit_index, self._journal.last_index))
+            self._applier.commit(min(message.commit_index, self._journal.last_index))
 
     return patch.object(Follower, "on_append_entries", on_append_entries)
 

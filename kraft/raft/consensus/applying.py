@@ -36,6 +36,11 @@ class Applier:
         self._report = ports.report
         self.applied_index = FIRST_INDEX
 
+    def commit(self, index: int) -> None:
+        """Everything up to `index` is committed, and is applied from the next step on; it never moves back."""
+        if self._engine.advance_commit(index):
+            self._wake()
+
     def apply_committed(self) -> None:
         first, commit_index = self.applied_index + 1, self._engine.commit_index
         if commit_index < first:

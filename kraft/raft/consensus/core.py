@@ -77,7 +77,7 @@ class RaftCore:
         self.follower = self.follower_type(
             electorate, engine, journal, snapshots, elections, links, self.applier, ports
         )
-        self.leader = self.leader_type(electorate, formation, engine, journal, elections, sender, ports)
+        self.leader = self.leader_type(electorate, formation, engine, journal, elections, sender, self.applier, ports)
         self.hand_over = HandOver(electorate, engine, elections, ports)
         self.changes = self.changes_type(
             electorate, formation, engine, journal, elections, self.leader, links, self.hand_over, ports

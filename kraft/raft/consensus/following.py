@@ -55,11 +55,7 @@ class Follower:
             return
         match_index = self._store(message)
         self._acknowledge_when_durable(peer_id, match_index)
-        self.advance_commit(min(message.commit_index, match_index))
-
-    def advance_commit(self, index: int) -> None:
-        if self._engine.advance_commit(index):
-            self._wake()
+        self._applier.commit(min(message.commit_index, match_index))
 
     def on_install_snapshot(self, peer_id: int, message: InstallSnapshot) -> None:
         if self._follows(peer_id, message.term):

@@ -8,6 +8,7 @@ from ...quorum.formation import Formation
 from ...quorum.journal_format import NO_OP
 from ..protocol.messages import AppendReply, Welcome
 from ..protocol.snapshot_transfer import SnapshotSender
+from .applying import Applier
 from .elections import Elections
 from .electorate import Electorate
 from .engine import PysyncobjEngine
@@ -25,6 +26,7 @@ class Leader:
         journal: Journal,
         elections: Elections,
         sender: SnapshotSender,
+        applier: Applier,
         ports: Ports,
     ) -> None:
         self._electorate = electorate
@@ -34,8 +36,8 @@ class Leader:
         self._elections = elections
         self._transport = ports.transport
         self._sender = sender
+        self._applier = applier
         self._clock = ports.clock
-        self._wake = ports.wake
         self._learned: dict[int, int] = {}  # what blank peers have on disk; it does not count
         self._led_term: int | None = None
         self.must_send = False  # at the next step, whatever has moved
@@ -88,11 +90,7 @@ class Leader:
         durable.sort(reverse=True)
         index = durable[electorate.majority - 1]
         if index > engine.commit_index and self._journal.term_at(index) == engine.term:
-            self.advance_commit(index)
-
-    def advance_commit(self, index: int) -> None:
-        if self._engine.advance_commit(index):
-            self._wake()
+            self._applier.commit(index)
 
     def raise_barriers(self) -> None:
         """Give every blank peer an entry to learn that is committed without it."""

@@ -50,9 +50,10 @@ class LeaderEpochCache:
 
         (UNDEFINED_EPOCH, UNDEFINED_OFFSET) if this log cannot tell: it has no epochs, or no epoch as late as the given one.
         """
-        if not self._entries or epoch < 0 or epoch > self.latest_epoch:
+        latest_epoch = self.latest_epoch
+        if epoch < 0 or epoch > latest_epoch:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
-        if epoch == self.latest_epoch:
+        if epoch == latest_epoch:
             return epoch, log_end_offset
         following = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
         end_offset = self._entries[following].start_offset

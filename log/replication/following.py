@@ -12,6 +12,7 @@ from .effects import (
     NO_LEADER,
     AppendFetched,
     Effect,
+    FlushLog,
     HighWatermarkAdvanced,
     LogEffect,
     LogEndAdvanced,
@@ -58,7 +59,7 @@ class Following:
         following, storage = self._role.follower_state, self._storage
         if following is None or not storage.is_usable:
             return None
-        if storage.awaits_flush or self._repair.is_awaited or self._stays_away:
+        if storage.awaits_flush or self._repair.is_awaited or (storage.disk_hangs and self._stays_away):
             return None
         self._repair.will_fetch()
         log = storage.log
@@ -94,7 +95,8 @@ class Following:
 
     @property
     def _stays_away(self) -> bool:
-        return self._storage.disk_hangs and (self._storage.flushes_first or not self._role.is_in_isr)
+        """Asked while the disk hangs."""
+        return self._storage.flushes_first or not self._role.is_in_isr
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
@@ -138,7 +140,8 @@ class Following:
             is_fresh = fetched.high_watermark <= log.log_end_offset
             log.append_as_follower(fetched.records, now_ms=now_ms, is_fresh=is_fresh)
             effects.append(LogEndAdvanced(topic_partition=topic_partition, log_end_offset=log.log_end_offset))
-            effects += self._storage.flush_if_due()
+            if self._storage.is_flush_due:
+                effects.append(FlushLog(topic_partition=topic_partition))
         high_watermark = min(fetched.high_watermark, log.log_end_offset)
         if high_watermark > log.high_watermark:
             log.set_high_watermark(high_watermark)

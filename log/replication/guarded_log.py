@@ -91,11 +91,11 @@ class GuardedLog:
     def flush_what_counts(self) -> list[Effect]:
         return [FlushLog(topic_partition=self.log.topic_partition)] if self.awaits_flush else []
 
-    def flush_if_due(self) -> list[Effect]:
-        """After an append: flush.messages records have not been flushed."""
+    @property
+    def is_flush_due(self) -> bool:
+        """Are flush.messages records not on the disk?"""
         log = self.log
-        is_due = log.log_end_offset - log.recovery_point >= log.config.flush_messages
-        return [FlushLog(topic_partition=log.topic_partition)] if is_due else []
+        return log.log_end_offset - log.recovery_point >= log.config.flush_messages
 
     def flush_failed(self, error: StorageError) -> None:
         """Records that were not flushed are not acknowledged any more: a second flush would wrongly succeed ("fsyncgate")."""

@@ -106,7 +106,7 @@ class LeaderState:
         self.log_end_offset = log_end_offset
         self.durable_end_offset = durable_end_offset
         effects: list[Effect] = [LogEndAdvanced(topic_partition=self.topic_partition, log_end_offset=log_end_offset)]
-        if len(self.isr.maximal_isr) == 1:  # no other replica to wait for; otherwise the next fetch decides
+        if len(self.proposals.isr.maximal_isr) == 1:  # no other replica to wait for; otherwise the next fetch decides
             effects += self._advance(now_ms)
         return effects
 
@@ -163,7 +163,7 @@ class LeaderState:
     @property
     def is_under_min_isr(self) -> bool:
         """By the committed ISR: a member that is only proposed may be refused."""
-        return len(self.isr.isr) < self.effective_min_isr
+        return len(self.proposals.isr.isr) < self.effective_min_isr
 
     @property
     def is_under_replicated(self) -> bool:

@@ -17,6 +17,7 @@ from ..vocabulary.errors import (
 from .current_role import CurrentRole
 from .effects import (
     Effect,
+    FlushLog,
     HighWatermarkAdvanced,
     IsrAnswer,
     LeadershipGained,
@@ -27,7 +28,7 @@ from .guarded_log import GuardedLog
 from .leader import LeaderState
 from .partition_reads import PartitionRead, PartitionReads
 from .ports import AppendInfo, slice_size
-from .replica import UNKNOWN_OFFSET
+from .replica import UNKNOWN_OFFSET, Replica
 
 ACKS_ALL: Final = -1
 BEFORE_HIGH_WATERMARK: Final = -1  # DeleteRecords
@@ -94,13 +95,14 @@ class Leading:
                     f"requires {leading.effective_min_isr}; bring brokers back, or lower the setting"
                 )
             info = log.append_as_leader(buffer, leader_epoch=role.leader_epoch, now_ms=now_ms)
-            required_offset = info.last_offset + 1
             if info.duplicate:
-                return info, required_offset, []
+                return info, info.last_offset + 1, []
             effects = self._perform(
                 leading.appended(log.log_end_offset, durable_end_offset=storage.durable_end_offset, now_ms=now_ms)
             )
-            return info, required_offset, effects + storage.flush_if_due()
+            if storage.is_flush_due:
+                effects.append(FlushLog(topic_partition=role.topic_partition))
+            return info, info.last_offset + 1, effects
 
     def flushed(self, now_ms: int) -> list[Effect]:
         """The own log counts up to its durable end from now on."""
@@ -152,7 +154,7 @@ class Leading:
         with self._storage as log:
             leading = role.current_leader()
             role.check_epoch(current_leader_epoch, must_be_known=True)
-            self._check_replica(leading, replica_id, broker_epoch)
+            replica = self._follower(leading, replica_id, broker_epoch)
             refused = reads.refusal(offset, last_fetched_epoch)
             if refused is not None:
                 return refused, []
@@ -161,7 +163,6 @@ class Leading:
                 effects = self._perform(
                     leading.follower_fetched(replica_id, broker_epoch=broker_epoch, fetch_offset=offset, now_ms=now_ms)
                 )
-            replica = leading.followers.replicas[replica_id]
             if replica.offset_served == offset:
                 # A follower checks the CRC of the records that it gets. If it fetches the same records again, either the response
                 # was lost or the records were refused: then the leader checks its own file before it sends them again.
@@ -170,13 +171,15 @@ class Leading:
             replica.offset_served = offset if slice_size(read.records) else UNKNOWN_OFFSET
             return read, effects
 
-    def _check_replica(self, leading: LeaderState, replica_id: int, broker_epoch: int) -> None:
-        if replica_id not in leading.followers.replicas:
+    def _follower(self, leading: LeaderState, replica_id: int, broker_epoch: int) -> Replica:
+        replica = leading.followers.replicas.get(replica_id)
+        if replica is None:
             raise NotLeaderOrFollowerError(
                 f"broker {replica_id} has no replica of {self._role.topic_partition} as far as its leader knows"
             )
         if leading.followers.is_stale(replica_id, broker_epoch):
             raise StaleBrokerEpochError(f"broker {replica_id} has registered again since broker epoch {broker_epoch}")
+        return replica
 
     # --- the ISR -----------------------------------------------------------------------------------------------------
 

@@ -156,7 +156,8 @@ class ReplicaManager:
             raise UnknownTopicOrPartitionError(f"broker {self.node_id} has no replica of {topic_partition}")
         if partition.storage.error is not None:
             raise StorageError(partition.storage.error.message)
-        if not partition.role.is_leader and not partition.role.is_follower:
+        role = partition.role
+        if role.leader_state is None and role.follower_state is None:
             raise NotLeaderOrFollowerError(f"broker {self.node_id} has no role for {topic_partition} yet")
         return partition
 

@@ -188,7 +188,7 @@ class FetchHandler:
         if item.topic_id and item.topic_id != partition.topic_id:
             return PartitionRead(error=ErrorCode.INCONSISTENT_TOPIC_ID)
         topic_partition = partition.topic_partition
-        is_held_back = self._send_delay_ms(request, topic_partition) > 0
+        is_held_back = self._throttle.send_delay_ms(topic_partition, request.replica_id) > 0
         read, effects = partition.leading.read_for_follower(
             request.replica_id,
             broker_epoch=request.broker_epoch,

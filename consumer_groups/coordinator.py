@@ -134,6 +134,16 @@ class GroupCoordinator:
         return self._state.slot
 
     @property
+    def state(self) -> SlotState:
+        """The working copy, for the machine of the slot's transactions."""
+        return self._state
+
+    @property
+    def offsets(self) -> Offsets:
+        """For the offsets that transactions commit."""
+        return self._offsets
+
+    @property
     def coordinator_epoch(self) -> int:
         return self._state.coordinator_epoch
 

@@ -51,7 +51,7 @@ class Decision:
 
     state: SlotState
     now_ms: int
-    log: RebalanceLog
+    log: RebalanceLog = field(default_factory=RebalanceLog)  # of groups; decisions about transactions need none
     client_host: str = ""  # of the client; "": a tick, or not relevant
     records: list[SlotStateRecord] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)  # to parked requests

@@ -72,8 +72,8 @@ class OffsetExpiry:
 
     def _expire_offset(self, group_id: str, key: PartitionKey, decision: Decision) -> None:
         value = self._state.offset(group_id, key)
-        if value is None or decision.touches(group_id):
-            return  # deleted since this pass reached its group, or its last member leaves in this decision
+        if value is None or decision.touches(group_id) or self._state.pending.is_pending(group_id, key):
+            return  # deleted since this pass reached its group, pending, or its last member leaves in this decision
         base_ms = self._base_ms(group_id, key, value)
         if base_ms is not None and decision.now_ms - base_ms >= self._settings.offsets_retention_ms:
             decision.add(self._offsets.remove_record(group_id, key))
@@ -100,7 +100,7 @@ class OffsetExpiry:
         group = self._state.groups.get(group_id)
         if group is None or group.members or decision.touches(group_id):
             return
-        if self._classic.has_members(group_id) or group_id in self._state.offsets:
+        if self._classic.has_members(group_id) or group_id in self._state.offsets or group_id in self._state.pending:
             return
         epoch = self._state.coordinator_epoch
         decision.add(RemoveGroupRecord(slot=self._state.slot, coordinator_epoch=epoch, group_id=group_id))

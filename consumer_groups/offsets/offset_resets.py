@@ -6,7 +6,7 @@ a reset: undoing it applies the first one again.
 
 from barnabas.kraft.group_state.group_slots import GroupState, SlotState
 from barnabas.kraft.metadata.records import OffsetResetRecord
-from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.log.vocabulary.errors import InvalidRequestError, UnstableOffsetCommitError
 from barnabas.log.vocabulary.group_messages import (
     CommittedOffset,
     OffsetToCommit,
@@ -66,6 +66,10 @@ class OffsetResets:
             raise InvalidRequestError(f"group {group_id} has no recorded reset to undo")
         last = kept[-1]
         wanted = [item for item in last.before if self._offsets.exists(item.topic, item.partition)]
+        if any(self._state.pending.is_pending(group_id, (item.topic, item.partition)) for item in wanted):
+            raise UnstableOffsetCommitError(
+                f"a transaction with offsets of group {group_id} is open: wait for its end, or abort it"
+            )
         before = tuple(self._offsets.committed(group_id, (item.topic, item.partition)) for item in wanted)
         undone = UndoOffsetResetResponse(
             reset_id=last.reset_id,

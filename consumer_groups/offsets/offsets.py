@@ -59,24 +59,57 @@ class Offsets:
         *,
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> tuple[PartitionOutcome, ...]:
+        outcomes, accepted = self.checked(
+            group_id,
+            member_id,
+            member_epoch,
+            offsets,
+            decision,
+            instance_id=instance_id,
+            place=place,
+            topic_ids=topic_ids,
+        )
+        if accepted:
+            self.create_group(group_id, decision)
+        for offset in accepted:
+            decision.add(self.commit_record(group_id, offset, decision.now_ms))
+        return outcomes
+
+    def checked(
+        self,
+        group_id: str,
+        member_id: str,
+        member_epoch: int,
+        offsets: tuple[OffsetToCommit, ...],
+        decision: Decision,
+        *,
+        instance_id: str | None = None,
+        place: CommitPlace | None = None,
+        topic_ids: Mapping[str, str] = NO_IDS,
+        is_transactional: bool = False,
+    ) -> tuple[tuple[PartitionOutcome, ...], list[OffsetToCommit]]:
+        """Check who commits and what; return the outcomes, and the offsets that may be committed.
+
+        A transactional producer of an old client does not know the member (KIP-447): nothing is checked then, as in Kafka.
+        """
         check_group_id(group_id, self._settings)
-        group = self._state.groups.get(group_id)
-        if self._classic.has_members(group_id):
+        is_unknown = is_transactional and not member_id and member_epoch < 0 and instance_id is None
+        if self._classic.has_members(group_id) and not is_unknown:
             self._classic.check_committer(group_id, member_id, instance_id, member_epoch, decision.now_ms)
-        else:
-            self._check_committer(group, group_id, member_id, member_epoch)
+        elif not is_unknown:
+            self._check_committer(self._state.groups.get(group_id), group_id, member_id, member_epoch)
         check_new_group(group_id, self._state.groups, self._settings)
         if place is not None:
             check_ids([place.committer], self._settings)
             self._order.check(group_id, place)
             self._order.taken(group_id, place)
         outcomes = tuple(self.judged(offset, topic_ids) for offset in offsets)
-        accepted = [offset for offset, outcome in zip(offsets, outcomes, strict=True) if not outcome.error]
-        if accepted and group is None:
+        return outcomes, [offset for offset, outcome in zip(offsets, outcomes, strict=True) if not outcome.error]
+
+    def create_group(self, group_id: str, decision: Decision) -> None:
+        """Offsets may be committed for a group that nobody has joined."""
+        if group_id not in self._state.groups:
             decision.add(self._simple_group(group_id))
-        for offset in accepted:
-            decision.add(self.commit_record(group_id, offset, decision.now_ms))
-        return outcomes
 
     def fetch(
         self,
@@ -112,6 +145,10 @@ class Offsets:
                 )
                 outcomes.append(PartitionOutcome(topic=topic, partition=partition, error=error, message=message))
                 continue
+            if self._state.pending.is_pending(group_id, (topic, partition)):
+                error, message = ErrorCode.UNSTABLE_OFFSET_COMMIT, "a transaction with this offset is open: try again"
+                outcomes.append(PartitionOutcome(topic=topic, partition=partition, error=error, message=message))
+                continue
             if self._state.offset(group_id, (topic, partition)) is not None:
                 decision.add(self.remove_record(group_id, (topic, partition)))
             outcomes.append(PartitionOutcome(topic=topic, partition=partition))
@@ -122,6 +159,10 @@ class Offsets:
         count = self._classic.member_count(group_id) or (0 if group is None else len(group.members))
         if count:
             raise NonEmptyGroupError(f"group {group_id} has {count} members: stop them first")
+        if group_id in self._state.pending:
+            raise NonEmptyGroupError(
+                f"group {group_id} has offsets of an open transaction: wait for its end, or abort it"
+            )
         for key in list(self._state.offsets.get(group_id, {})):
             decision.add(self.remove_record(group_id, key))
         decision.add(
@@ -133,7 +174,7 @@ class Offsets:
     def existing(self, group_id: str) -> GroupState | None:
         """The group; None if only its offsets remain."""
         group = self._state.groups.get(group_id)
-        if group is None and group_id not in self._state.offsets:
+        if group is None and group_id not in self._state.offsets and group_id not in self._state.pending:
             raise GroupIdNotFoundError(f"group {group_id} does not exist")
         return group
 

@@ -47,6 +47,11 @@ class PendingOffsets:
         group = self._groups.get(group_id)
         return group is not None and key in group.values
 
+    def keys(self, group_id: str) -> frozenset[PartitionKey]:
+        """The partitions with pending offsets of the group."""
+        group = self._groups.get(group_id)
+        return frozenset() if group is None else frozenset(group.values)
+
     def transactions(self, group_id: str) -> dict[ProducerKey, str]:
         """The producers with pending offsets of the group, and their transactional ids."""
         group = self._groups.get(group_id)

@@ -265,3 +265,7 @@ class BrokerKeys:
         10_080, int32(1, unit=Unit.MINUTES), "Time that offsets outlive the members of a group."
     )
     offsets_retention_check_interval_ms: int = key(600_000, _TIME, "Interval of the check for expired offsets.")
+    transaction_max_timeout_ms: int = key(900_000, _TIME, "Longest transaction timeout that a producer may ask for.")
+    transactional_id_expiration_ms: int = key(
+        604_800_000, _TIME, "Time after which an unused transactional id is forgotten."
+    )

@@ -57,8 +57,13 @@ class ErrorCode(IntEnum):
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47
     INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
+    TRANSACTION_COORDINATOR_FENCED = 52
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     SECURITY_DISABLED = 54
+    OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     UNKNOWN_PRODUCER_ID = 59
     FETCH_SESSION_ID_NOT_FOUND = 70
@@ -79,7 +84,9 @@ class ErrorCode(IntEnum):
     NO_REASSIGNMENT_IN_PROGRESS = 85
     GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
     THROTTLING_QUOTA_EXCEEDED = 89
+    PRODUCER_FENCED = 90
     RESOURCE_NOT_FOUND = 91
     INVALID_UPDATE_VERSION = 95
     UNKNOWN_TOPIC_ID = 100
@@ -96,6 +103,7 @@ class ErrorCode(IntEnum):
     STALE_MEMBER_EPOCH = 113
     MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
+    TRANSACTION_ABORTABLE = 120
     INVALID_REGULAR_EXPRESSION = 128
 
 
@@ -332,6 +340,18 @@ class InvalidProducerEpochError(BarnabasError):
     code = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+class InvalidTxnStateError(BarnabasError):
+    """The producer's transaction is in a state in which this request makes no sense."""
+
+    code = ErrorCode.INVALID_TXN_STATE
+
+
+class TransactionCoordinatorFencedError(BarnabasError):
+    """Another coordinator has taken over the transactions of this producer."""
+
+    code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
 class UnknownProducerIdError(BarnabasError):
     """The producer is not known: its records are too old, or it has sent nothing for too long (KIP-360)."""
 
@@ -346,6 +366,44 @@ class NoTransactionsError(BarnabasError):
 
     def __init__(self, text: str = "transactions are not supported yet; produce without a transactional id") -> None:
         super().__init__(text)
+
+
+class InvalidProducerIdMappingError(BarnabasError):
+    """The transactional id is not known, or it has another producer id."""
+
+    code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+class InvalidTransactionTimeoutError(BarnabasError):
+    code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+class ConcurrentTransactionsError(RetriableError):
+    """The last transaction of this transactional id is decided, and its markers are still being written."""
+
+    code = ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+class UnstableOffsetCommitError(RetriableError):
+    """A transaction with offsets of this partition is open: they are committed or dropped soon."""
+
+    code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+class ProducerFencedError(BarnabasError):
+    """Another producer with the same transactional id has taken over, or the transaction timed out."""
+
+    code = ErrorCode.PRODUCER_FENCED
+
+
+class TransactionAbortableError(BarnabasError):
+    """The transaction cannot be committed: abort it and begin the next one."""
+
+    code = ErrorCode.TRANSACTION_ABORTABLE
+
+
+class TransactionalIdNotFoundError(BarnabasError):
+    code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 class NonEmptyGroupError(BarnabasError):

@@ -4,6 +4,7 @@ consumer_groups decides on these values, net/protocol frames them, and brokers a
 request are raised as `BarnabasError`; those of one partition are codes in the answer.
 """
 
+from .group_messages import OffsetToCommit
 from .message import Items, Message
 
 NO_PRODUCER_ID = -1
@@ -16,3 +17,73 @@ class TransactionTopic(Message, frozen=True, kw_only=True):
     topic: str
     topic_id: str
     partitions: Items[int]
+
+
+class ProducerIdentity(Message, frozen=True, kw_only=True):
+    """What a producer puts into its batches from now on."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class InitTransactionsRequest(Message, frozen=True, kw_only=True):
+    """Take over a transactional id: whoever had it before is fenced. `producer_id` and `producer_epoch`: what the producer had
+    before an error (KIP-360)."""
+
+    transactional_id: str
+    timeout_ms: int
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+
+
+class AddToTransactionRequest(Message, frozen=True, kw_only=True):
+    """Partitions, and groups with offsets, that become part of the transaction before their first record. `is_check`: only ask
+    whether they are (KIP-890)."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    topics: Items[TransactionTopic] = ()
+    groups: Items[str] = ()
+    is_check: bool = False
+    uses_v2: bool = False
+
+
+class EndTransactionRequest(Message, frozen=True, kw_only=True):
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    uses_v2: bool = False  # the epoch grows; the answer has the next one
+
+
+class TransactionalOffsetCommitRequest(Message, frozen=True, kw_only=True):
+    """Offsets of a group that are committed when the transaction is (KIP-447). Without a member id, the member is not checked."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    group_id: str
+    member_id: str
+    member_epoch: int  # the generation where the group is classic
+    partitions: Items[OffsetToCommit]
+    instance_id: str | None = None
+    uses_v2: bool = False  # the group becomes part of the transaction by this request
+
+
+class TransactionMarker(Message, frozen=True, kw_only=True):
+    """The outcome of a transaction, for some of its partitions and groups."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+    topics: Items[TransactionTopic] = ()
+    groups: Items[str] = ()
+
+
+class GroupOutcome(Message, frozen=True, kw_only=True):
+    group_id: str
+    error: int = 0
+    message: str = ""

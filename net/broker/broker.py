@@ -53,7 +53,7 @@ from ..settings.config import BrokerConfig
 from ..settings.server_limits import UNLIMITED_DESCRIPTORS
 from ..wire.network import Network
 from ..wire.rpc import RpcPool
-from .core_settings import fetch_settings, group_settings
+from .core_settings import fetch_settings
 from .effects import BrokerEffects
 from .listeners import BrokerListeners
 from .slot_machines import SlotMachines
@@ -203,7 +203,7 @@ class Broker:
             metadata=self.metadata,
             controller=self.controller,
             clock=ports.clock,
-            make_machine=SlotMachines(settings=group_settings(config), rng=ports.rng).make,
+            make_machine=SlotMachines(config, ports.rng).make,
             fatal=ports.fatal,
             max_group_size=max(config.group_max_size, config.group_consumer_max_size),
         )

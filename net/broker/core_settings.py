@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.consumer_groups.transactions.settings import TransactionSettings
 from barnabas.kraft.controller.configuration_control import ConfigRules
 from barnabas.kraft.metadata.controller_settings import ControllerSettings
 from barnabas.kraft.quorum.config import RaftTiming
@@ -31,6 +32,12 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         offsets_retention_ms=config.offsets_retention_minutes * 60_000,
         offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+    )
+
+
+def transaction_settings(config: BrokerConfig) -> TransactionSettings:
+    return TransactionSettings(
+        max_timeout_ms=config.transaction_max_timeout_ms, id_expiration_ms=config.transactional_id_expiration_ms
     )
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.model.classic_messages import Ticket
 from barnabas.consumer_groups.model.messages import CoordinatorResult
+from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
 from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.kraft.metadata.image import SlotImage
 from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError
@@ -24,7 +25,7 @@ R = TypeVar("R")
 class GroupService:
     """Every request for a group comes through `handle` or `handle_parked`."""
 
-    def __init__(self, *, metadata: MetadataService, slots: SlotHosting[GroupCoordinator]) -> None:
+    def __init__(self, *, metadata: MetadataService, slots: SlotHosting[SlotCoordinator]) -> None:
         self._metadata = metadata
         self._slots = slots
         self._last_ticket = 0
@@ -46,7 +47,7 @@ class GroupService:
         return self._slots.topics.ids
 
     def machines(self) -> list[GroupCoordinator]:
-        return self._slots.machines()
+        return [machine.groups for machine in self._slots.machines()]
 
     def unowned_counts(self) -> dict[str, int]:
         """Group -> number of partitions that no member has read for long, for the groups that this broker coordinates."""
@@ -58,7 +59,7 @@ class GroupService:
         Raises NotCoordinatorError if another broker hosts the group, CoordinatorNotAvailableError while the slot is loading, and
         any BarnabasError of the machine.
         """
-        return await self._slot_for(group_id).decide(decide)
+        return await self._slot_for(group_id).decide(lambda machine: decide(machine.groups))
 
     # --- requests that wait for other members -------------------------------------------------------------------------
 
@@ -78,10 +79,12 @@ class GroupService:
         ticket = self._last_ticket
         answer = slot.parked.add(group_id, ticket)
         try:
-            await slot.decide(lambda machine: decide(machine, ticket))
+            await slot.decide(lambda machine: decide(machine.groups, ticket))
             return await answer
         except asyncio.CancelledError:
-            slot.decide_later(lambda machine: machine.withdraw(group_id=group_id, ticket=ticket, now_ms=self.now_ms()))
+            slot.decide_later(
+                lambda machine: machine.groups.withdraw(group_id=group_id, ticket=ticket, now_ms=self.now_ms())
+            )
             raise
         finally:
             slot.parked.remove(ticket)
@@ -97,5 +100,5 @@ class GroupService:
     def parked_count(self) -> int:
         return sum(len(slot.parked) for slot in self._slots.slots())
 
-    def _slot_for(self, group_id: str) -> HostedSlot[GroupCoordinator]:
+    def _slot_for(self, group_id: str) -> HostedSlot[SlotCoordinator]:
         return self._slots.available(slot_of(group_id), f"group {group_id!r}")

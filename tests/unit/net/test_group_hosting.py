@@ -51,7 +51,7 @@ def record(offset: int, *, epoch: int = 1) -> OffsetCommitRecord:
 
 @dataclass(eq=False)
 class Machine:
-    """What the service knows of a GroupCoordinator."""
+    """What the service knows of a SlotCoordinator and of its groups."""
 
     slot: int
     coordinator_epoch: int
@@ -63,6 +63,10 @@ class Machine:
     on_topics: tuple[Record, ...] = ()
     follows_topics: bool = True
     taken: list[dict[str, int]] = field(default_factory=list)
+
+    @property
+    def groups(self) -> Any:
+        return self
 
     def tick(self, now_ms: int) -> Result:
         self.ticks.append(now_ms)

@@ -8,6 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
+from barnabas.consumer_groups.transactions.settings import TransactionSettings
 from barnabas.kraft.group_state.group_slots import SlotState, slot_of
 from barnabas.kraft.metadata.image import (
     BrokerImage,
@@ -85,9 +87,9 @@ class World:
         )
         self.groups = GroupService(metadata=self.metadata, slots=self.slots)
 
-    def coordinator(self, loaded: LoadedSlot) -> GroupCoordinator:
+    def coordinator(self, loaded: LoadedSlot) -> SlotCoordinator:
         self.origins.append(loaded.moved_from)
-        return GroupCoordinator(
+        groups = GroupCoordinator(
             slot=loaded.number,
             coordinator_epoch=loaded.coordinator_epoch,
             records=loaded.records,
@@ -95,6 +97,7 @@ class World:
             topics=loaded.topics,
             now_ms=loaded.now_ms,
         )
+        return SlotCoordinator(groups=groups, settings=TransactionSettings(), now_ms=loaded.now_ms)
 
     async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
         self.loads += 1

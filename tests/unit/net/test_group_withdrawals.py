@@ -9,6 +9,8 @@ from unit.net.test_group_service import GROUP, World, joining
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.model.states import GroupPhase
+from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
+from barnabas.consumer_groups.transactions.settings import TransactionSettings
 from barnabas.net.groups.slot_hosting import LoadedSlot
 
 CROWD = 100
@@ -16,8 +18,8 @@ PATIENT = GroupSettings(initial_rebalance_delay_ms=60_000)  # longer than the te
 
 
 class PatientWorld(World):
-    def coordinator(self, loaded: LoadedSlot) -> GroupCoordinator:
-        return GroupCoordinator(
+    def coordinator(self, loaded: LoadedSlot) -> SlotCoordinator:
+        groups = GroupCoordinator(
             slot=loaded.number,
             coordinator_epoch=loaded.coordinator_epoch,
             records=loaded.records,
@@ -26,6 +28,7 @@ class PatientWorld(World):
             now_ms=loaded.now_ms,
             settings=PATIENT,
         )
+        return SlotCoordinator(groups=groups, settings=TransactionSettings(), now_ms=loaded.now_ms)
 
 
 async def test_newcomers_whose_connection_closes_are_no_members() -> None:

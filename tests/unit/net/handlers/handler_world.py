@@ -10,6 +10,8 @@ from simulation.log_building import batch_of
 from unit.net.shell_world import Client, NoEffects, Shell, broker, image_of
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
+from barnabas.consumer_groups.transactions.settings import TransactionSettings
 from barnabas.kraft.metadata.image import BrokerImage, MetadataImage, SlotImage, TopicImage
 from barnabas.kraft.metadata.requests import ProducerIdBlock
 from barnabas.log.folders.log_manager import LogManager
@@ -251,8 +253,8 @@ async def soon(client: Client) -> Response:
     return client.answer()
 
 
-def _coordinator(loaded: LoadedSlot) -> GroupCoordinator:
-    return GroupCoordinator(
+def _coordinator(loaded: LoadedSlot) -> SlotCoordinator:
+    groups = GroupCoordinator(
         slot=loaded.number,
         coordinator_epoch=loaded.coordinator_epoch,
         records=loaded.records,
@@ -260,3 +262,4 @@ def _coordinator(loaded: LoadedSlot) -> GroupCoordinator:
         topics=loaded.topics,
         now_ms=loaded.now_ms,
     )
+    return SlotCoordinator(groups=groups, settings=TransactionSettings(), now_ms=loaded.now_ms)

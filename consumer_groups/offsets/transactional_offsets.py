@@ -1,0 +1,160 @@
+"""Offsets that transactions commit for groups (KIP-98, KIP-447): pending until the transaction ends.
+
+Before offsets become pending, the shell asks the coordinator of the transaction whether the group is part of it. The transaction
+may end while the answer is on its way, and its end may come here first: offsets that became pending then would stay so, and would
+be committed by a later transaction. Therefore a commit begins with a permit (`permit`), which every end of a transaction of its
+producer makes void.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from barnabas.kraft.group_state.group_slots import PartitionKey, SlotState, slot_of
+from barnabas.kraft.metadata.records import PendingOffsetsEndedRecord, PendingOffsetsRecord
+from barnabas.log.vocabulary.errors import CoordinatorLoadInProgressError, NotCoordinatorError, PolicyViolationError
+from barnabas.log.vocabulary.group_messages import CommittedOffset, OffsetToCommit, PartitionOffset, PartitionOutcome
+from barnabas.log.vocabulary.transaction_messages import TransactionalOffsetCommitRequest
+
+from ..model.decision import Decision
+from ..model.messages import CoordinatorResult
+from .offsets import NO_IDS, Offsets
+
+# The oldest permit is void beyond this number; its client asks again. Each takes about 200 bytes.
+MAX_PERMITS: Final = 10_000
+# Of one group, over all open transactions: each is a commit that every voter keeps twice.
+MAX_PENDING_OFFSETS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StableOffsets:
+    """`unstable`: partitions that must be read again later, because a transaction with their offset is open."""
+
+    offsets: tuple[CommittedOffset, ...]
+    unstable: frozenset[PartitionKey]
+
+
+class TransactionalOffsets:
+    """Of one slot."""
+
+    def __init__(self, *, state: SlotState, offsets: Offsets, max_permits: int = MAX_PERMITS) -> None:
+        self._state = state
+        self._offsets = offsets
+        self._max_permits = max_permits
+        # (group, producer id) -> the first permit that is valid; the newest last.
+        self._valid_from: OrderedDict[tuple[str, int], int] = OrderedDict()
+        self._last_permit = 0
+
+    def permit(self, *, group_id: str, producer_id: int) -> CoordinatorResult[int]:
+        """To be taken before the coordinator of the transaction is asked whether the group is part of it."""
+        self._check_slot(group_id)
+        self._last_permit += 1
+        key = (group_id, producer_id)
+        self._valid_from.setdefault(key, self._last_permit)
+        self._valid_from.move_to_end(key)
+        if len(self._valid_from) > self._max_permits:
+            self._valid_from.popitem(last=False)
+        return CoordinatorResult(records=(), response=self._last_permit)
+
+    def commit(
+        self,
+        request: TransactionalOffsetCommitRequest,
+        *,
+        permit: int,
+        now_ms: int,
+        topic_ids: Mapping[str, str] = NO_IDS,
+    ) -> CoordinatorResult[tuple[PartitionOutcome, ...]]:
+        """Raises what an ordinary commit raises, and CoordinatorLoadInProgressError if the permit is void: ask again."""
+        self._check_slot(request.group_id)
+        valid_from = self._valid_from.get((request.group_id, request.producer_id))
+        if valid_from is None or permit < valid_from:
+            raise CoordinatorLoadInProgressError(
+                f"a transaction of producer {request.producer_id} has ended meanwhile: commit the offsets again"
+            )
+        decision = Decision(state=self._state, now_ms=now_ms)
+        outcomes, accepted = self._offsets.checked(
+            request.group_id,
+            request.member_id,
+            request.member_epoch,
+            request.partitions,
+            decision,
+            instance_id=request.instance_id,
+            topic_ids=topic_ids,
+            is_transactional=True,
+        )
+        if accepted:
+            self._check_room(request.group_id, len(accepted))
+            self._offsets.create_group(request.group_id, decision)
+            decision.add(self._pending_record(request, accepted, now_ms))
+        return CoordinatorResult(records=decision.finish(), response=outcomes)
+
+    def end(
+        self, *, group_id: str, producer_id: int, producer_epoch: int, is_commit: bool, now_ms: int
+    ) -> CoordinatorResult[None]:
+        """The transaction of this producer has ended. May be repeated: without pending offsets nothing is written."""
+        self._check_slot(group_id)
+        self._valid_from.pop((group_id, producer_id), None)
+        decision = Decision(state=self._state, now_ms=now_ms)
+        pending = self._state.pending.transactions(group_id)
+        if any(known_id == producer_id and epoch <= producer_epoch for known_id, epoch in pending):
+            decision.add(
+                PendingOffsetsEndedRecord(
+                    slot=self._state.slot,
+                    coordinator_epoch=self._state.coordinator_epoch,
+                    group_id=group_id,
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    is_commit=is_commit,
+                )
+            )
+        return CoordinatorResult(records=decision.finish(), response=None)
+
+    def fetch_stable(
+        self, *, group_id: str, partitions: tuple[PartitionKey, ...] | None, member_id: str = "", member_epoch: int = -1
+    ) -> CoordinatorResult[StableOffsets]:
+        """Committed offsets, and the partitions whose offset an open transaction may change (KIP-447)."""
+        self._check_slot(group_id)
+        found = self._offsets.fetch(group_id, partitions, member_id, member_epoch, NO_IDS)
+        pending = self._state.pending.keys(group_id)
+        if partitions is None:
+            uncommitted = pending - {(item.topic, item.partition) for item in found}
+            found = (*found, *(self._offsets.committed(group_id, key) for key in sorted(uncommitted)))
+        return CoordinatorResult(records=(), response=StableOffsets(offsets=found, unstable=pending))
+
+    def _check_slot(self, group_id: str) -> None:
+        if slot_of(group_id) != self._state.slot:
+            raise NotCoordinatorError(
+                f"group {group_id} belongs to slot {slot_of(group_id)}, not to slot {self._state.slot}"
+            )
+
+    def _check_room(self, group_id: str, more: int) -> None:
+        count = self._state.pending.count(group_id) + more
+        if count > MAX_PENDING_OFFSETS:
+            raise PolicyViolationError(
+                f"group {group_id} would have {count} offsets of open transactions, at most {MAX_PENDING_OFFSETS} are allowed: "
+                "end transactions sooner"
+            )
+
+    def _pending_record(
+        self, request: TransactionalOffsetCommitRequest, accepted: list[OffsetToCommit], now_ms: int
+    ) -> PendingOffsetsRecord:
+        return PendingOffsetsRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            group_id=request.group_id,
+            transactional_id=request.transactional_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            commit_timestamp_ms=now_ms,
+            offsets=tuple(
+                PartitionOffset(
+                    topic=item.topic,
+                    partition=item.partition,
+                    offset=item.offset,
+                    leader_epoch=item.leader_epoch,
+                    metadata=item.metadata,
+                )
+                for item in accepted
+            ),
+        )

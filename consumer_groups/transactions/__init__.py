@@ -1,0 +1,1 @@
+"""Transactions of producers: the states of a transactional id, and the decisions about them."""

@@ -1,0 +1,384 @@
+"""The coordinator of the transactions of one slot. A pure machine, beside that of the slot's groups (`slot_coordinator`).
+
+A transaction is decided by a record with a Prepare state: when the quorum has committed it, only the same outcome can follow.
+Then the shell writes markers to the partitions and ends the pending offsets of the groups, as `undecided_markers` says, and
+reports `markers_done`. A coordinator that takes over finds the Prepare state and has all markers written again: it need not know
+anything else.
+"""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from barnabas.kraft.group_state.group_slots import SlotState, slot_of
+from barnabas.kraft.metadata.records import RemoveTransactionRecord, TransactionRecord
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    ErrorCode,
+    InvalidProducerIdMappingError,
+    InvalidRequestError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    NotCoordinatorError,
+    PolicyViolationError,
+    TransactionalIdNotFoundError,
+)
+from barnabas.log.vocabulary.group_messages import PartitionOutcome
+from barnabas.log.vocabulary.transaction_messages import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    AddToTransactionRequest,
+    EndTransactionRequest,
+    InitTransactionsRequest,
+    ProducerIdentity,
+    TransactionTopic,
+)
+
+from ..model.deadlines import Deadlines
+from ..model.decision import Decision
+from ..model.messages import CoordinatorResult
+from .ends import EndAnswer, concurrent, judged
+from .identity import (
+    check_expected,
+    check_producer,
+    completed,
+    ended_by_second_version,
+    fenced_by_abort,
+    initialized,
+    is_exhausted,
+)
+from .participants import merged, missing, partition_count
+from .settings import TransactionSettings
+from .states import TRANSACTION_TRANSITIONS, TransactionState
+
+R = TypeVar("R")
+NOT_STARTED = -1
+MAX_EXPIRED_PER_TICK = 500  # records of one decision: expiry leaves room for requests
+
+
+class TransactionCoordinator:
+    def __init__(self, *, state: SlotState, settings: TransactionSettings, now_ms: int) -> None:
+        """`state` belongs to the whole slot; its groups have another machine."""
+        self._state = state
+        self._settings = settings
+        self._timers = Deadlines()  # timeouts of open transactions, and expiry of unused ids
+        for transaction in state.transactions.values():
+            self._arm(transaction)
+
+    # --- requests of producers ----------------------------------------------------------------------------------------
+
+    def init(
+        self, request: InitTransactionsRequest, *, fresh_producer_id: int, now_ms: int
+    ) -> CoordinatorResult[ProducerIdentity | BarnabasError]:
+        """Give the producer its id and epoch, which fences the producer that had the transactional id before.
+
+        An open transaction is aborted first, with an epoch that no producer gets. The answer is a ConcurrentTransactionsError
+        until the abort is complete. `fresh_producer_id` was never used; it is taken only if it is needed. Raises
+        InvalidTransactionTimeoutError, ProducerFencedError, ConcurrentTransactionsError, PolicyViolationError.
+        """
+        self._check_id(request.transactional_id)
+        if not 0 < request.timeout_ms <= self._settings.max_timeout_ms:
+            raise InvalidTransactionTimeoutError(
+                f"the transaction timeout is {request.timeout_ms} ms, it must be between 1 and {self._settings.max_timeout_ms} "
+                "(transaction.max.timeout.ms of the brokers)"
+            )
+        decision = self._decision(now_ms)
+        known = self._state.transactions.get(request.transactional_id)
+        if known is None:
+            found = self._created(request, fresh_producer_id, now_ms)
+            self._put(found, decision)
+            return _result(decision, _identity(found))
+        check_expected(known, request.producer_id, request.producer_epoch)
+        self._check_not_prepared(known)
+        if _state_of(known) is TransactionState.ONGOING:
+            self._abort(fenced_by_abort(known), decision)
+            return _result(decision, concurrent(known.transactional_id))
+        found = initialized(
+            known,
+            expected_id=request.producer_id,
+            expected_epoch=request.producer_epoch,
+            fresh_producer_id=fresh_producer_id,
+        )
+        if found is not known:
+            self._put(_as_empty(found, timeout_ms=request.timeout_ms, now_ms=now_ms), decision)
+        return _result(decision, _identity(found))
+
+    def add(self, request: AddToTransactionRequest, *, now_ms: int) -> CoordinatorResult[tuple[PartitionOutcome, ...]]:
+        """Make partitions and groups part of the transaction, which begins with them; or, with `is_check`, say which of them are
+        not (TRANSACTION_ABORTABLE). Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError,
+        InvalidTxnStateError (`is_check` for a group), PolicyViolationError."""
+        known = self._known(request.transactional_id, request.producer_id, request.producer_epoch)
+        if request.is_check:
+            return CoordinatorResult(records=(), response=self._checked(known, request))
+        decision = self._decision(now_ms)
+        topics = merged(known.partitions, request.topics)
+        groups = tuple(sorted({*known.offset_groups, *request.groups}))
+        self._check_size(request.transactional_id, topics, groups)
+        is_open = _state_of(known) is TransactionState.ONGOING
+        if not is_open or (topics, groups) != (known.partitions, known.offset_groups):
+            changed = replace(
+                known,
+                state=TransactionState.ONGOING.value,
+                partitions=topics,
+                offset_groups=groups,
+                started_ms=known.started_ms if is_open else now_ms,
+                updated_ms=now_ms,
+                uses_v2=request.uses_v2,
+            )
+            self._put(changed, decision)
+        return _result(decision, tuple(_outcomes(request.topics)))
+
+    def end(
+        self, request: EndTransactionRequest, *, fresh_producer_id: int, now_ms: int
+    ) -> CoordinatorResult[ProducerIdentity]:
+        """Decide the transaction. Its outcome is final when the records of this result are committed.
+
+        `fresh_producer_id` is needed if the epoch of the request is the last one (`is_exhausted`). Raises
+        InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError.
+        """
+        self._check_id(request.transactional_id)
+        known = self._existing(request.transactional_id)
+        if judged(known, request) is EndAnswer.REPEATED:
+            return CoordinatorResult(records=(), response=_identity(known))
+        assert not is_exhausted(known.producer_epoch) or not request.uses_v2 or fresh_producer_id != NO_PRODUCER_ID
+        decision = self._decision(now_ms)
+        prepared = replace(known, uses_v2=request.uses_v2)
+        if request.uses_v2:
+            prepared = ended_by_second_version(prepared, fresh_producer_id)
+        if request.is_commit:
+            self._put(replace(prepared, state=TransactionState.PREPARE_COMMIT.value, updated_ms=now_ms), decision)
+        else:
+            self._abort(prepared, decision)
+        return _result(decision, _identity(completed(prepared)))
+
+    # --- what the shell reports ---------------------------------------------------------------------------------------
+
+    def undecided_markers(self) -> tuple[TransactionRecord, ...]:
+        """Transactions that are decided, and whose markers must be written, again if a former coordinator has written some."""
+        return tuple(item for item in self._state.transactions.values() if _state_of(item).is_prepared)
+
+    def markers_done(
+        self, *, transactional_id: str, producer_id: int, producer_epoch: int, now_ms: int
+    ) -> CoordinatorResult[None]:
+        """Every partition and every group has the outcome. A report about another transaction than the current one is ignored."""
+        decision = self._decision(now_ms)
+        known = self._state.transactions.get(transactional_id)
+        if known is not None and (known.producer_id, known.producer_epoch) == (producer_id, producer_epoch):
+            self._complete(known, decision)
+        return _result(decision, None)
+
+    def tick(self, now_ms: int) -> CoordinatorResult[None]:
+        """Abort transactions that have timed out, and forget ids that were not used for long."""
+        decision = self._decision(now_ms)
+        for count, (transactional_id, _) in enumerate(self._timers.take_expired(decision.now_ms)):
+            known = self._state.transactions[transactional_id]
+            if count >= MAX_EXPIRED_PER_TICK:
+                self._timers.set((transactional_id, ""), decision.now_ms)
+            elif _state_of(known) is TransactionState.ONGOING:
+                self._abort(fenced_by_abort(known), decision)
+            else:
+                self._remove(known, decision)
+        return _result(decision, None)
+
+    def next_deadline_ms(self) -> int | None:
+        return self._timers.next_deadline_ms()
+
+    # --- operators ----------------------------------------------------------------------------------------------------
+
+    def abort(self, *, transactional_id: str, now_ms: int) -> CoordinatorResult[None]:
+        """Abort an open transaction and fence its producer. Raises TransactionalIdNotFoundError, ConcurrentTransactionsError,
+        InvalidTxnStateError."""
+        self._check_id(transactional_id)
+        known = self._found(transactional_id)
+        self._check_not_prepared(known)
+        if _state_of(known) is not TransactionState.ONGOING:
+            raise InvalidTxnStateError(
+                f"transactional id {transactional_id!r} has no open transaction: it is {known.state}"
+            )
+        decision = self._decision(now_ms)
+        self._abort(fenced_by_abort(known), decision)
+        return _result(decision, None)
+
+    def list(self) -> CoordinatorResult[tuple[TransactionRecord, ...]]:
+        return CoordinatorResult(records=(), response=tuple(self._state.transactions.values()))
+
+    def describe(self, transactional_id: str) -> CoordinatorResult[TransactionRecord]:
+        """Raises TransactionalIdNotFoundError."""
+        self._check_id(transactional_id)
+        return CoordinatorResult(records=(), response=self._found(transactional_id))
+
+    # --- checks -------------------------------------------------------------------------------------------------------
+
+    def _check_id(self, transactional_id: str) -> None:
+        if slot_of(transactional_id) != self._state.slot:
+            raise NotCoordinatorError(
+                f"transactional id {transactional_id!r} belongs to slot {slot_of(transactional_id)}, not to {self._state.slot}"
+            )
+        if not transactional_id or len(transactional_id) > self._settings.max_id_length:
+            raise InvalidRequestError(
+                f"a transactional id has 1 to {self._settings.max_id_length} characters, not {len(transactional_id)}"
+            )
+
+    def _existing(self, transactional_id: str) -> TransactionRecord:
+        known = self._state.transactions.get(transactional_id)
+        if known is None:
+            raise InvalidProducerIdMappingError(
+                f"transactional id {transactional_id!r} is not known, or was not used for too long: initialize the producer again"
+            )
+        return known
+
+    def _found(self, transactional_id: str) -> TransactionRecord:
+        known = self._state.transactions.get(transactional_id)
+        if known is None:
+            raise TransactionalIdNotFoundError(
+                f"there is no transactional id {transactional_id!r}; see them all: barnabas transaction list"
+            )
+        return known
+
+    def _known(self, transactional_id: str, producer_id: int, producer_epoch: int) -> TransactionRecord:
+        """The transaction of a producer that may add to it."""
+        self._check_id(transactional_id)
+        known = self._existing(transactional_id)
+        if known.next_producer_id != NO_PRODUCER_ID and (producer_id, producer_epoch) == (known.next_producer_id, 0):
+            raise concurrent(transactional_id)  # its producer continues with the new id already
+        check_producer(known, producer_id, producer_epoch)
+        self._check_not_prepared(known)
+        return known
+
+    def _check_not_prepared(self, known: TransactionRecord) -> None:
+        if _state_of(known).is_prepared:
+            raise concurrent(known.transactional_id)
+
+    def _checked(self, known: TransactionRecord, request: AddToTransactionRequest) -> tuple[PartitionOutcome, ...]:
+        strangers = sorted(set(request.groups) - set(known.offset_groups))
+        if strangers:
+            raise InvalidTxnStateError(
+                f"offsets of group {strangers[0]!r} are not part of the transaction of {known.transactional_id!r}: add them first"
+            )
+        absent = missing(known.partitions, request.topics)
+        return tuple(
+            replace(item, error=ErrorCode.TRANSACTION_ABORTABLE, message="the partition is not part of the transaction")
+            if (item.topic, item.partition) in absent
+            else item
+            for item in _outcomes(request.topics)
+        )
+
+    def _check_size(self, transactional_id: str, topics: tuple[TransactionTopic, ...], groups: tuple[str, ...]) -> None:
+        for count, limit, what in (
+            (partition_count(topics), self._settings.max_partitions, "partitions"),
+            (len(groups), self._settings.max_groups, "groups"),
+        ):
+            if count > limit:
+                raise PolicyViolationError(
+                    f"the transaction of {transactional_id!r} would have {count} {what}, at most {limit} are allowed: "
+                    "commit more often"
+                )
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def _created(self, request: InitTransactionsRequest, fresh_producer_id: int, now_ms: int) -> TransactionRecord:
+        count = len(self._state.transactions)
+        if count >= self._settings.max_transactions_per_slot:
+            raise PolicyViolationError(
+                f"transactional id {request.transactional_id!r} is not created: its coordinator has {count} of them, at most "
+                f"{self._settings.max_transactions_per_slot} are allowed; use fewer ids, or lower transactional.id.expiration.ms"
+            )
+        return TransactionRecord(
+            slot=self._state.slot,
+            coordinator_epoch=self._state.coordinator_epoch,
+            transactional_id=request.transactional_id,
+            producer_id=fresh_producer_id,
+            producer_epoch=0,
+            last_producer_epoch=NO_PRODUCER_EPOCH,
+            previous_producer_id=NO_PRODUCER_ID,
+            next_producer_id=NO_PRODUCER_ID,
+            timeout_ms=request.timeout_ms,
+            state=TransactionState.EMPTY.value,
+            partitions=(),
+            offset_groups=(),
+            started_ms=NOT_STARTED,
+            updated_ms=now_ms,
+        )
+
+    def _abort(self, record: TransactionRecord, decision: Decision) -> None:
+        """`record` has the epoch of the markers. Without partitions and groups the abort is complete at once."""
+        prepared = replace(record, state=TransactionState.PREPARE_ABORT.value, updated_ms=decision.now_ms)
+        self._put(prepared, decision)
+        if not prepared.partitions and not prepared.offset_groups:
+            self._complete(prepared, decision)
+
+    def _complete(self, known: TransactionRecord, decision: Decision) -> None:
+        match _state_of(known):
+            case TransactionState.PREPARE_COMMIT:
+                state = TransactionState.COMPLETE_COMMIT
+            case TransactionState.PREPARE_ABORT:
+                state = TransactionState.COMPLETE_ABORT
+            case _:
+                return
+        done = replace(
+            completed(known),
+            state=state.value,
+            partitions=(),
+            offset_groups=(),
+            started_ms=NOT_STARTED,
+            updated_ms=decision.now_ms,
+        )
+        self._put(done, decision)
+
+    def _put(self, record: TransactionRecord, decision: Decision) -> None:
+        before = self._state.transactions.get(record.transactional_id)
+        state = TransactionState.DEAD if before is None else _state_of(before)
+        assert _state_of(record) in TRANSACTION_TRANSITIONS[state]
+        decision.add(replace(record, coordinator_epoch=self._state.coordinator_epoch))
+        self._arm(record)
+
+    def _remove(self, known: TransactionRecord, decision: Decision) -> None:
+        assert TransactionState.DEAD in TRANSACTION_TRANSITIONS[_state_of(known)]
+        decision.add(
+            RemoveTransactionRecord(
+                slot=self._state.slot,
+                coordinator_epoch=self._state.coordinator_epoch,
+                transactional_id=known.transactional_id,
+            )
+        )
+
+    def _arm(self, record: TransactionRecord) -> None:
+        key = (record.transactional_id, "")
+        state = _state_of(record)
+        if state.is_prepared:
+            self._timers.cancel(key)  # its end is decided
+        elif state is TransactionState.ONGOING:
+            self._timers.set(key, record.started_ms + record.timeout_ms)
+        else:
+            self._timers.set(key, record.updated_ms + self._settings.id_expiration_ms)
+
+    def _decision(self, now_ms: int) -> Decision:
+        return Decision(state=self._state, now_ms=now_ms)
+
+
+def _result(decision: Decision, response: R) -> CoordinatorResult[R]:
+    return CoordinatorResult(records=decision.finish(), response=response)
+
+
+def _state_of(record: TransactionRecord) -> TransactionState:
+    return TransactionState(record.state)
+
+
+def _identity(record: TransactionRecord) -> ProducerIdentity:
+    return ProducerIdentity(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
+
+
+def _as_empty(record: TransactionRecord, *, timeout_ms: int, now_ms: int) -> TransactionRecord:
+    return replace(
+        record,
+        state=TransactionState.EMPTY.value,
+        timeout_ms=timeout_ms,
+        started_ms=NOT_STARTED,
+        updated_ms=now_ms,
+        uses_v2=False,
+    )
+
+
+def _outcomes(topics: Iterable[TransactionTopic]) -> Iterable[PartitionOutcome]:
+    return (PartitionOutcome(topic=item.topic, partition=number) for item in topics for number in item.partitions)

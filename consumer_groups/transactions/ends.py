@@ -1,0 +1,67 @@
+"""Whether a request to end a transaction is valid in its state, and whether it repeats one that has been decided (EndTxn).
+
+In the first version of the protocol, the epoch stays the same, so a repetition is recognized by the state alone. In the second
+one (KIP-890) every end raises the epoch: the same epoch means a new request, and the epoch before it a repetition.
+"""
+
+from enum import Enum
+
+from barnabas.kraft.metadata.records import TransactionRecord
+from barnabas.log.vocabulary.errors import ConcurrentTransactionsError, InvalidTxnStateError
+from barnabas.log.vocabulary.transaction_messages import EndTransactionRequest
+
+from .identity import LAST_EPOCH, check_producer
+from .states import TransactionState
+
+
+def concurrent(transactional_id: str) -> ConcurrentTransactionsError:
+    return ConcurrentTransactionsError(
+        f"the last transaction of {transactional_id!r} is decided and not complete yet: try again"
+    )
+
+
+class EndAnswer(Enum):
+    DECIDE = "decide"  # the transaction is to be ended now
+    REPEATED = "repeated"  # it has ended this way already
+
+
+def judged(known: TransactionRecord, request: EndTransactionRequest) -> EndAnswer:
+    """Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError."""
+    if not request.uses_v2:
+        check_producer(known, request.producer_id, request.producer_epoch)
+        return _judged_by_state(known, request, is_repeated=True)
+    is_repeated = _is_repeated(known, request)
+    if not is_repeated:
+        check_producer(known, request.producer_id, request.producer_epoch)
+        if TransactionState(known.state).is_prepared:  # the producer knows its next epoch already
+            raise concurrent(known.transactional_id)
+    return _judged_by_state(known, request, is_repeated=is_repeated)
+
+
+def _is_repeated(known: TransactionRecord, request: EndTransactionRequest) -> bool:
+    """Return whether this producer has ended the current transaction with this epoch."""
+    if not known.uses_v2 or request.producer_epoch != known.last_producer_epoch:
+        return False
+    if request.producer_id == known.producer_id:
+        return request.producer_epoch == known.producer_epoch - 1
+    return request.producer_id == known.previous_producer_id and request.producer_epoch == LAST_EPOCH
+
+
+def _judged_by_state(known: TransactionRecord, request: EndTransactionRequest, *, is_repeated: bool) -> EndAnswer:
+    state = TransactionState(known.state)
+    if state is TransactionState.ONGOING and not (is_repeated and request.uses_v2):
+        return EndAnswer.DECIDE
+    prepared, complete = (
+        (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+        if request.is_commit
+        else (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
+    )
+    if state is prepared and is_repeated:
+        raise concurrent(known.transactional_id)
+    if state is complete and is_repeated:
+        return EndAnswer.REPEATED
+    is_new = request.uses_v2 and not is_repeated
+    if is_new and not request.is_commit and (state is TransactionState.EMPTY or state.is_complete):
+        return EndAnswer.DECIDE  # the producer does not know whether any of its records has arrived
+    wanted = "committed" if request.is_commit else "aborted"
+    raise InvalidTxnStateError(f"the transaction of {known.transactional_id!r} cannot be {wanted}: it is {known.state}")

@@ -1,0 +1,190 @@
+"""Offsets that transactions commit for groups: pending until the end, permits, and what may not happen to them meanwhile."""
+
+import pytest
+
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.consumer_groups.offsets.transactional_offsets import TransactionalOffsets
+from barnabas.log.vocabulary.errors import (
+    CoordinatorLoadInProgressError,
+    ErrorCode,
+    NonEmptyGroupError,
+    NotCoordinatorError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+    UnstableOffsetCommitError,
+)
+from barnabas.log.vocabulary.group_messages import PartitionOutcome
+from barnabas.log.vocabulary.transaction_messages import TransactionalOffsetCommitRequest
+
+from .coordinator_bench import GROUP, SLOT, Bench
+from .test_offsets import at, commit, fetched, reset
+
+PRODUCER = 70
+
+
+class World:
+    def __init__(self, *, settings: GroupSettings | None = None, max_permits: int = 10) -> None:
+        self.bench = Bench(settings=settings)
+        self.bench.slots.on_slot_moved(SLOT, self.bench.epoch)
+        self.max_permits = max_permits
+        self.renew()
+
+    def renew(self) -> None:
+        coordinator = self.bench.coordinator
+        self.offsets = TransactionalOffsets(
+            state=coordinator.state, offsets=coordinator.offsets, max_permits=self.max_permits
+        )
+
+    def permit(self, producer_id: int = PRODUCER) -> int:
+        return self.offsets.permit(group_id=GROUP, producer_id=producer_id).response
+
+    def commit(
+        self,
+        offset: int,
+        *,
+        partition: int = 0,
+        topic: str = "t",
+        permit: int | None = None,
+        producer_id: int = PRODUCER,
+        member_id: str = "",
+        member_epoch: int = -1,
+    ) -> tuple[PartitionOutcome, ...]:
+        request = TransactionalOffsetCommitRequest(
+            transactional_id="tx",
+            producer_id=producer_id,
+            producer_epoch=0,
+            group_id=GROUP,
+            member_id=member_id,
+            member_epoch=member_epoch,
+            partitions=(at(offset, partition=partition, topic=topic),),
+        )
+        found = self.permit(producer_id) if permit is None else permit
+        result = self.offsets.commit(request, permit=found, now_ms=self.bench.now_ms)
+        self.bench.commit(result.records)
+        return result.response
+
+    def end(self, *, is_commit: bool = True, producer_id: int = PRODUCER) -> int:
+        """How many records the end takes."""
+        result = self.offsets.end(
+            group_id=GROUP, producer_id=producer_id, producer_epoch=0, is_commit=is_commit, now_ms=self.bench.now_ms
+        )
+        self.bench.commit(result.records)
+        assert self.bench.coordinator.state == self.bench.slots.slot(SLOT)
+        return len(result.records)
+
+    def unstable(self) -> frozenset[tuple[str, int]]:
+        return self.offsets.fetch_stable(group_id=GROUP, partitions=None).response.unstable
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_offsets_count_when_their_transaction_is_committed_and_readers_can_wait_for_it(is_commit: bool) -> None:
+    world = World()
+    commit(world.bench, at(5))
+    assert world.commit(9) == (PartitionOutcome(topic="t", partition=0),)
+    world.commit(3, partition=1)
+    assert fetched(world.bench) == 5
+    told = world.offsets.fetch_stable(group_id=GROUP, partitions=None).response
+    assert [(item.partition, item.offset) for item in told.offsets] == [(0, 5), (1, -1)]
+    assert told.unstable == {("t", 0), ("t", 1)}
+    assert world.end(is_commit=is_commit) == 1
+    assert world.end(is_commit=is_commit) == 0, "a repeated end writes nothing"
+    assert (fetched(world.bench), fetched(world.bench, 1)) == ((9, 3) if is_commit else (5, -1))
+    assert world.unstable() == frozenset()
+
+
+def test_an_offset_that_arrives_behind_the_end_of_its_transaction_is_refused() -> None:
+    world = World()
+    early = world.permit()
+    world.end()
+    for _ in range(2):
+        with pytest.raises(CoordinatorLoadInProgressError):
+            world.commit(9, permit=early)
+        world.permit()  # of the next transaction, which does not make the old one valid
+    world.commit(9)
+    assert world.unstable() == {("t", 0)}
+
+
+def test_the_end_of_another_producer_and_a_newer_permit_leave_a_permit_valid() -> None:
+    world = World()
+    first = world.permit()
+    world.end(producer_id=PRODUCER + 1)
+    world.permit()
+    world.commit(9, permit=first)
+    world.commit(10, permit=first)
+    world.end()
+    assert fetched(world.bench) == 10
+
+
+def test_permits_are_forgotten_with_their_coordinator_and_the_oldest_beyond_their_number() -> None:
+    world = World(max_permits=2)
+    first = world.permit(1)
+    world.permit(2)
+    world.permit(3)
+    with pytest.raises(CoordinatorLoadInProgressError):
+        world.commit(9, permit=first, producer_id=1)
+    before = world.permit(4)
+    world.bench.fail_over()
+    world.renew()
+    with pytest.raises(CoordinatorLoadInProgressError):
+        world.commit(9, permit=before, producer_id=4)
+
+
+def test_the_members_of_a_group_are_checked_as_for_an_ordinary_commit() -> None:
+    """KIP-447: a member that has lost its partitions must not commit their offsets."""
+    world = World()
+    client = world.bench.join("a")
+    with pytest.raises(StaleMemberEpochError):
+        world.commit(9, member_id="a", member_epoch=client.epoch + 1)
+    with pytest.raises(UnknownMemberIdError):
+        world.commit(9, member_id="nobody", member_epoch=1)
+    world.commit(9, member_id="a", member_epoch=client.epoch)
+    world.commit(10)  # a producer of an old client knows no member
+    assert world.commit(1, topic="unknown")[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    world.end()
+    assert fetched(world.bench) == 10
+
+
+def test_pending_offsets_are_neither_deleted_nor_undone_and_their_group_stays() -> None:
+    world = World()
+    commit(world.bench, at(5))
+    reset(world.bench, at(4))
+    world.commit(9)
+    coordinator, now_ms = world.bench.coordinator, world.bench.now_ms
+    (outcome,) = coordinator.delete_offsets(group_id=GROUP, partitions=(("t", 0),), now_ms=now_ms).response
+    assert outcome.error == ErrorCode.UNSTABLE_OFFSET_COMMIT
+    with pytest.raises(UnstableOffsetCommitError):
+        coordinator.undo_reset(group_id=GROUP, now_ms=now_ms)
+    with pytest.raises(NonEmptyGroupError):
+        coordinator.delete_group(group_id=GROUP, now_ms=now_ms)
+    world.end()
+    assert fetched(world.bench) == 9
+    world.bench.commit(coordinator.delete_group(group_id=GROUP, now_ms=now_ms).records)
+    assert fetched(world.bench) == -1
+
+
+def test_a_reset_overrules_what_is_pending() -> None:
+    world = World()
+    commit(world.bench, at(5))
+    world.commit(9)
+    reset(world.bench, at(2))
+    assert world.unstable() == frozenset()
+    world.end()
+    assert fetched(world.bench) == 2
+
+
+def test_pending_offsets_do_not_expire() -> None:
+    world = World(settings=GroupSettings(offsets_retention_ms=1_000, offsets_retention_check_interval_ms=100))
+    commit(world.bench, at(5))
+    world.commit(9, partition=0)
+    for _ in range(30):
+        world.bench.tick(100)
+    assert fetched(world.bench) == 5
+    world.end(is_commit=False)
+    for _ in range(3):
+        world.bench.tick(100)
+    assert fetched(world.bench) == -1 and GROUP not in world.bench.slots.slot(SLOT).groups
+
+
+def test_a_group_of_another_slot_is_refused() -> None:
+    with pytest.raises(NotCoordinatorError):
+        World().offsets.permit(group_id="another", producer_id=1)

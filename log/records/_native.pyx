@@ -719,20 +719,23 @@ cdef class Accumulator:
         cdef Py_ssize_t position
         cdef Field key, value
         cdef bytes encoded = None
-        if stamps is None and start < number:
-            stamp = checked_stamp(timestamps_ms)
+        if stamps is None:
+            try:
+                stamp = timestamps_ms
+            except OverflowError:
+                stamp = -2  # refused below, when it is used
         for position in range(start, number):
-            row = position if chosen is None else chosen.numbers[position]
+            row = position if chosen is None else chosen.at(position)
             if not 0 <= row < count:
                 raise refusals.no_such_row(row, count)
             if stamps is not None:
-                stamp = stamps.numbers[row]
+                stamp = stamps.at(row)
             value_cells.read(row, &value)
             key_cells.read(row, &key)
             if header_cells is not None:
                 encoded = header_cells.read(row)
             if stamp < -1:
-                raise refusals.timestamp(stamp)
+                raise refusals.timestamp(timestamps_ms if stamps is None else stamp)
             self.check_stamp(stamp)
             if self.put(&key, &value, encoded, stamp) < 0:
                 return position - start
@@ -789,21 +792,35 @@ cdef bytes encoded_headers(object headers):
 # --- columns in Arrow's layout ---
 
 
+cdef inline int64_t int_at(const uint8_t* numbers, Py_ssize_t position) noexcept nogil:
+    """Copied, since a buffer may begin anywhere."""
+    cdef int32_t number
+    memcpy(&number, numbers + 4 * position, 4)
+    return number
+
+
+cdef inline int64_t long_at(const uint8_t* numbers, Py_ssize_t position) noexcept nogil:
+    cdef int64_t number
+    memcpy(&number, numbers + 8 * position, 8)
+    return number
+
+
 @cython.final
 cdef class Numbers:
     """A buffer of int64."""
 
     cdef Py_buffer view
-    cdef const int64_t* numbers
     cdef Py_ssize_t count
 
     def __init__(self, buffer):
         PyObject_GetBuffer(buffer, &self.view, PyBUF_SIMPLE)
-        self.numbers = <const int64_t*>self.view.buf
         self.count = self.view.len // 8
 
     def __dealloc__(self):
         PyBuffer_Release(&self.view)
+
+    cdef inline int64_t at(self, Py_ssize_t position) noexcept nogil:
+        return long_at(<const uint8_t*>self.view.buf, position)
 
 
 @cython.final
@@ -833,15 +850,16 @@ cdef class Input:
     cdef inline int read(self, Py_ssize_t row, Field* field) except -1:
         cdef int64_t start, end
         cdef const uint8_t* bits = <const uint8_t*>self.validity.buf
+        cdef const uint8_t* offsets = <const uint8_t*>self.offsets.buf
         field.data = NULL
         field.size = -1
         row += self.first
         if self.is_null or (self.has_validity and not bits[row >> 3] >> (row & 7) & 1):
             return 0
         if self.is_large:
-            start, end = (<const int64_t*>self.offsets.buf)[row], (<const int64_t*>self.offsets.buf)[row + 1]
+            start, end = long_at(offsets, row), long_at(offsets, row + 1)
         else:
-            start, end = (<const int32_t*>self.offsets.buf)[row], (<const int32_t*>self.offsets.buf)[row + 1]
+            start, end = int_at(offsets, row), int_at(offsets, row + 1)
         if not 0 <= start <= end <= self.data.len:
             raise refusals.cell_out_of_range(row, start, end, self.data.len)
         field.data = <const uint8_t*>self.data.buf + start
@@ -868,16 +886,16 @@ cdef class HeaderInput:
 
     cdef bytes read(self, Py_ssize_t row):
         """The encoded headers of a row, None if it has none."""
-        cdef const int32_t* bounds = <const int32_t*>self.offsets.buf + self.first + row
-        cdef int64_t start = bounds[0], end = bounds[1], entry
+        cdef const uint8_t* offsets = <const uint8_t*>self.offsets.buf
+        cdef int64_t start = int_at(offsets, self.first + row), end = int_at(offsets, self.first + row + 1), entry
         cdef Field name, value
         cdef list pairs = []
         if not 0 <= start <= end <= self.count:
             raise refusals.headers_out_of_range(row, start, end, self.count)
         for entry in range(start, end):
             self.names.read(entry, &name)
-            self.values.read(entry, &value)
             text = "" if name.size <= 0 else name.data[: name.size].decode("utf-8")
+            self.values.read(entry, &value)
             pairs.append((text, cell_of(&value)))
         return encoded_headers(pairs) if pairs else None
 

@@ -4,6 +4,7 @@ Both modules have the same names, results and errors; `codec` picks one. A recor
 varint, offset delta varint, key and value with their lengths as varints (-1 for null), count of headers, headers.
 """
 
+import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
@@ -25,6 +26,8 @@ _CONTINUES: Final = 0x80
 _LAST_SHIFT: Final = 63  # Of the tenth byte of a number, which has one bit left.
 _MIN_HEADER_BYTES: Final = 2  # The lengths of its name and its value.
 MAX_BATCH_BYTES: Final = 2**31 - 1  # Its length is an i32.
+_BOUNDS: Final = struct.Struct("=2i")
+_LARGE_BOUNDS: Final = struct.Struct("=2q")
 _VARINTS = VarintTable()
 
 
@@ -379,7 +382,9 @@ def _cell(column: BinaryColumn | None, row: int) -> bytes | None:
     row += column.first
     if column.validity is not None and not memoryview(column.validity).cast("B")[row >> 3] >> (row & 7) & 1:
         return None
-    start, end = _bounds(column.offsets, row, "q" if column.is_large else "i")
+    start, end = (_LARGE_BOUNDS if column.is_large else _BOUNDS).unpack_from(
+        column.offsets, row * (4, 8)[column.is_large]
+    )
     data = memoryview(column.data).cast("B")
     if not 0 <= start <= end <= len(data):
         raise refusals.cell_out_of_range(row, start, end, len(data))
@@ -389,15 +394,10 @@ def _cell(column: BinaryColumn | None, row: int) -> bytes | None:
 def _headers_at(column: HeaderColumn | None, row: int) -> list[tuple[str, bytes | None]]:
     if column is None:
         return []
-    start, end = _bounds(column.offsets, row + column.first, "i")
+    start, end = _BOUNDS.unpack_from(column.offsets, 4 * (row + column.first))
     if not 0 <= start <= end <= column.count:
         raise refusals.headers_out_of_range(row, start, end, column.count)
     return [((_cell(column.names, entry) or b"").decode(), _cell(column.values, entry)) for entry in range(start, end)]
-
-
-def _bounds(offsets: Buffer, row: int, kind: Any) -> tuple[int, int]:
-    bounds = memoryview(offsets).cast("B").cast(kind)
-    return bounds[row], bounds[row + 1]
 
 
 def murmur2_column(column: BinaryColumn, count: int) -> Buffer:

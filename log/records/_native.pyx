@@ -326,6 +326,27 @@ def read_records(section, type record_type not None):
     return found
 
 
+def read_lists(section):
+    """Offsets, timestamps, keys and values of the wanted records, as lists. Raises DamagedRecordsError."""
+    cdef Reading reading = Reading(section)
+    cdef list offsets = [], timestamps = [], keys = [], values = []
+    cdef Py_ssize_t number
+    cdef Parsed record
+    cdef int fault
+    for number in range(reading.record_count):
+        fault = read_record(&reading.scan, &record)
+        if fault:
+            reading.raise_fault(fault, number)
+        if reading.wants(&record):
+            offsets.append(reading.base_offset + record.offset_delta)
+            timestamps.append(record.timestamp_ms)
+            keys.append(cell_of(&record.key))
+            values.append(cell_of(&record.value))
+    if reading.scan.at != reading.scan.size:
+        reading.raise_fault(BYTES_LEFT, reading.record_count)
+    return offsets, timestamps, keys, values
+
+
 @cython.final
 cdef class Memory:
     """Bytes that grow without the interpreter's lock; others see them through the buffer protocol."""

@@ -104,6 +104,23 @@ class Codec:
         found: list[View] = self._implementation.read_records(section._replace(body=bytes(section.body)), record_type)
         return found
 
+    def lists_of(
+        self,
+        buffer: Buffer,
+        header: BatchHeader,
+        start_offset: int = 0,
+        end_offset: int = MAX_OFFSET,
+        *,
+        check: bool = True,
+    ) -> tuple[list[int], list[int], list[bytes | None], list[bytes | None]]:
+        """As `records_of`: offsets, timestamps, keys and values as lists."""
+        if check:
+            check_crc(buffer, header)
+        section = section_of(buffer, header, start_offset, end_offset)
+        found: tuple[list[int], list[int], list[bytes | None], list[bytes | None]]
+        found = self._implementation.read_lists(section)
+        return found
+
     def encode(
         self,
         values: Sequence[bytes | None],
@@ -152,6 +169,7 @@ IS_COMPILED: Final = _implementation() is not pure
 _codec = Codec(_implementation())
 decode = _codec.decode
 records_of = _codec.records_of
+lists_of = _codec.lists_of
 encode = _codec.encode
 
 __all__ = [
@@ -162,6 +180,7 @@ __all__ = [
     "RecordView",
     "decode",
     "encode",
+    "lists_of",
     "murmur2_column",
     "records_of",
 ]

@@ -167,6 +167,21 @@ def read_records(section: Section, record_type: type[RecordView]) -> list[Record
     ]
 
 
+def read_lists(section: Section) -> tuple[list[int], list[int], list[bytes | None], list[bytes | None]]:
+    """Offsets, timestamps, keys and values of the wanted records, as lists. Raises DamagedRecordsError."""
+    records = [
+        record
+        for record in _records(section)
+        if section.start_offset <= section.base_offset + record.offset_delta < section.end_offset
+    ]
+    return (
+        [section.base_offset + record.offset_delta for record in records],
+        [record.timestamp_ms for record in records],
+        [record.key for record in records],
+        [record.value for record in records],
+    )
+
+
 class _Cells:
     """A binary column that grows."""
 

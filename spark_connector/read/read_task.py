@@ -17,13 +17,12 @@ from barnabas.log.vocabulary.errors import OffsetOutOfRangeError
 from barnabas.net.client.connection.client import Client
 from barnabas.net.client.connection.errors import PartitionGoneError
 from barnabas.net.client.connection.loop_thread import LoopThread
-from barnabas.net.client.consumer.range_reader import Chunk, RangeReader, batches_of
+from barnabas.net.client.consumer.range_reader import Chunk, RangeReader, columns_of
 from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_offsets
-from barnabas.net.client.positions.partition_state import paused_gc
 
 from ..common.connection import shared_client, worker_settings
 from ..common.options import ClientSettings
-from .columns import ColumnBuilder
+from .columns import ArrowColumns
 from .data_loss import DataLossError
 from .offsets import OffsetRange
 from .read_options import FetchSettings, ReadOptions
@@ -32,7 +31,6 @@ logger = logging.getLogger("barnabas.spark")
 
 FIRST_ROWS = 1_000  # `show()` and `limit` stop early: the first record batches are small, and their sizes double
 MAX_ROWS = 10_000  # up to this size; larger ones are not faster (measured: 10,000 to 20,000 rows).
-MAX_FETCHED_BYTES = 4 << 20  # Of batches in one record batch, for topics with large values.
 MAX_UNEXPLAINED = 5  # Refusals of an offset that is within the log, as during a leader change.
 
 
@@ -68,19 +66,16 @@ def read_partition(task: ReadTask, partition: InputPartition, schema: StructType
 
 def read_range(task: ReadTask, item: OffsetRange, schema: StructType) -> Iterator[pyarrow.RecordBatch]:
     """Raises DataLossError, or the broker's error if no data arrived within `fetch.timeoutMs`."""
-    builder = ColumnBuilder(schema, item.partition)
+    arrow = ArrowColumns(schema, item.partition)
     rows = FIRST_ROWS
-    # For the whole task: the garbage collector would visit the records of every batch, which are freed right afterwards anyway.
-    # That would take two thirds of the decoding time.
-    with paused_gc():
-        for chunk in _chunks(task, item):
-            for header, records in batches_of(chunk, end=item.end):
-                builder.add(header, records)
-                if builder.row_count >= rows or builder.size_bytes >= MAX_FETCHED_BYTES:
-                    yield builder.take()
-                    rows = min(2 * rows, MAX_ROWS)
-        if builder.row_count:
-            yield builder.take()
+    for chunk in _chunks(task, item):
+        for columns in columns_of(chunk, end=item.end):
+            batch = arrow.batch_of(columns)
+            start = 0
+            while start < batch.num_rows:
+                yield batch.slice(start, rows)
+                start += rows
+                rows = min(2 * rows, MAX_ROWS)
 
 
 def _chunks(task: ReadTask, item: OffsetRange) -> Iterator[Chunk]:

@@ -28,7 +28,12 @@ PURE: Final = (
 # What other packages may use of log, room by room: words, the format of records, the keys of configuration.
 VOCABULARY: Final = {"vocabulary", "format.record_batch", "settings"}
 # Of the client, besides: it builds and reads records.
-CLIENT_VOCABULARY: Final = VOCABULARY | {"format.record_codec", "format.compression"}
+CLIENT_VOCABULARY: Final = VOCABULARY | {
+    "format.record_codec",
+    "format.compression",
+    "records.codec",
+    "records.columns",
+}
 
 
 def is_pure(name: str) -> bool:
@@ -106,7 +111,7 @@ def is_spoken(module: str, allowed: set[str]) -> bool:
     [
         ("kraft", VOCABULARY),
         ("consumer_groups", VOCABULARY),
-        ("spark_connector", VOCABULARY),
+        ("spark_connector", VOCABULARY | {"records.columns"}),
         ("net/client", CLIENT_VOCABULARY),
         ("net/protocol", VOCABULARY),
     ],

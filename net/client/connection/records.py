@@ -1,16 +1,16 @@
 """Values for users: records, columns of records, and metadata of sent records. Pure.
 
-`ConsumerRecord` is created by the million, so it is a tuple, which is created in C. Its topic and partition are the same for all
-records of a partition, so they are attributes of a class made per partition (`record_class`): a quarter cheaper than seven
-fields. It derives from tuple directly, since a NamedTuple's constructor is a Python function; it only borrows the fast
-readers of a NamedTuple's fields.
+`ConsumerRecord` is created by the million, so it is a view (`log.records`): key, value and headers are decoded when they are
+read, and the garbage collector has nothing to walk. Topic and partition are the same for all records of a partition, so they are
+attributes of a class made per partition (`record_class`).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from barnabas.log.records.codec import RecordView
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -37,25 +37,16 @@ class OffsetAndMetadata(NamedTuple):
     topic_id: str = ""
 
 
-class _Fields(NamedTuple):
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
+class ConsumerRecord(RecordView):
+    """One record: topic, partition, offset, timestamp_ms, key, value (None is a tombstone), headers.
 
-
-class ConsumerRecord(tuple[Any, ...]):
-    """One record: topic, partition, offset, timestamp_ms, key, value (None is a tombstone), headers."""
+    It keeps the records of its batch in memory: to keep a few records of many, keep their values. `tuple(record)` has the five
+    fields from `offset` on.
+    """
 
     __slots__ = ()
     topic: str = ""
     partition: int = -1
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -82,13 +73,9 @@ class ConsumerRecord(tuple[Any, ...]):
         return consumer_record, (self.topic, self.partition, *self)
 
 
-for _name in _Fields._fields:
-    setattr(ConsumerRecord, _name, _Fields.__dict__[_name])
-
-
 @lru_cache(MAX_CACHED_PARTITIONS)
-def record_class(topic: str, partition: int) -> Callable[[Iterable[Any]], ConsumerRecord]:
-    """Return a constructor, implemented in C, from (offset, timestamp_ms, key, value, headers) to a record of this partition."""
+def record_class(topic: str, partition: int) -> type[ConsumerRecord]:
+    """The records of this partition; its constructor takes (offset, timestamp_ms, key, value, headers)."""
     return type("ConsumerRecord", (ConsumerRecord,), {"__slots__": (), "topic": topic, "partition": partition})
 
 

@@ -1,8 +1,7 @@
 """`RangeReader`: the batches of one partition from one offset to another, following moves of its leader.
 
 For readers of a fixed range, such as a task of Spark: no group, no reset, no buffer beyond the chunk being fetched. The caller
-decodes with `batches_of`: decoding takes longer than fetching, so it belongs in the thread that needs the records, while the next
-chunk is in flight.
+decodes with `columns_of` or `batches_of`: in the thread that needs the records, while the next chunk is in flight.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,10 +12,11 @@ from barnabas.log.format.record_batch import (
     LENGTH_POSITION,
     LOG_OVERHEAD,
     BatchHeader,
-    check_crc,
+    iter_headers,
     read_header,
 )
-from barnabas.log.format.record_codec import Record, decode_batch
+from barnabas.log.records.codec import RecordView, decode, records_of
+from barnabas.log.records.columns import Columns
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...protocol.requests import READ_COMMITTED, READ_UNCOMMITTED, FetchPartition, FetchRequest
@@ -31,6 +31,9 @@ from ..connection.errors import (
 )
 
 FIRST_FETCH_BYTES = 1 << 20  # A short range must not fetch the rest of the log; each further fetch doubles the size.
+COLUMNS_BYTES = (
+    4 << 20
+)  # Decompressed, in one `Columns`, or one larger batch: a chunk may expand to much more than memory has.
 MAX_WAIT_MS = 500  # The records exist already, or become visible as soon as a new leader knows that they are committed.
 UNKNOWN_TOPIC_PATIENCE_MS = 5_000  # Longer than the metadata lag of any running broker.
 RESPONSE_GRACE_MS = 30_000  # On top of that wait, before the request times out.
@@ -73,7 +76,7 @@ class RangeReader:
     async def next_chunk(self) -> Chunk | None:
         """Return whole batches from the position on, and advance the position; None at the end of the range.
 
-        Batches may start before the position and reach beyond the end: `batches_of` drops those records. Raises
+        Batches may start before the position and reach beyond the end: `columns_of` and `batches_of` drop those records. Raises
         OffsetOutOfRangeError if the log does not have the position (any more), PartitionGoneError if the topic is gone, and the
         last error at the timeout.
         """
@@ -144,25 +147,29 @@ class RangeReader:
         return bytes(answer.records[:size_bytes])
 
 
-def batches_of(chunk: Chunk, *, end: int) -> Iterator[tuple[BatchHeader, Sequence[Record]]]:
+def batches_of(chunk: Chunk, *, end: int) -> Iterator[tuple[BatchHeader, Sequence[RecordView]]]:
     """The records of a chunk before `end`, batch by batch; batches without records in the range are left out.
 
     Raises CorruptRecordError for a damaged batch.
     """
     start, data = chunk
-    position = 0
-    while position < len(data):
-        header = read_header(data, position)
-        batch = memoryview(data)[position : position + header.size_bytes]
-        position += header.size_bytes
-        if header.is_control or header.next_offset <= start or header.base_offset >= end:
-            check_crc(data, header)
-            continue
-        records = decode_batch(batch)
-        if header.base_offset < start or header.next_offset > end:
-            records = [record for record in records if start <= record.offset < end]
-        if records:
-            yield header, records
+    for header in iter_headers(data, verify_crc=True):
+        if not header.is_control and header.next_offset > start and header.base_offset < end:
+            records = records_of(data, header, RecordView, start, end, check=False)
+            if records:
+                yield header, records
+
+
+def columns_of(chunk: Chunk, *, end: int) -> Iterator[Columns]:
+    """As `batches_of`: the records of many batches as columns."""
+    start, data = chunk
+    rest = memoryview(data)
+    while rest.nbytes and start < end:
+        columns = decode([rest], start, end, max_bytes=COLUMNS_BYTES)
+        rest = rest[columns.consumed_bytes :]
+        start = columns.next_offset
+        if columns.count:
+            yield columns
 
 
 def _whole_batches(data: bytes | bytearray | memoryview) -> tuple[int, int]:

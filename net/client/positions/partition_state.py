@@ -7,38 +7,24 @@ auto-commit may commit: behind the last record that the application is done with
 that an answer to a fetch or a commit from before the jump is recognized. No two states share a version.
 """
 
-import gc
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import count
-from operator import attrgetter, length_hint
-from typing import Any
+from operator import length_hint
+from typing import TypeVar
 
 from barnabas.log.format.record_batch import LENGTH, LENGTH_POSITION, LOG_OVERHEAD, BatchHeader, check_crc, read_header
-from barnabas.log.format.record_codec import Record, decode_batch
+from barnabas.log.records.codec import lists_of, records_of
 from barnabas.log.vocabulary.errors import CorruptRecordError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.errors import UnreadableBatchError
 from ..connection.records import ConsumerRecord, RecordColumns, record_class
 
-_FIELDS = attrgetter("offset", "timestamp", "key", "value", "headers")
-_COLUMNS = tuple(map(attrgetter, ("offset", "timestamp", "key", "value")))
+Lists = tuple[list[int], list[int], list[bytes | None], list[bytes | None]]
+Decoded = TypeVar("Decoded")
 UNKNOWN = -1
 _versions = count(1)
-
-
-@contextmanager
-def paused_gc() -> Iterator[None]:
-    """The cyclic collector would walk the new records again and again, and doubles the cost of decoding."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class PartitionState:
@@ -58,13 +44,13 @@ class PartitionState:
         "lacks_offset",
         "last_fetched_epoch",
         "log_start_offset",
-        "make_record",
         "max_bytes",
         "origin_offset",
         "partition",
         "position",
         "position_epoch",
         "processed",
+        "record_type",
         "reset_timestamp_ms",
         "topic_id",
         "version",
@@ -72,7 +58,7 @@ class PartitionState:
 
     def __init__(self, partition: TopicPartition, *, max_bytes: int) -> None:
         self.partition = partition
-        self.make_record = record_class(*partition)
+        self.record_type = record_class(*partition)
         self.max_bytes = max_bytes  # Asked for in one fetch; grows for a batch that is larger.
         self.position = UNKNOWN
         self.position_epoch = -1  # Leader epoch of the last batch handed out; committed with the position.
@@ -178,15 +164,13 @@ class PartitionState:
         """
         self.handed_out_topic_id = self.topic_id
         records, self._records = self._records, []
-        # One pause for all batches: each return to the collector costs a walk over everything new.
-        with paused_gc():
-            while len(records) < max_records and self._chunks:
-                try:
-                    records.extend(map(self.make_record, map(_FIELDS, self._next_raw())))
-                except CorruptRecordError:
-                    if not records:
-                        raise
-                    break
+        while len(records) < max_records and self._chunks:
+            try:
+                records += self._next(self._records_of) or []
+            except CorruptRecordError:
+                if not records:
+                    raise
+                break
         if len(records) > max_records:
             self._records = records[max_records:]
             del records[max_records:]
@@ -205,14 +189,12 @@ class PartitionState:
         """As `take`, one batch as columns."""
         topic, partition = self.partition
         self.handed_out_topic_id = self.topic_id
-        with paused_gc():
-            columns: list[list[Any]] = [[], [], [], []]
-            if self._records:
-                records, self._records = self._records, []
-                self.position = self._records_end
-                columns = [list(column) for column in zip(*records, strict=True)]
-            else:
-                self._extend(columns)
+        if self._records:
+            records, self._records = self._records, []
+            self.position = self._records_end
+            columns = _columns_of(records)
+        else:
+            columns = self._next(self._lists_of) or ([], [], [], [])
         return RecordColumns(
             topic=topic,
             partition=partition,
@@ -222,45 +204,37 @@ class PartitionState:
             values=columns[3],
         )
 
-    def _extend(self, columns: Iterable[list[Any]]) -> None:
-        """Decode the next batch into columns. Its records are gone on return: before the collector may look at them."""
-        raw = self._next_raw()
-        for column, get in zip(columns, _COLUMNS, strict=True):
-            column.extend(map(get, raw))
-
-    def _next_raw(self) -> list[Record]:
-        """The records of the next batch from the position on. Moves the position behind the batch.
+    def _next(self, decode: Callable[[bytes, BatchHeader], Decoded]) -> Decoded | None:
+        """The records of the next batch from the position on; None if it has none. Moves the position behind the batch.
 
         Raises UnreadableBatchError; the position then stays before the damaged batch.
         """
         if not self._chunks:
-            return []
+            return None
         chunk = self._chunks[0]
         header = read_header(chunk, self._chunk_position)
-        start = header.position
-        end = start + header.size_bytes
+        found: Decoded | None = None
         try:
-            records = self._decoded(chunk if end - start == len(chunk) else chunk[start:end], header)
+            check_crc(chunk, header)
+            if not header.is_control and header.next_offset > self.position:
+                found = decode(chunk, header)
         except CorruptRecordError as error:
             first = max(header.base_offset, self.position)
             raise UnreadableBatchError(self.partition, first, header.next_offset, error.message) from error
         self.position = self._records_end = max(self.position, header.next_offset)
         self.position_epoch = header.leader_epoch
         self.buffered_bytes -= header.size_bytes
-        self._chunk_position = end
-        if end == len(chunk):
+        self._chunk_position += header.size_bytes
+        if self._chunk_position == len(chunk):
             self._chunks.popleft()
             self._chunk_position = 0
-        return records
+        return found
 
-    def _decoded(self, batch: bytes, header: BatchHeader) -> list[Record]:
-        if header.is_control or header.next_offset <= self.position:
-            check_crc(batch, read_header(batch))
-            return []
-        records = decode_batch(batch)
-        if header.base_offset < self.position:
-            return [record for record in records if record.offset >= self.position]
-        return records
+    def _records_of(self, chunk: bytes, header: BatchHeader) -> list[ConsumerRecord]:
+        return records_of(chunk, header, self.record_type, self.position, check=False)
+
+    def _lists_of(self, chunk: bytes, header: BatchHeader) -> Lists:
+        return lists_of(chunk, header, self.position, check=False)
 
 
 class Cursor:
@@ -299,6 +273,15 @@ class Cursor:
         """End the walk behind the record in hand; returns those that were not handed out."""
         self._records = self._records[: self.handed_out]
         return list(self.iterator)
+
+
+def _columns_of(records: list[ConsumerRecord]) -> Lists:
+    return (
+        [record.offset for record in records],
+        [record.timestamp_ms for record in records],
+        [record.key for record in records],
+        [record.value for record in records],
+    )
 
 
 def _batch_size(data: bytes, position: int) -> int | None:

@@ -1,20 +1,22 @@
 """How Spark meets the source: found without Java, cheap to make, refusing what it cannot do; and columns without Spark."""
 
 import pickle
+import struct
 import subprocess
 import sys
 from typing import Any
 
 import pyarrow
 import pytest
+from crc32c import crc32c
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.client.consumer.range_reader import Chunk, batches_of
+from barnabas.net.client.consumer.range_reader import Chunk, columns_of
 from barnabas.spark_connector.common.schema import arrow_schema, check_projection, source_schema
-from barnabas.spark_connector.read.columns import ColumnBuilder
+from barnabas.spark_connector.read.columns import ArrowColumns
 from barnabas.spark_connector.source import BarnabasDataSource
 
 FULL = source_schema(includes_headers=True)
@@ -60,12 +62,10 @@ def test_a_schema_may_name_some_columns_with_their_types() -> None:
 
 
 def rows(schema: StructType, batch: bytes, *, start: int = 0, end: int = 1 << 40) -> list[dict[str, Any]]:
-    builder = ColumnBuilder(schema, TopicPartition("t", 3))
-    for header, records in batches_of(Chunk(start, batch), end=end):
-        builder.add(header, records)
-    found = builder.take()
-    assert found.schema.equals(arrow_schema(schema)) and builder.row_count == 0
-    return found.to_pylist()  # type: ignore[no-any-return]
+    arrow = ArrowColumns(schema, TopicPartition("t", 3))
+    found = [arrow.batch_of(columns) for columns in columns_of(Chunk(start, batch), end=end)]
+    assert all(part.schema.equals(arrow_schema(schema)) for part in found)
+    return [row for part in found for row in part.to_pylist()]
 
 
 def test_columns_are_to_the_letter_what_spark_compares() -> None:
@@ -92,13 +92,20 @@ def test_only_what_is_asked_for_is_there_within_its_range() -> None:
     assert rows(schema, batch, start=3, end=6) == [{"offset": 3}, {"offset": 4}, {"offset": 5}]
 
 
-def test_a_builder_goes_on_with_other_sizes() -> None:
-    builder = ColumnBuilder(FULL, TopicPartition("t", 3))
-    sizes = []
+def test_batches_of_other_sizes() -> None:
+    arrow = ArrowColumns(FULL, TopicPartition("t", 3))
     for count in (3, 1, 5):
-        for header, records in batches_of(Chunk(0, encode_batch([b"v"] * count, timestamps_ms=1)), end=99):
-            builder.add(header, records)
-        found = builder.take()
+        (columns,) = columns_of(Chunk(0, encode_batch([b"v"] * count, timestamps_ms=1)), end=99)
+        found = arrow.batch_of(columns)
         assert isinstance(found, pyarrow.RecordBatch) and found.column("topic").to_pylist() == ["t"] * count
-        sizes.append(found.num_rows)
-    assert sizes == [3, 1, 5]
+        found.validate(full=True)
+
+
+def test_times_of_the_broker_have_their_type() -> None:
+    created, appended = encode_batch([b"a"], timestamps_ms=1_000), bytearray(encode_batch([b"b"], timestamps_ms=5))
+    struct.pack_into(">q", appended, 0, 1)
+    struct.pack_into(">h", appended, 21, 8)
+    struct.pack_into(">q", appended, 35, 2_000)
+    struct.pack_into(">I", appended, 17, crc32c(memoryview(appended)[21:]))
+    found = rows(FULL, created + appended)
+    assert [(row["timestamp"].timestamp(), row["timestampType"]) for row in found] == [(1.0, 0), (2.0, 1)]

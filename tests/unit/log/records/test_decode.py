@@ -47,6 +47,8 @@ def test_views_have_what_the_broker_reads(codec, implementation, records, start,
     views = codec.records_of(batch, read_header(batch), implementation.RecordView, start, end)
     found = [(view.offset, view.timestamp_ms, view.key, view.value, list(view.headers)) for view in views]
     assert found == [(*record[:4], list(record[4])) for record in iter_records(batch) if start <= record[0] < end]
+    lists = codec.lists_of(batch, read_header(batch), start, end)
+    assert list(zip(*lists, strict=True)) == [record[:4] for record in found]
 
 
 def test_batches_of_several_buffers_from_the_middle_to_the_middle(codec):

@@ -33,6 +33,14 @@ class SlotCoordinator:
         deadlines = (self.groups.next_deadline_ms(), self.transactions.next_deadline_ms())
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
+    @property
+    def follows_topics(self) -> bool:
+        """Whether a change of topics needs a decision (`topics_changed`); if not, `take_topics` suffices."""
+        return self.groups.follows_topics
+
+    def take_topics(self, topics: TopicsView, changed: AbstractSet[str]) -> None:
+        self.groups.take_topics(topics, changed)
+
     def topics_changed(
         self, topics: TopicsView, now_ms: int, *, recreated: AbstractSet[str], changed: AbstractSet[str]
     ) -> CoordinatorResult[None]:

@@ -353,7 +353,7 @@ class CutAndGrown(LogMachine):
                 self.write(1, as_follower=True)
             self.log.flush(now_ms=self.now_ms)
             self.all_on_disk()
-            self.manager.checkpoint()  # its snapshot may be lost, and what was removed may come back in its place
+            self.manager.checkpoints.take()  # its snapshot may be lost, and what was removed may come back in its place
             self.crash(power=True)
 
 

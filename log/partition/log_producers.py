@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..checkpoints.producer_snapshots import ProducerSnapshots
 from ..disk.files import Files
 from ..format.record_batch import NO_PRODUCER_ID, BatchHeader, Buffer, read_header
-from ..format.record_codec import is_abort_marker
+from ..format.record_codec import read_marker
 from ..segment.append_check import PlacedBatch
-from ..segment.producer_state import ProducerState
+from ..segment.producer_state import NO_COORDINATOR_EPOCH, AppendedBatch, ProducerState
 from ..segment.segment import LogSegment, segment_holding
 from ..segment.transaction_index import AbortedTransaction
+from .producer_check import check_markers, repeated_batches
 
 
 class LogProducers:
@@ -20,7 +21,6 @@ class LogProducers:
         self._snapshots = ProducerSnapshots(files, directory)
         self._snapshot_offset = 0
         self.state = ProducerState()  # replaced by a restore
-        self.first_unstable_offset: int | None = None  # where the oldest open transaction begins
 
     def open(self, segments: Sequence[LogSegment], log_end_offset: int, *, flushed_end_offset: int) -> None:
         """Rebuild everything after a start: the state from the batches before the log end, and the indexes of aborted
@@ -44,7 +44,6 @@ class LogProducers:
         self._snapshots.forget_behind(log_end_offset)
         found = self._snapshots.newest(index_from)
         self.state, self._snapshot_offset = found or (ProducerState(), 0)
-        self.first_unstable_offset = self.state.first_unstable_offset
         first = max(self._snapshot_offset, segments[0].base_offset)
         if first < log_end_offset:
             for segment, header, batch in _batches_from(segments, first):
@@ -54,7 +53,17 @@ class LogProducers:
         """The log is empty."""
         self.state.clear()
         self._snapshots.clear()
-        self.first_unstable_offset = None
+
+    def check(
+        self, buffer: Buffer, batches: Sequence[PlacedBatch], from_coordinator: bool, transaction_version: int
+    ) -> tuple[AppendedBatch, ...]:
+        """Before an append by the leader: the batches at the start that are in the log already; mostly none. Raises what
+        `repeated_batches` raises, or, for a transaction coordinator, `check_markers`."""
+        if from_coordinator:
+            check_markers(buffer, batches, self.state, transaction_version=transaction_version)
+        elif any(batch.producer_id != NO_PRODUCER_ID for batch in batches):
+            return repeated_batches(buffer, batches, self.state)
+        return ()
 
     def take_snapshot(self, log_end_offset: int, segments: Sequence[LogSegment]) -> None:
         self._snapshots.take(self.state, log_end_offset, segments)
@@ -75,18 +84,18 @@ class LogProducers:
 
     def _note_batch(self, header: BatchHeader, batch: memoryview, indexed_in: LogSegment | None) -> bool:
         """`indexed_in`: the segment of the batch, unless its index has the batch already."""
-        began = self.state.update(header, first_offset=header.base_offset)
-        if not header.is_transactional:
+        marker = read_marker(batch) if header.is_control else None
+        coordinator_epoch = NO_COORDINATOR_EPOCH if marker is None else marker.coordinator_epoch
+        began = self.state.update(header, first_offset=header.base_offset, coordinator_epoch=coordinator_epoch)
+        if began is None or indexed_in is None or marker is None or marker.is_commit:
             return False
-        self.first_unstable_offset = unstable = self.state.first_unstable_offset
-        if began is None or indexed_in is None or not is_abort_marker(batch):
-            return False
+        undecided = self.state.transactions.first_undecided_offset
         indexed_in.transaction_index.append(
             AbortedTransaction(
                 producer_id=header.producer_id,
                 first_offset=began,
                 last_offset=header.last_offset,
-                last_stable_offset=header.next_offset if unstable is None else unstable,
+                last_stable_offset=header.next_offset if undecided is None else undecided,
             )
         )
         return True

@@ -11,17 +11,17 @@ from collections.abc import Callable
 
 from ..checkpoints.saved_epochs import SavedEpochs
 from ..disk.files import Files
-from ..format.record_batch import NO_PRODUCER_ID, NO_TIMESTAMP, Buffer, iter_headers, patch
+from ..format.record_batch import NO_TIMESTAMP, Buffer, iter_headers, patch
 from ..format.record_codec import LookIntoBatch, first_record_at_or_after
 from ..segment.append_check import (
     AppendInfo,
-    PlacedBatch,
     check_client_batches,
     check_epoch,
     check_leader_batches,
-    info_of_duplicate,
+    info_of_completed,
+    info_of_repeated,
     is_readonly,
-    repeated_batch,
+    placed_batch,
     stamp_append_time,
 )
 from ..segment.append_times import AppendTime
@@ -110,9 +110,11 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Read_committed consumers read up to here: no record below belongs to an open transaction."""
-        unstable = self._producers.first_unstable_offset
-        return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
+        """Read_committed consumers read up to here: each transaction that begins below has ended, and its end is replicated."""
+        unstable = self._producers.state.transactions.first_unstable_offset(self.high_watermark)
+        return (
+            self.high_watermark if unstable is None else max(min(self.high_watermark, unstable), self.log_start_offset)
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -130,13 +132,17 @@ class PartitionLog:
     # --- appending ---
 
     def append_as_leader(
-        self, buffer: Buffer, *, leader_epoch: int, now_ms: int, from_coordinator: bool = False
+        self,
+        buffer: Buffer,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        from_coordinator: bool = False,
+        transaction_version: int = 1,
     ) -> AppendInfo:
-        """Append one or more whole batches of a client; offsets and epoch are patched into `buffer` itself if it is
-        writable.
-
-        A repeated batch of an idempotent producer is not appended: the result has `duplicate` and the offsets of the first
-        append. Raises what `check_client_batches` and `ProducerState.check` raise, and StorageError.
+        """Append whole batches of a client, or the markers of a transaction coordinator. Offsets and epoch are patched into
+        `buffer` itself if it is writable. Batches that a producer repeats are not appended: `duplicate` if all are.
+        Raises what `check_client_batches` and `LogProducers.check` raise, and StorageError.
         """
         config = self.config
         batches = check_client_batches(
@@ -145,11 +151,12 @@ class PartitionLog:
         if leader_epoch != self._epochs.latest_epoch:
             check_epoch(leader_epoch, log=self.topic_partition, latest_epoch=self._epochs.latest_epoch)
             self._epochs.assign(leader_epoch, self.log_end_offset)
-        has_producers = any(batch.producer_id != NO_PRODUCER_ID for batch in batches)
-        if has_producers and not from_coordinator:
-            repeated = repeated_batch(buffer, batches, self._producers.state)
-            if repeated is not None:
-                return info_of_duplicate(repeated, config)
+        repeated = self._producers.check(buffer, batches, from_coordinator, transaction_version)
+        if repeated:
+            if len(repeated) == len(batches):
+                return info_of_repeated(repeated, config)
+            rest = memoryview(buffer)[batches[len(repeated)].position :]
+            return info_of_completed(repeated, self.append_as_leader(rest, leader_epoch=leader_epoch, now_ms=now_ms))
         writable = buffer if not is_readonly(buffer) else bytearray(buffer)
         for batch in batches:
             patch(writable, batch.position, base_offset=batch.base_offset, leader_epoch=leader_epoch)  # type: ignore[arg-type]
@@ -179,11 +186,7 @@ class PartitionLog:
         check_leader_batches(
             headers, log=self.topic_partition, next_offset=self.log_end_offset, epoch=self._epochs.latest_epoch
         )
-        batches = [
-            PlacedBatch(header.position, header.size_bytes, header.base_offset, header.last_offset,
-                        header.newest_record_ms, header.producer_id)
-            for header in headers
-        ]  # fmt: skip
+        batches = [placed_batch(header) for header in headers]
         end = headers[-1].position + headers[-1].size_bytes
         try:
             self.tail.write(memoryview(buffer)[:end], batches, now_ms or headers[-1].max_timestamp_ms, self.config)

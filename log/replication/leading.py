@@ -77,9 +77,17 @@ class Leading:
     # --- the log -----------------------------------------------------------------------------------------------------
 
     def append(
-        self, buffer: Buffer, *, acks: int, now_ms: int, leader_epoch: int | None = None
+        self,
+        buffer: Buffer,
+        *,
+        acks: int,
+        now_ms: int,
+        leader_epoch: int | None = None,
+        from_coordinator: bool = False,
+        transaction_version: int = 1,
     ) -> tuple[AppendInfo, int, list[Effect]]:
-        """Append batches of a client. The second value is the offset that the high watermark must reach for acks=all.
+        """Append batches of a client, or the markers of a transaction coordinator. The second value is the offset that the high
+        watermark must reach for acks=all.
 
         Raises what refuses the batch before it is in the log: NotLeaderOrFollowerError, FencedLeaderEpochError,
         NotEnoughReplicasError (acks=all), or what the log says about it.
@@ -94,7 +102,13 @@ class Leading:
                     f"{role.topic_partition} has {len(leading.isr.isr)} in-sync replicas, but min.insync.replicas "
                     f"requires {leading.effective_min_isr}; bring brokers back, or lower the setting"
                 )
-            info = log.append_as_leader(buffer, leader_epoch=role.leader_epoch, now_ms=now_ms)
+            info = log.append_as_leader(
+                buffer,
+                leader_epoch=role.leader_epoch,
+                now_ms=now_ms,
+                from_coordinator=from_coordinator,
+                transaction_version=transaction_version,
+            )
             if info.duplicate:
                 return info, info.last_offset + 1, []
             effects = self._perform(

@@ -118,7 +118,11 @@ class ReplicatedLog(Protocol):
     def set_high_watermark(self, offset: int, /) -> object:
         """Clamped between log start and log end."""
 
-    def append_as_leader(self, buffer: Buffer, *, leader_epoch: int, now_ms: int) -> AppendInfo: ...
+    def append_as_leader(
+        self, buffer: Buffer, *, leader_epoch: int, now_ms: int, from_coordinator: bool, transaction_version: int
+    ) -> AppendInfo:
+        """`from_coordinator`: markers of a transaction coordinator, for transactions of that version (KIP-890)."""
+
     def append_as_follower(self, buffer: Buffer, /, *, now_ms: int, is_fresh: bool) -> AppendInfo | None:
         """`is_fresh`: the leader has appended it just now, as far as that is known."""
 

@@ -7,11 +7,12 @@ come here (`record_check`), off the event loop.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from crc32c import crc32c
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ..format.record_batch import (
     COMPRESSION_MASK,
@@ -44,8 +45,9 @@ from ..vocabulary.errors import (
     RecordTooLargeError,
     UnsupportedCompressionError,
 )
-from .producer_state import AppendedBatch, ProducerState
+from .producer_state import AppendedBatch
 
+UNKNOWN_OFFSET = -1
 _HIGHEST_CODEC = 4
 _UNUSUAL_MASK = (
     TRANSACTIONAL_MASK | CONTROL_MASK | TIMESTAMP_TYPE_MASK | DELETE_HORIZON_MASK | 0x04
@@ -59,7 +61,7 @@ _unpack_header = HEADER.unpack_from
 class AppendInfo(Struct, frozen=True, kw_only=True):
     """The result of one append."""
 
-    first_offset: int
+    first_offset: int  # UNKNOWN_OFFSET if others lie between the batches, some of which were in the log already
     last_offset: int  # inclusive
     log_append_time_ms: int  # -1 unless message.timestamp.type is LogAppendTime
     max_timestamp_ms: int
@@ -76,6 +78,11 @@ class PlacedBatch(NamedTuple):
     last_offset: int
     max_timestamp_ms: int
     producer_id: int
+
+
+def placed_batch(header: BatchHeader) -> PlacedBatch:
+    return PlacedBatch(header.position, header.size_bytes, header.base_offset, header.last_offset, header.newest_record_ms,
+                       header.producer_id)  # fmt: skip
 
 
 def check_client_batches(
@@ -138,18 +145,24 @@ def is_readonly(buffer: Buffer) -> bool:
     return isinstance(buffer, bytes) or (isinstance(buffer, memoryview) and buffer.readonly)
 
 
-def repeated_batch(buffer: Buffer, batches: list[PlacedBatch], producers: ProducerState) -> AppendedBatch | None:
-    """The appended batch that this batch of an idempotent producer repeats, if any. Raises what `ProducerState.check` raises."""
-    if len(batches) > 1:
-        raise InvalidRecordError("an idempotent producer may send only one batch per partition in a request")
-    header = read_header(buffer)
-    return producers.check(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
+def info_of_repeated(batches: Sequence[AppendedBatch], config: LogConfig) -> AppendInfo:
+    """All batches of a request are in the log already."""
+    append_time_ms = batches[-1].timestamp_ms if config.uses_log_append_time else NO_TIMESTAMP
+    return AppendInfo(first_offset=_first_offset(batches), last_offset=batches[-1].last_offset,
+                      log_append_time_ms=append_time_ms, max_timestamp_ms=batches[-1].timestamp_ms, size_bytes=0,
+                      duplicate=True)  # fmt: skip
 
 
-def info_of_duplicate(batch: AppendedBatch, config: LogConfig) -> AppendInfo:
-    append_time_ms = batch.timestamp_ms if config.uses_log_append_time else NO_TIMESTAMP
-    return AppendInfo(first_offset=batch.first_offset, last_offset=batch.last_offset, log_append_time_ms=append_time_ms,
-                      max_timestamp_ms=batch.timestamp_ms, size_bytes=0, duplicate=True)  # fmt: skip
+def info_of_completed(repeated: Sequence[AppendedBatch], rest: AppendInfo) -> AppendInfo:
+    """The first batches of a request were in the log already, and the rest was appended now."""
+    is_whole = repeated[-1].last_offset + 1 == rest.first_offset
+    return structs.replace(rest, first_offset=_first_offset(repeated) if is_whole else UNKNOWN_OFFSET)
+
+
+def _first_offset(batches: Sequence[AppendedBatch]) -> int:
+    """A response has one offset for all batches of a partition, so it must not be given if others lie between them."""
+    is_whole = all(before.last_offset + 1 == behind.first_offset for before, behind in pairwise(batches))
+    return batches[0].first_offset if is_whole else UNKNOWN_OFFSET
 
 
 def _check_attributes(attributes: int, from_coordinator: bool) -> None:

@@ -1,14 +1,15 @@
 """Idempotence: the state of each producer in a partition, so that a retry is appended once, in order (KIP-98).
 
 Pure. `check` judges a batch before it is appended, `update` notes it afterwards, on a leader and on a follower alike,
-so that a new leader knows what the old one knew. Transactions: the first offset of each open one, for the last stable
-offset.
+so that a new leader knows what the old one knew. Transactions: where each open one begins, and the epoch of the coordinator that
+ended the last one, so that a coordinator that was replaced ends no other.
 """
 
 import struct
-from collections.abc import Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from crc32c import crc32c
 from msgspec import Struct
@@ -18,7 +19,9 @@ from ..vocabulary.errors import (
     CorruptRecordError,
     DuplicateSequenceError,
     InvalidProducerEpochError,
+    InvalidTxnStateError,
     OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
 )
 
 REMEMBERED_BATCHES = 5  # max.in.flight.requests.per.connection of an idempotent producer: any of them may be retried.
@@ -27,14 +30,21 @@ EXPIRATION_MS = 86_400_000  # Kafka's default of producer.id.expiration.ms
 HEARD_SINCE = 0  # since producers were looked through for silent ones
 NO_OPEN_TRANSACTION = -1
 SEQUENCES = 2**31  # Sequence numbers wrap to 0.
+NO_COORDINATOR_EPOCH = -1
+TRANSACTION_VERSION_2 = 2  # a marker raises the epoch of the producer (KIP-890)
 # Kafka's version 1 keeps only one batch of each producer, so a restart would narrow the window. The checksum of version 2 did
 # not cover the count: without producers it was 0, so zeros of a file that a power loss had torn were a snapshot of no producer.
-_SNAPSHOT_VERSION = 3
-_FORMER_VERSION = 2
+# Version 4 has the epochs of coordinators and the ends that were not replicated. A version of Barnabas that does not know it
+# removes such a snapshot and replays the log.
+_SNAPSHOT_VERSION = 4
+_WITHOUT_COORDINATORS = 3
+_WITHOUT_CHECKED_COUNT = 2
 _SNAPSHOT_HEAD = struct.Struct(">hII")
 _COUNT = struct.Struct(">I")
-_PRODUCER = struct.Struct(">qhqqB")
+_PRODUCER = struct.Struct(">qhqqBi")
+_FORMER_PRODUCER = struct.Struct(">qhqqB")
 _BATCH = struct.Struct(">iqiq")
+_ENDED = struct.Struct(">qq")
 
 
 class AppendedBatch(Struct, frozen=True, kw_only=True):
@@ -68,6 +78,7 @@ class ProducerEntry:
     last_update_ms: int  # by the timestamps of its records, hence by the producer's clock
     silent_since_ms: int = HEARD_SINCE  # by our own clock: records of last year may come today, and be repeated today
     open_transaction_offset: int = NO_OPEN_TRANSACTION
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH  # of the last marker
     batches: tuple[AppendedBatch, ...] = ()  # the last REMEMBERED_BATCHES; a tuple takes a tenth of a deque's memory
 
     @property
@@ -81,25 +92,81 @@ def is_behind(sequence: int, other: int) -> bool:
     return 0 < (sequence - other) % SEQUENCES < SEQUENCES // 2
 
 
+class EndedTransaction(NamedTuple):
+    first_offset: int
+    last_offset: int  # inclusive: that of the marker
+
+
+class OpenTransactions:
+    """Those that keep the last stable offset of a log back: that are open, or whose end is not replicated yet.
+
+    An end that is only in the leader's log may be lost with it, and then the transaction is open again. If readers had passed it,
+    the last stable offset would go back, and the next leader could decide otherwise (Kafka: `unreplicatedTxns`). Finding the
+    first costs the same with one open transaction and with 20,000.
+    """
+
+    def __init__(self, opened: Iterable[tuple[int, int]] = (), unreplicated: Iterable[EndedTransaction] = ()) -> None:
+        """`opened`: (producer id, first offset), in any order."""
+        # By producer id. First offsets rise, because a transaction begins at the end of the log. Not a dict: its first key is
+        # found by a walk over all that were removed before it.
+        self._opened: OrderedDict[int, int] = OrderedDict(sorted(opened, key=lambda item: item[1]))
+        # Both offsets rise: one that began after a later ended one holds nothing back that the other does not. It is bounded by
+        # the markers between the high watermark and the log end, since each look removes what is replicated.
+        self._unreplicated: deque[EndedTransaction] = deque(unreplicated)
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """Where the oldest open transaction begins; None if there is none."""
+        return next(iter(self._opened.values()), None)
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Where the first transaction begins that is open, or whose end is at or after the high watermark."""
+        ended = self._unreplicated
+        while ended and ended[0].last_offset < high_watermark:
+            ended.popleft()
+        undecided = self.first_undecided_offset
+        if not ended:
+            return undecided
+        return ended[0].first_offset if undecided is None else min(ended[0].first_offset, undecided)
+
+    @property
+    def unreplicated(self) -> Iterator[EndedTransaction]:
+        return iter(self._unreplicated)
+
+    def begin(self, producer_id: int, first_offset: int) -> None:
+        assert producer_id not in self._opened
+        self._opened[producer_id] = first_offset
+
+    def end(self, producer_id: int, last_offset: int) -> int | None:
+        """Its marker is in the log now. Return where the transaction began; None if none was open."""
+        first_offset = self._opened.pop(producer_id, None)
+        if first_offset is None:
+            return None
+        while self._unreplicated and self._unreplicated[-1].first_offset >= first_offset:
+            self._unreplicated.pop()
+        self._unreplicated.append(EndedTransaction(first_offset, last_offset))
+        return first_offset
+
+    def clear(self) -> None:
+        self._opened.clear()
+        self._unreplicated.clear()
+
+
 class ProducerState:
     """All producers of one partition, in the order of their last batch."""
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
+        self.transactions = OpenTransactions()
 
     def __len__(self) -> int:
         return len(self._producers)
 
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """Where the oldest open transaction begins; None when there is none."""
-        opened = [
-            entry.open_transaction_offset for entry in self._producers.values() if entry.open_transaction_offset >= 0
-        ]
-        return min(opened, default=None)
-
-    def check(self, producer_id: int, epoch: int, first_sequence: int, record_count: int) -> AppendedBatch | None:
-        """Return the batch that this one repeats, or None when it may be appended. Raises the error for the producer.
+    def check(
+        self, producer_id: int, epoch: int, first_sequence: int, record_count: int, *, is_transactional: bool = False
+    ) -> AppendedBatch | None:
+        """Return the batch that this one repeats, or None when it may be appended. Raises what the producer must be
+        told.
 
         A producer that is not known may begin anywhere: retention or `MAX_PRODUCERS` may have made us forget it
         (KIP-360).
@@ -111,6 +178,17 @@ class ProducerState:
             raise InvalidProducerEpochError(
                 f"producer {producer_id} has epoch {epoch}, a newer one has epoch {entry.epoch}"
             )
+        repeated = self._check_sequence(entry, producer_id, epoch, first_sequence, record_count)
+        if repeated is None and entry.open_transaction_offset >= 0 and not is_transactional:
+            raise InvalidTxnStateError(
+                f"producer {producer_id} has a transaction open since offset {entry.open_transaction_offset}, and sent a batch"
+                " outside of it: end the transaction first, or send the batch from another producer"
+            )
+        return repeated
+
+    def _check_sequence(
+        self, entry: ProducerEntry, producer_id: int, epoch: int, first_sequence: int, record_count: int
+    ) -> AppendedBatch | None:
         if epoch > entry.epoch:
             if first_sequence != 0:
                 raise OutOfOrderSequenceError(
@@ -127,6 +205,29 @@ class ProducerState:
         if first_sequence != expected:
             self._refuse(producer_id, entry.batches, first_sequence, last_sequence, expected)
         return None
+
+    def check_marker(
+        self, producer_id: int, epoch: int, *, coordinator_epoch: int, transaction_version: int = 1
+    ) -> None:
+        """Raises what a transaction coordinator must be told whose marker is too old.
+
+        With version 2 of transactions, the marker has a newer epoch than the records that it ends. With the epoch of what is
+        open, it repeats the end of the transaction before, and would end the next one.
+        """
+        entry = self._producers.get(producer_id)
+        if entry is None:
+            return
+        is_repeated = epoch == entry.epoch and entry.open_transaction_offset >= 0
+        if epoch < entry.epoch or (is_repeated and transaction_version >= TRANSACTION_VERSION_2):
+            raise InvalidProducerEpochError(
+                f"a marker ends a transaction of producer {producer_id} in epoch {epoch}, but the producer writes in epoch"
+                f" {entry.epoch} now: that transaction has ended"
+            )
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise TransactionCoordinatorFencedError(
+                f"a marker of producer {producer_id} comes from coordinator epoch {coordinator_epoch}, and epoch"
+                f" {entry.coordinator_epoch} has taken over"
+            )
 
     def knows(self, producer_id: int) -> bool:
         return producer_id in self._producers
@@ -164,24 +265,31 @@ class ProducerState:
             )
         raise OutOfOrderSequenceError(f"producer {producer_id} sent sequence {first} where {expected} follows")
 
-    def update(self, header: BatchHeader, *, first_offset: int) -> int | None:
-        """Note a batch that is in the log now; for a control batch return where the transaction that it ends began."""
-        if header.producer_id < 0:
+    def update(
+        self, header: BatchHeader, *, first_offset: int, coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    ) -> int | None:
+        """Note a batch that is in the log now; for a control batch return where the transaction that it ends began.
+        `coordinator_epoch` is that of a marker."""
+        producer_id = header.producer_id
+        if producer_id < 0:
             return None
-        entry = self._producers.pop(header.producer_id, None)
-        if entry is None or header.producer_epoch > entry.epoch:
-            opened = entry.open_transaction_offset if entry is not None and header.is_control else NO_OPEN_TRANSACTION
-            entry = ProducerEntry(
-                epoch=header.producer_epoch, last_update_ms=header.max_timestamp_ms, open_transaction_offset=opened
-            )
-        self._producers[header.producer_id] = entry  # at the end: the one that was heard of last
+        entry = self._producers.pop(producer_id, None)
+        if entry is None:
+            entry = ProducerEntry(epoch=header.producer_epoch, last_update_ms=header.max_timestamp_ms)
+        elif header.producer_epoch > entry.epoch:
+            # An open transaction stays open, as in Kafka: only a marker ends one. Otherwise, records that were not decided on
+            # would count as committed. The coordinator aborts it before a newer epoch can write, so both share a fate only if
+            # that failed.
+            entry.epoch, entry.batches = header.producer_epoch, ()
+        self._producers[producer_id] = entry  # at the end: the one that was heard of last
         entry.last_update_ms = max(entry.last_update_ms, header.max_timestamp_ms)
         entry.silent_since_ms = HEARD_SINCE
         if len(self._producers) > MAX_PRODUCERS:
             self._forget_oldest()
         if header.is_control:
-            began, entry.open_transaction_offset = entry.open_transaction_offset, NO_OPEN_TRANSACTION
-            return began if began >= 0 else None
+            entry.coordinator_epoch = max(entry.coordinator_epoch, coordinator_epoch)
+            entry.open_transaction_offset = NO_OPEN_TRANSACTION
+            return self.transactions.end(producer_id, first_offset + header.last_offset_delta)
         appended = AppendedBatch(
             first_sequence=header.base_sequence, last_offset=first_offset + header.last_offset_delta,
             offset_delta=header.last_offset_delta, timestamp_ms=header.max_timestamp_ms,
@@ -189,6 +297,7 @@ class ProducerState:
         entry.batches = (*entry.batches[1 - REMEMBERED_BATCHES :], appended)
         if header.is_transactional and entry.open_transaction_offset < 0:
             entry.open_transaction_offset = first_offset
+            self.transactions.begin(producer_id, first_offset)
         return None
 
     def expire(self, now_ms: int, *, expiration_ms: int = EXPIRATION_MS) -> None:
@@ -221,6 +330,7 @@ class ProducerState:
 
     def clear(self) -> None:
         self._producers.clear()
+        self.transactions.clear()
 
     def _forget_oldest(self) -> None:
         for producer_id, entry in self._producers.items():
@@ -236,10 +346,15 @@ class ProducerState:
     def _snapshot_parts(self) -> Iterator[bytes]:
         for producer_id, entry in self._producers.items():
             yield _PRODUCER.pack(
-                producer_id, entry.epoch, entry.last_update_ms, entry.open_transaction_offset, len(entry.batches)
-            )
+                producer_id, entry.epoch, entry.last_update_ms, entry.open_transaction_offset, len(entry.batches),
+                entry.coordinator_epoch,
+            )  # fmt: skip
             for batch in entry.batches:
                 yield _BATCH.pack(batch.first_sequence, batch.last_offset, batch.offset_delta, batch.timestamp_ms)
+        ended = list(self.transactions.unreplicated)
+        yield _COUNT.pack(len(ended))
+        for transaction in ended:
+            yield _ENDED.pack(*transaction)
 
     @classmethod
     def from_snapshot(cls, data: bytes) -> "ProducerState":
@@ -248,25 +363,33 @@ class ProducerState:
             raise CorruptRecordError("a producer snapshot is cut")
         version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
         body = data[_SNAPSHOT_HEAD.size :]
-        is_sound = version == _SNAPSHOT_VERSION and crc32c(body, crc32c(_COUNT.pack(count))) == crc
-        if not is_sound and not (version == _FORMER_VERSION and count and crc32c(body) == crc):
+        checked = crc32c(_COUNT.pack(count)) if version != _WITHOUT_CHECKED_COUNT else 0
+        is_known = version in (_SNAPSHOT_VERSION, _WITHOUT_COORDINATORS) or (
+            version == _WITHOUT_CHECKED_COUNT and count
+        )
+        if not is_known or crc32c(body, checked) != crc:
             raise CorruptRecordError(f"a producer snapshot of version {version} is damaged or foreign")
         try:
-            state, position = cls._read_producers(data, count)
+            state, position = cls._read_producers(data, count, version)
+            ended, position = _read_ended(data, position) if version == _SNAPSHOT_VERSION else ([], position)
         except struct.error as error:
             raise CorruptRecordError(f"a producer snapshot has fewer than {count} producers") from error
         if position != len(data):  # of version 2 the CRC does not cover the count; a forgotten producer repeats itself
             raise CorruptRecordError(f"a producer snapshot has more than {count} producers")
+        opened = {producer_id: entry.open_transaction_offset for producer_id, entry in state.entries()}
+        state.transactions = OpenTransactions((item for item in opened.items() if item[1] >= 0), ended)
         return state
 
     @classmethod
-    def _read_producers(cls, data: bytes, count: int) -> "tuple[ProducerState, int]":
+    def _read_producers(cls, data: bytes, count: int, version: int) -> "tuple[ProducerState, int]":
         state = cls()
         position = _SNAPSHOT_HEAD.size
+        layout = _PRODUCER if version == _SNAPSHOT_VERSION else _FORMER_PRODUCER
         for _ in range(count):
-            producer_id, epoch, last_update_ms, opened, batch_count = _PRODUCER.unpack_from(data, position)
-            position += _PRODUCER.size
-            entry = ProducerEntry(epoch=epoch, last_update_ms=last_update_ms, open_transaction_offset=opened)
+            producer_id, epoch, last_update_ms, opened, batch_count, *rest = layout.unpack_from(data, position)
+            position += layout.size
+            entry = ProducerEntry(epoch=epoch, last_update_ms=last_update_ms, open_transaction_offset=opened,
+                                  coordinator_epoch=rest[0] if rest else NO_COORDINATOR_EPOCH)  # fmt: skip
             batches = []
             for _ in range(batch_count):
                 first_sequence, last_offset, offset_delta, timestamp_ms = _BATCH.unpack_from(data, position)
@@ -276,3 +399,12 @@ class ProducerState:
             entry.batches = tuple(batches[-REMEMBERED_BATCHES:])
             state._producers[producer_id] = entry
         return state, position
+
+
+def _read_ended(data: bytes, position: int) -> tuple[list[EndedTransaction], int]:
+    (count,) = _COUNT.unpack_from(data, position)
+    position += _COUNT.size
+    end = position + count * _ENDED.size
+    if end > len(data):
+        raise struct.error
+    return [EndedTransaction(*fields) for fields in _ENDED.iter_unpack(data[position:end])], end

@@ -150,7 +150,15 @@ class MemoryLog:
             known = self.appended_hashes.setdefault((offset, epoch), self.hashes[-1])
             assert known == self.hashes[-1], f"log matching broken at offset {offset} epoch {epoch}"
 
-    def append_as_leader(self, buffer: Buffer, *, leader_epoch: int, now_ms: int) -> MemoryAppendInfo:
+    def append_as_leader(
+        self,
+        buffer: Buffer,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        from_coordinator: bool = False,
+        transaction_version: int = 1,
+    ) -> MemoryAppendInfo:
         self._disk()
         values = [(producer, sequence) for _, _, producer, sequence in RECORD.iter_unpack(buffer)]
         last_sequence, last_offset = self.sequences.get(values[-1][0], (-1, -1))

@@ -200,6 +200,7 @@ class KafkaPartitionHandlers:
                     producer_epoch=entry.epoch,
                     last_sequence=entry.batches[-1].last_sequence if entry.batches else -1,
                     last_timestamp=entry.last_update_ms,
+                    coordinator_epoch=entry.coordinator_epoch,
                     current_txn_start_offset=entry.open_transaction_offset,
                 )
                 for producer_id, entry in self._producers_of(topic_partition)

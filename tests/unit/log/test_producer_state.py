@@ -46,7 +46,7 @@ def test_snapshot():
     again = ProducerState.from_snapshot(data)
     assert again.to_snapshot() == data
     assert again.check(3, 0, 3, 1).last_offset == 3
-    assert again.first_unstable_offset == 8
+    assert again.transactions.first_undecided_offset == 8
     for damaged in (data[:-1], data[:5], b"", data[:-1] + b"?"):
         with pytest.raises(CorruptRecordError):
             ProducerState.from_snapshot(damaged)
@@ -67,15 +67,29 @@ def test_a_snapshot_that_a_power_loss_has_torn_is_no_snapshot():
         note(state, 0, offset=producers, producer_id=producers + 7)
 
 
-def test_a_snapshot_of_the_former_version_is_read_unless_it_may_be_torn():
+def former_snapshot(version, *, is_count_checked):
+    """Of one producer that sent a batch, with an open transaction; version 4 has what ended behind the producers."""
     state = ProducerState()
-    empty = struct.pack(">hII", 2, 0, 0)
+    note(state, 0, offset=5, producer_id=7, transactional=True)
+    body = struct.pack(">qhqqB", 7, 0, 5, 5, 1) + struct.pack(">iqiq", 0, 5, 0, 5)
+    crc = crc32c(body, crc32c(struct.pack(">I", 1)) if is_count_checked else 0)
+    return struct.pack(">hII", version, crc, 1) + body, state
+
+
+@pytest.mark.parametrize(("version", "is_count_checked"), [(2, False), (3, True)])
+def test_a_snapshot_of_a_former_version_is_read(version, is_count_checked):
+    data, state = former_snapshot(version, is_count_checked=is_count_checked)
+    again = ProducerState.from_snapshot(data)
+    assert again.to_snapshot() == state.to_snapshot()
+    assert again.transactions.first_undecided_offset == 5
+    for damaged in (data[:-1], data + b"?", data[:-1] + b"?"):
+        with pytest.raises(CorruptRecordError):
+            ProducerState.from_snapshot(damaged)
+
+
+def test_an_empty_snapshot_of_version_2_may_be_torn():
     with pytest.raises(CorruptRecordError):
-        ProducerState.from_snapshot(empty)
-    note(state, 0, offset=5, producer_id=7)
-    data = state.to_snapshot()
-    former = struct.pack(">hII", 2, crc32c(data[10:]), 1) + data[10:]
-    assert ProducerState.from_snapshot(former).to_snapshot() == data
+        ProducerState.from_snapshot(struct.pack(">hII", 2, 0, 0))
 
 
 def test_producers_are_bounded_and_expire(monkeypatch):
@@ -96,14 +110,14 @@ def test_producers_are_bounded_and_expire(monkeypatch):
     for producer_id in range(2, 20):
         note(state, 0, producer_id=producer_id)
     assert len(state) == 5
-    assert state.first_unstable_offset == 0
+    assert state.transactions.first_undecided_offset == 0
 
 
 def test_a_transaction_is_open_from_its_first_batch_also_where_that_is_the_first_of_the_log():
     state = ProducerState()
     note(state, 0, offset=0, transactional=True)
     note(state, 1, offset=1, transactional=True)
-    assert state.first_unstable_offset == 0
+    assert state.transactions.first_undecided_offset == 0
 
 
 def test_only_what_lies_ahead_of_an_older_batch_is_missing():

@@ -1,0 +1,271 @@
+"""Transactions in a partition's log: what ends them, who may write meanwhile, and how far read_committed consumers read."""
+
+import pytest
+from simulation.disk import SimulatedDisk
+from simulation.log_building import (
+    NOW_MS,
+    append,
+    base_offsets,
+    batch_of,
+    end_transaction,
+    marker,
+    open_log,
+    read_all,
+    transactional,
+)
+
+from barnabas.log.format.record_codec import ProducerFields
+from barnabas.log.segment import producer_state
+from barnabas.log.segment.producer_state import EndedTransaction, OpenTransactions, ProducerState
+from barnabas.log.vocabulary.errors import (
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
+)
+
+PLAIN = ProducerFields(producer_id=9, producer_epoch=0, base_sequence=1)
+
+
+def send(log, sequence, *values, producer_id=9, epoch=0):
+    batch = transactional(producer_id, sequence, *(values or (b"x",)), epoch=epoch)
+    return log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+
+
+def send_plain(log, sequence, *, epoch=0, producer_id=9):
+    producer = ProducerFields(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+    return log.append_as_leader(batch_of(b"x", producer=producer), leader_epoch=0, now_ms=NOW_MS)
+
+
+# --- what ends a transaction -------------------------------------------------------------------------------------------
+
+
+def test_records_of_a_newer_epoch_do_not_end_the_open_transaction():
+    log = open_log(SimulatedDisk())
+    append(log, b"before")
+    send(log, 0)
+    append(log, b"between")
+    send(log, 0, epoch=1)
+    log.set_high_watermark(4)
+    assert log.last_stable_offset == 1
+    end_transaction(log, 9, commits=False, epoch=1)
+    log.set_high_watermark(5)
+    assert log.last_stable_offset == 5
+    (aborted,) = log.segments.aborted_transactions(0, 5)
+    assert (aborted.first_offset, aborted.last_offset) == (1, 4)
+
+
+@pytest.mark.parametrize(("epoch", "sequence"), [(0, 1), (1, 0)])
+def test_a_plain_batch_does_not_get_into_the_open_transaction_of_its_producer(epoch, sequence):
+    log = open_log(SimulatedDisk())
+    send(log, 0)
+    with pytest.raises(InvalidTxnStateError, match="open since offset 0"):
+        send_plain(log, sequence, epoch=epoch)
+    assert log.log_end_offset == 1
+    assert send_plain(log, 0, producer_id=8).first_offset == 1
+    end_transaction(log, 9, commits=True)
+    assert send_plain(log, sequence, epoch=epoch).first_offset == 3
+
+
+def test_a_plain_batch_that_is_repeated_inside_of_a_transaction_is_known_as_repeated():
+    log = open_log(SimulatedDisk())
+    send_plain(log, 0)
+    send(log, 1)
+    assert send_plain(log, 0).duplicate
+
+
+# --- coordinators ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("was_restarted", [False, True])
+def test_the_marker_of_a_coordinator_that_was_replaced_is_refused(was_restarted):
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    send(log, 0)
+    end_transaction(log, 9, commits=True, coordinator_epoch=5)
+    send(log, 1)
+    if was_restarted:
+        log.close()
+        disk.kill()
+        log = open_log(disk, was_stopped_cleanly=True)
+    with pytest.raises(TransactionCoordinatorFencedError, match="epoch 4, and epoch 5 has taken over"):
+        end_transaction(log, 9, commits=False, coordinator_epoch=4)
+    assert log.log_end_offset == 3
+    assert end_transaction(log, 9, commits=False, coordinator_epoch=5) == 3
+    assert end_transaction(log, 9, commits=False, coordinator_epoch=6) == 4
+
+
+def test_a_follower_knows_the_coordinator_too():
+    leader, follower = open_log(SimulatedDisk()), open_log(SimulatedDisk())
+    send(leader, 0)
+    end_transaction(leader, 9, commits=True, coordinator_epoch=5)
+    follower.append_as_follower(read_all(leader))
+    with pytest.raises(TransactionCoordinatorFencedError):
+        end_transaction(follower, 9, commits=True, coordinator_epoch=4)
+
+
+def test_the_marker_of_an_older_epoch_is_refused():
+    log = open_log(SimulatedDisk())
+    send(log, 0, epoch=1)
+    with pytest.raises(InvalidProducerEpochError):
+        end_transaction(log, 9, commits=False, epoch=0)
+
+
+def test_with_version_2_a_repeated_marker_does_not_end_the_next_transaction():
+    log = open_log(SimulatedDisk())
+
+    def end(epoch, version=2):
+        batch = marker(9, commits=True, epoch=epoch)
+        log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS, from_coordinator=True, transaction_version=version)
+
+    send(log, 0, epoch=0)
+    end(1)
+    end(1)  # nothing is open: it changes nothing
+    send(log, 0, epoch=1)
+    with pytest.raises(InvalidProducerEpochError, match="has ended"):
+        end(1)
+    end(2)
+    send(log, 0, epoch=2)
+    end(2, version=1)  # before version 2, records and marker have the same epoch
+
+
+def test_a_coordinator_appends_nothing_but_markers():
+    log = open_log(SimulatedDisk())
+    for batch in (batch_of(b"x"), transactional(9, 0, b"x")):
+        with pytest.raises(InvalidRecordError, match="markers"):
+            log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS, from_coordinator=True)
+
+
+# --- the last stable offset --------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_counts_as_open_until_its_end_is_replicated():
+    log = open_log(SimulatedDisk())
+    append(log, b"before")
+    send(log, 0)
+    append(log, b"after")
+    log.set_high_watermark(3)
+    end_transaction(log, 9, commits=True)
+    assert log.last_stable_offset == 1
+    log.set_high_watermark(4)
+    assert log.last_stable_offset == 4
+
+
+def test_ends_that_are_not_replicated_outlive_a_restart():
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    append(log, b"before")
+    send(log, 0)
+    end_transaction(log, 9, commits=True)
+    log.close()
+    disk.kill()
+    log = open_log(disk, was_stopped_cleanly=True)
+    log.set_high_watermark(2)
+    assert log.last_stable_offset == 1
+    log.set_high_watermark(3)
+    assert log.last_stable_offset == 3
+
+
+def test_a_truncated_end_opens_the_transaction_again():
+    log = open_log(SimulatedDisk())
+    send(log, 0)
+    end_transaction(log, 9, commits=True)
+    log.truncate_to(1)
+    append(log, b"other")
+    log.set_high_watermark(2)
+    assert log.last_stable_offset == 0
+
+
+def test_a_transaction_whose_begin_was_deleted_holds_readers_at_the_log_start():
+    log = open_log(SimulatedDisk())
+    send(log, 0)
+    append(log, b"other")
+    append(log, b"other")
+    log.set_high_watermark(3)
+    log.delete_records_before(2)
+    assert log.last_stable_offset == 2
+
+
+def test_the_first_of_many_open_transactions_is_found_without_a_look_at_the_others():
+    transactions = OpenTransactions()
+    for producer_id in range(producer_state.MAX_PRODUCERS):
+        transactions.begin(producer_id, producer_id)
+    for producer_id in range(producer_state.MAX_PRODUCERS - 1):
+        transactions.end(producer_id, 100_000 + producer_id)
+        assert transactions.first_unstable_offset(200_000) == producer_id + 1
+    assert len(list(transactions.unreplicated)) <= 1
+
+
+def test_ended_transactions_by_the_offset_that_readers_must_not_pass():
+    transactions = OpenTransactions([(1, 10), (2, 5), (3, 30)])
+    assert transactions.first_undecided_offset == 5
+    transactions.end(1, 40)
+    assert list(transactions.unreplicated) == [EndedTransaction(10, 40)]
+    transactions.end(2, 41)  # it began before the other one, and holds readers back for longer
+    assert list(transactions.unreplicated) == [EndedTransaction(5, 41)]
+    transactions.end(3, 42)
+    looks = {high_watermark: transactions.first_unstable_offset(high_watermark) for high_watermark in (40, 41, 42, 43)}
+    assert looks == {40: 5, 41: 5, 42: 30, 43: None}
+    assert transactions.end(3, 50) is None
+
+
+# --- several batches in one request ------------------------------------------------------------------------------------
+
+
+def request(*batches):
+    return bytearray(b"".join(batches))
+
+
+def test_several_batches_of_a_transaction_are_appended_in_order():
+    log = open_log(SimulatedDisk())
+    batches = [transactional(9, 0, b"a", b"b"), transactional(9, 2, b"c"), transactional(9, 3, b"d")]
+    info = log.append_as_leader(request(*batches), leader_epoch=0, now_ms=NOW_MS)
+    assert (info.first_offset, info.last_offset, info.duplicate) == (0, 3, False)
+    again = log.append_as_leader(request(*batches), leader_epoch=0, now_ms=NOW_MS)
+    assert (again.first_offset, again.last_offset, again.duplicate) == (0, 3, True)
+    assert base_offsets(read_all(log)) == [0, 2, 3]
+
+
+@pytest.mark.parametrize(("between", "first_offset"), [(False, 0), (True, -1)])
+def test_only_the_rest_of_a_repeated_request_is_appended(between, first_offset):
+    """The disk was full after some of its batches, or a new leader had only these."""
+    log = open_log(SimulatedDisk())
+    batches = [transactional(9, 0, b"a", b"b"), transactional(9, 2, b"c"), transactional(9, 3, b"d")]
+    log.append_as_leader(batches[0], leader_epoch=0, now_ms=NOW_MS)
+    if between:
+        append(log, b"other")
+    info = log.append_as_leader(request(*batches), leader_epoch=0, now_ms=NOW_MS)
+    assert (info.first_offset, info.last_offset, info.duplicate) == (first_offset, 3 + between, False)
+    assert dict(log.producers.entries())[9].next_sequence == 4
+
+
+@pytest.mark.parametrize(
+    ("batches", "error"),
+    [
+        ([transactional(9, 0, b"a"), transactional(9, 2, b"b")], OutOfOrderSequenceError),
+        ([transactional(9, 0, b"a"), transactional(9, 0, b"a")], OutOfOrderSequenceError),
+        ([transactional(9, 0, b"a"), transactional(8, 1, b"b")], InvalidRecordError),
+        ([transactional(9, 0, b"a"), transactional(9, 1, b"b", epoch=1)], InvalidRecordError),
+        ([transactional(9, 0, b"a"), batch_of(b"b")], InvalidRecordError),
+        ([batch_of(b"a"), transactional(9, 0, b"b")], InvalidRecordError),
+        ([transactional(9, 0, b"a"), batch_of(b"b", producer=PLAIN)], InvalidRecordError),
+    ],
+)  # fmt: skip
+def test_batches_that_do_not_continue_each_other_are_refused_as_a_whole(batches, error):
+    log = open_log(SimulatedDisk())
+    with pytest.raises(error):
+        log.append_as_leader(request(*batches), leader_epoch=0, now_ms=NOW_MS)
+    assert log.log_end_offset == 0
+
+
+def test_a_snapshot_has_coordinators_and_ends():
+    log = open_log(SimulatedDisk())
+    send(log, 0)
+    end_transaction(log, 9, commits=True, coordinator_epoch=7)
+    send(log, 0, producer_id=8)
+    again = ProducerState.from_snapshot(log.producers.to_snapshot())
+    assert dict(again.entries())[9].coordinator_epoch == 7
+    assert list(again.transactions.unreplicated) == [EndedTransaction(0, 1)]
+    assert again.transactions.first_unstable_offset(1) == 0
+    assert again.transactions.first_unstable_offset(2) == 2

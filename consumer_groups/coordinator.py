@@ -80,16 +80,16 @@ class GroupCoordinator:
         coordinators share it."""
         settings = settings or GroupSettings()
         if isinstance(records, SlotState):
-            self._state = records.copy()  # the same, in a hundredth of the time
+            self.state = records.copy()  # the same, in a hundredth of the time
         else:
-            self._state = SlotState(slot=slot)
+            self.state = SlotState(slot=slot)
             for record in records:
                 self.replay(record)
-        if not self._state.moved(coordinator_epoch):
-            raise NotCoordinatorError(f"slot {slot} has moved on to coordinator epoch {self._state.coordinator_epoch}")
+        if not self.state.moved(coordinator_epoch):
+            raise NotCoordinatorError(f"slot {slot} has moved on to coordinator epoch {self.state.coordinator_epoch}")
         self._log = RebalanceLog()
         self._targets = Targets(
-            state=self._state,
+            state=self.state,
             settings=settings,
             topics=topics,
             log=self._log,
@@ -97,28 +97,28 @@ class GroupCoordinator:
             now_ms=now_ms,
         )
         self._membership = Membership(
-            state=self._state, settings=settings, targets=self._targets, rng=rng, now_ms=now_ms
+            state=self.state, settings=settings, targets=self._targets, rng=rng, now_ms=now_ms
         )
-        self._classic = ClassicMembership(state=self._state, settings=settings, log=self._log, rng=rng, now_ms=now_ms)
-        self._offsets = Offsets(
-            state=self._state,
+        self._classic = ClassicMembership(state=self.state, settings=settings, log=self._log, rng=rng, now_ms=now_ms)
+        self.offsets = Offsets(
+            state=self.state,
             settings=settings,
             targets=self._targets,
             classic=self._classic,
         )
         self._resets = OffsetResets(
-            state=self._state, offsets=self._offsets, membership=self._membership, classic=self._classic
+            state=self.state, offsets=self.offsets, membership=self._membership, classic=self._classic
         )
         self._expiry = OffsetExpiry(
-            state=self._state,
+            state=self.state,
             settings=settings,
             targets=self._targets,
             classic=self._classic,
-            offsets=self._offsets,
+            offsets=self.offsets,
             now_ms=now_ms,
         )
         self._view = GroupView(
-            state=self._state,
+            state=self.state,
             settings=settings,
             log=self._log,
             targets=self._targets,
@@ -131,25 +131,15 @@ class GroupCoordinator:
 
     @property
     def slot(self) -> int:
-        return self._state.slot
-
-    @property
-    def state(self) -> SlotState:
-        """The working copy, for the machine of the slot's transactions."""
-        return self._state
-
-    @property
-    def offsets(self) -> Offsets:
-        """For the offsets that transactions commit."""
-        return self._offsets
+        return self.state.slot
 
     @property
     def coordinator_epoch(self) -> int:
-        return self._state.coordinator_epoch
+        return self.state.coordinator_epoch
 
     def replay(self, record: Record) -> None:
         """Change the state and nothing else. The coordinator replays its own records when it decides; the shell does not."""
-        self._state.replay(record)
+        self.state.replay(record)
 
     # --- members ------------------------------------------------------------------------------------------------------
 
@@ -237,7 +227,7 @@ class GroupCoordinator:
     @property
     def follows_topics(self) -> bool:
         """Whether anything in the slot may depend on a topic; an empty slot, as most are, has nothing to decide about them."""
-        state = self._state
+        state = self.state
         return bool(state.groups or state.offsets or state.resets) or self._targets.subscriptions.has_patterns
 
     def take_topics(self, topics: TopicsView, changed: AbstractSet[str]) -> None:
@@ -307,7 +297,7 @@ class GroupCoordinator:
         the same name is refused."""
         self._check_slot(group_id)
         decision = self._decision(now_ms)
-        outcomes = self._offsets.commit(
+        outcomes = self.offsets.commit(
             group_id, member_id, member_epoch, offsets, decision, instance_id, place, topic_ids=topic_ids
         )
         return self._result(decision, outcomes)
@@ -326,7 +316,7 @@ class GroupCoordinator:
         StaleMemberEpochError."""
         self._check_slot(group_id)
         return CoordinatorResult(
-            records=(), response=self._offsets.fetch(group_id, partitions, member_id, member_epoch, topic_ids)
+            records=(), response=self.offsets.fetch(group_id, partitions, member_id, member_epoch, topic_ids)
         )
 
     def reset_offsets(
@@ -352,19 +342,19 @@ class GroupCoordinator:
     ) -> CoordinatorResult[tuple[PartitionOutcome, ...]]:
         self._check_slot(group_id)
         decision = self._decision(now_ms)
-        outcomes = self._offsets.delete(group_id, partitions, decision)
+        outcomes = self.offsets.delete(group_id, partitions, decision)
         return self._result(decision, outcomes)
 
     # --- groups -------------------------------------------------------------------------------------------------------
 
     def list_groups(self) -> CoordinatorResult[tuple[ListedGroup, ...]]:
-        return CoordinatorResult(records=(), response=listed(self._state, self._classic.members.groups))
+        return CoordinatorResult(records=(), response=listed(self.state, self._classic.members.groups))
 
     def describe_group(self, *, group_id: str) -> CoordinatorResult[GroupDescription]:
         """A group that does not exist is described as DEAD."""
         self._check_slot(group_id)
         found = described(
-            group_id, self._state.groups.get(group_id), self._classic.members.groups.get(group_id), self._log
+            group_id, self.state.groups.get(group_id), self._classic.members.groups.get(group_id), self._log
         )
         return CoordinatorResult(records=(), response=found)
 
@@ -382,11 +372,11 @@ class GroupCoordinator:
         """Raises NonEmptyGroupError, GroupIdNotFoundError."""
         self._check_slot(group_id)
         decision = self._decision(now_ms)
-        self._offsets.delete_group(group_id, decision)
+        self.offsets.delete_group(group_id, decision)
         return self._result(decision, None)
 
     def _decision(self, now_ms: int, client_host: str = "") -> Decision:
-        return Decision(state=self._state, now_ms=now_ms, log=self._log, client_host=client_host)
+        return Decision(state=self.state, now_ms=now_ms, log=self._log, client_host=client_host)
 
     def _result(self, decision: Decision, response: R) -> CoordinatorResult[R]:
         records = decision.finish()
@@ -404,5 +394,5 @@ class GroupCoordinator:
         self._classic.forget(group_id)
 
     def _check_slot(self, group_id: str) -> None:
-        if slot_of(group_id) != self._state.slot:
+        if slot_of(group_id) != self.state.slot:
             raise NotCoordinatorError(f"group {group_id} belongs to slot {slot_of(group_id)}, not to slot {self.slot}")

@@ -229,6 +229,10 @@ class ProducerState:
                 f" {entry.coordinator_epoch} has taken over"
             )
 
+    def find(self, producer_id: int) -> ProducerEntry | None:
+        """What is known of a producer; to be read, not to be kept."""
+        return self._producers.get(producer_id)
+
     def knows(self, producer_id: int) -> bool:
         return producer_id in self._producers
 

@@ -358,16 +358,6 @@ class UnknownProducerIdError(BarnabasError):
     code = ErrorCode.UNKNOWN_PRODUCER_ID
 
 
-class NoTransactionsError(BarnabasError):
-    """Transactions are not supported yet. All Kafka clients treat this code as final; with any other suitable code, librdkafka
-    and other clients retry until their own timeout."""
-
-    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-
-    def __init__(self, text: str = "transactions are not supported yet; produce without a transactional id") -> None:
-        super().__init__(text)
-
-
 class InvalidProducerIdMappingError(BarnabasError):
     """The transactional id is not known, or it has another producer id."""
 

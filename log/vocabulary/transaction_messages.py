@@ -81,6 +81,7 @@ class TransactionMarker(Message, frozen=True, kw_only=True):
     is_commit: bool
     topics: Items[TransactionTopic] = ()
     groups: Items[str] = ()
+    uses_v2: bool = False  # its epoch is newer than that of the records
 
 
 class GroupOutcome(Message, frozen=True, kw_only=True):

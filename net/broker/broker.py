@@ -57,6 +57,7 @@ from .core_settings import fetch_settings
 from .effects import BrokerEffects
 from .listeners import BrokerListeners
 from .slot_machines import SlotMachines
+from .transactions import BrokerTransactions
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -198,17 +199,7 @@ class Broker:
         self.fetchers = self._build_fetchers()
         self.flusher = self._build_flusher()
         self.repair = self._build_repair()
-        self.slots = SlotHosting(
-            node_id=self.node_id,
-            metadata=self.metadata,
-            controller=self.controller,
-            clock=ports.clock,
-            make_machine=SlotMachines(config, ports.rng).make,
-            fatal=ports.fatal,
-            max_group_size=max(config.group_max_size, config.group_consumer_max_size),
-        )
-        self.groups = GroupService(metadata=self.metadata, slots=self.slots)
-        self.producer_ids = ProducerIds(self._fetch_producer_ids)
+        self._build_slots()
         self.services = Services(
             node_id=self.node_id,
             config=config,
@@ -220,10 +211,37 @@ class Broker:
             rng=ports.rng,
             throttle=self.throttle,
             producer_ids=self.producer_ids,
+            transactions=self.transactions.service,
+            markers=self.transactions.writer,
+            verification=self.transactions.verification,
             memory=self.memory,
         )
         self.dispatcher = Dispatcher(
             build_handlers(self.services, shut_down=self.shutdown_requested.set, storage=self.storage)
+        )
+
+    def _build_slots(self) -> None:
+        config, ports = self.config, self.ports
+        self.slots = SlotHosting(
+            node_id=self.node_id,
+            metadata=self.metadata,
+            controller=self.controller,
+            clock=ports.clock,
+            make_machine=SlotMachines(config, ports.rng).make,
+            fatal=ports.fatal,
+            max_group_size=max(config.group_max_size, config.group_consumer_max_size),
+        )
+        self.groups = GroupService(metadata=self.metadata, slots=self.slots)
+        self.producer_ids = ProducerIds(self._fetch_producer_ids)
+        self.transactions = BrokerTransactions(
+            node_id=self.node_id,
+            clock=ports.clock,
+            fatal=ports.fatal,
+            metadata=self.metadata,
+            controller=self.controller,
+            replication=self.replication,
+            slots=self.slots,
+            producer_ids=self.producer_ids,
         )
 
     def _connect(self) -> None:
@@ -448,6 +466,7 @@ class Broker:
         await self.flusher.close()
         await self.repair.close()
         await self.slots.close()
+        await self.transactions.close()
         await self.producer_ids.close()
         await self.dispatcher.close()
         await self.metadata.close()

@@ -61,6 +61,10 @@ class GroupService:
         """
         return await self._slot_for(group_id).decide(lambda machine: decide(machine.groups))
 
+    async def handle_slot(self, group_id: str, decide: Callable[[SlotCoordinator], CoordinatorResult[R]]) -> R:
+        """As `handle`, for offsets of transactions, which the whole slot decides on."""
+        return await self._slot_for(group_id).decide(decide)
+
     # --- requests that wait for other members -------------------------------------------------------------------------
 
     async def handle_parked(

@@ -7,13 +7,14 @@ says which slots there are, and loads their machines.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from barnabas.consumer_groups.explain.watch import AlertKind, GroupAlert
 from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.consumer_groups.subscriptions.subscriptions import TopicsView
+from barnabas.kraft.metadata.records import Record
 from barnabas.log.vocabulary.errors import BarnabasError, CoordinatorNotAvailableError, NotCoordinatorError
 
 from ..base.slices import SlicedCalls
@@ -64,9 +65,10 @@ class HostedSlot(Generic[M]):
         now_ms: Callable[[], int],
         max_parked: int,
         dropped: Callable[["HostedSlot[M]"], None],
+        settled: Callable[["HostedSlot[M]", Iterable[Record]], None],
     ) -> None:
         """`turns` are those of all slots: many decisions must not block other work of the loop. `dropped` is called when the slot
-        has dropped its machine and needs a newer coordinator epoch."""
+        has dropped its machine and needs a newer coordinator epoch, `settled` with records of its machine that are committed."""
         self.number = number
         self.coordinator_epoch = coordinator_epoch
         self.machine: M | None = None
@@ -80,6 +82,7 @@ class HostedSlot(Generic[M]):
         self._turns = turns
         self._now_ms = now_ms
         self._dropped = dropped
+        self._settled = settled
         self._timer: asyncio.TimerHandle | None = None
         self._tick_is_due = False  # the tick waits for its turn
 
@@ -193,6 +196,7 @@ class HostedSlot(Generic[M]):
     # --- outcomes of appends ------------------------------------------------------------------------------------------
 
     def _committed(self, items: list[Waiting]) -> None:
+        self._settled(self, [record for item in items for record in item.result.records])
         for item in items:
             self.parked.deliver(item.result.answers)
             if not item.answer.done():

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from barnabas.consumer_groups.subscriptions.subscriptions import TopicsView
 from barnabas.kraft.metadata.image import SLOT_COUNT, MetadataImage
@@ -47,6 +47,15 @@ class LoadedSlot:
     moved_from: str  # which brokers the slot moved between, as text
 
 
+class SlotObserver(Protocol[M]):
+    """Learns what the machines of the hosted slots have decided, when it is committed."""
+
+    def started(self, slot: HostedSlot[M], /) -> None:
+        """The slot has a machine: all that it knows is committed."""
+
+    def settled(self, slot: HostedSlot[M], records: Iterable[Record], /) -> None: ...
+
+
 class SlotHosting(Generic[M]):
     def __init__(
         self,
@@ -68,6 +77,7 @@ class SlotHosting(Generic[M]):
         self._make_machine = make_machine
         self._max_parked = FULL_GROUPS_PER_SLOT * max_group_size
         self._slots: dict[int, HostedSlot[M]] = {}
+        self._observers: list[SlotObserver[M]] = []
         self._tasks = SlotTasks(fatal)
         self._appends = GroupAppends(node_id=node_id, controller=controller, spawn=self._tasks.spawn)
         self._turns = SlicedCalls(clock.now_ms)
@@ -77,6 +87,9 @@ class SlotHosting(Generic[M]):
         self._hosts = False  # whether the metadata shows it
         self._seen: dict[int, int] = {}  # slot -> its last coordinator in the metadata
         metadata.subscribe(self._published)
+
+    def observe(self, observer: SlotObserver[M]) -> None:
+        self._observers.append(observer)
 
     def now_ms(self) -> int:
         return self._epoch_ms + self._clock.now_ms()
@@ -170,6 +183,7 @@ class SlotHosting(Generic[M]):
             now_ms=self.now_ms,
             max_parked=self._max_parked,
             dropped=self._dropped,
+            settled=self._settled,
         )
         self._slots[number] = slot
         slot.task = self._tasks.spawn(self._load(slot, self._origin_of(number)))
@@ -203,6 +217,12 @@ class SlotHosting(Generic[M]):
             return  # a newer epoch is committed already; its metadata is on the way
         logger.debug("group slot=%d loaded epoch=%d offset=%d", slot.number, slot.coordinator_epoch, offset)
         slot.start(machine)
+        for observer in self._observers:
+            observer.started(slot)
+
+    def _settled(self, slot: HostedSlot[M], records: Iterable[Record]) -> None:
+        for observer in self._observers:
+            observer.settled(slot, records)
 
     def _dropped(self, slot: HostedSlot[M]) -> None:
         slot.task = self._tasks.spawn(self._renew(slot))

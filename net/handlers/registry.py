@@ -12,7 +12,6 @@ from barnabas.net.server.dispatcher import Handler, answering
 from .common.changes import ForwardingHandler
 from .common.services import Services
 from .kafka import sasl as kafka_sasl
-from .kafka import transactions as kafka_transactions
 from .kafka.access import KafkaAccessHandlers
 from .kafka.cluster import KafkaClusterHandlers
 from .kafka.configs import KafkaConfigHandlers
@@ -24,6 +23,7 @@ from .kafka.offsets import KafkaOffsetHandlers
 from .kafka.partitions import KafkaPartitionHandlers
 from .kafka.quorum import KafkaQuorumHandlers
 from .kafka.topics import KafkaTopicHandlers
+from .kafka.transactions import KafkaTransactionHandlers
 from .kafka.versions import api_versions
 from .own.classic_groups import ClassicGroupHandlers
 from .own.cluster import ClusterHandlers
@@ -36,6 +36,7 @@ from .own.offsets import OffsetHandlers
 from .own.producer_ids import ProducerIdHandler
 from .own.storage import StorageHandlers
 from .own.topics import TopicHandlers
+from .own.transactions import TransactionHandlers
 from .own.voters import VoterHandlers
 from .records.fetch import FetchHandler
 from .records.produce import ProduceHandler
@@ -99,6 +100,7 @@ def build_handlers(services: Services, *, shut_down: Callable[[], None], storage
         ApiKey.RESET_OFFSETS: answering(groups.reset_offsets, survives_disconnect=True),
         ApiKey.UNDO_OFFSET_RESET: answering(groups.undo_reset, survives_disconnect=True),
         **_kafka_handlers(services, groups, classic_groups),
+        **_transaction_handlers(services),
         **_kafka_admin_handlers(services, metadata, storage, voters),
         **_kafka_topic_handlers(services, fetch, topics, offsets),
     }
@@ -115,7 +117,6 @@ def _kafka_handlers(
         KafkaApi.API_VERSIONS: api_versions(lambda: services.metadata.image.offset),
         KafkaApi.SASL_HANDSHAKE: kafka_sasl.handshake,
         KafkaApi.SASL_AUTHENTICATE: kafka_sasl.authenticate,
-        **kafka_transactions.HANDLERS,
         KafkaApi.FIND_COORDINATOR: answering(kafka_groups.find_coordinator),
         KafkaApi.JOIN_GROUP: answering(kafka_groups.join),
         KafkaApi.SYNC_GROUP: answering(kafka_groups.sync),
@@ -127,6 +128,24 @@ def _kafka_handlers(
         KafkaApi.DESCRIBE_GROUPS: answering(kafka_group_admin.describe),
         KafkaApi.DELETE_GROUPS: answering(kafka_group_admin.delete, survives_disconnect=True),
         KafkaApi.CONSUMER_GROUP_DESCRIBE: answering(kafka_group_admin.describe_consumer_groups),
+    }
+
+
+def _transaction_handlers(services: Services) -> dict[int, Handler]:
+    own = TransactionHandlers(services)
+    kafka = KafkaTransactionHandlers(services, own)
+    return {
+        ApiKey.INIT_TRANSACTIONS: answering(own.init, survives_disconnect=True),
+        ApiKey.ADD_TO_TRANSACTION: answering(own.add, survives_disconnect=True),
+        ApiKey.END_TRANSACTION: answering(own.end, survives_disconnect=True),
+        ApiKey.TRANSACTIONAL_OFFSET_COMMIT: answering(own.commit_offsets, survives_disconnect=True),
+        ApiKey.WRITE_MARKERS: answering(own.write_markers, survives_disconnect=True),
+        KafkaApi.ADD_PARTITIONS_TO_TXN: answering(kafka.add_partitions, survives_disconnect=True),
+        KafkaApi.ADD_OFFSETS_TO_TXN: answering(kafka.add_offsets, survives_disconnect=True),
+        KafkaApi.END_TXN: answering(kafka.end, survives_disconnect=True),
+        KafkaApi.TXN_OFFSET_COMMIT: answering(kafka.commit_offsets, survives_disconnect=True),
+        KafkaApi.DESCRIBE_TRANSACTIONS: answering(kafka.describe),
+        KafkaApi.LIST_TRANSACTIONS: answering(kafka.list),
     }
 
 

@@ -116,9 +116,14 @@ class ReplicationService:
 
     # --- the hot path -------------------------------------------------------------------------------------------------
 
-    def append(self, partition: Partition, records: Buffer, *, acks: int) -> tuple[AppendInfo, int]:
-        """Append for a client; the second value is the offset that acks=all waits for. Raises the refusal of the batch."""
-        info, required_offset, effects = partition.leading.append(records, acks=acks, now_ms=self._clock.wall_ms())
+    def append(
+        self, partition: Partition, records: Buffer, *, acks: int, from_coordinator: bool = False
+    ) -> tuple[AppendInfo, int]:
+        """Append for a client, or for a coordinator of transactions; the second value is the offset that acks=all waits for.
+        Raises the refusal of the batch."""
+        info, required_offset, effects = partition.leading.append(
+            records, acks=acks, now_ms=self._clock.wall_ms(), from_coordinator=from_coordinator
+        )
         if effects:
             self.perform(effects)
         return info, required_offset

@@ -23,6 +23,13 @@ from barnabas.log.vocabulary.group_messages import (
     SyncGroupResponse,
     UndoOffsetResetResponse,
 )
+from barnabas.log.vocabulary.transaction_messages import (
+    AddToTransactionRequest,
+    EndTransactionRequest,
+    InitTransactionsRequest,
+    ProducerIdentity,
+    TransactionalOffsetCommitRequest,
+)
 
 from . import group_responses, requests, responses
 from .api_keys import ApiKey
@@ -73,6 +80,11 @@ APIS: dict[int, tuple[type[Request], type[Response]]] = {
     ApiKey.BROKER_SHUTDOWN: (requests.BrokerShutdownRequest, responses.EmptyResponse),
     ApiKey.DESCRIBE_STORAGE: (requests.DescribeStorageRequest, responses.DescribeStorageResponse),
     ApiKey.BRING_BACK_FOLDER: (requests.BringBackFolderRequest, responses.DescribeStorageResponse),
+    ApiKey.INIT_TRANSACTIONS: (InitTransactionsRequest, ProducerIdentity),
+    ApiKey.ADD_TO_TRANSACTION: (AddToTransactionRequest, responses.AddToTransactionResponse),
+    ApiKey.END_TRANSACTION: (EndTransactionRequest, ProducerIdentity),
+    ApiKey.TRANSACTIONAL_OFFSET_COMMIT: (TransactionalOffsetCommitRequest, group_responses.OffsetCommitResponse),
+    ApiKey.WRITE_MARKERS: (requests.WriteMarkersRequest, responses.WriteMarkersResponse),
     ApiKey.DESCRIBE_MOVES: (requests.DescribeMovesRequest, responses.DescribeMovesResponse),
     **{row.api_key: (row.request, row.response or responses.EmptyResponse) for row in FORWARDED},
 }

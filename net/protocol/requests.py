@@ -29,6 +29,13 @@ from barnabas.log.vocabulary.group_messages import (
 )
 from barnabas.log.vocabulary.message import Items, Message
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
+from barnabas.log.vocabulary.transaction_messages import (
+    AddToTransactionRequest,
+    EndTransactionRequest,
+    InitTransactionsRequest,
+    TransactionalOffsetCommitRequest,
+    TransactionMarker,
+)
 
 if TYPE_CHECKING:
     Records = Buffer
@@ -309,6 +316,12 @@ class BringBackFolderRequest(Message, frozen=True, kw_only=True):
     path: str
 
 
+class WriteMarkersRequest(Message, frozen=True, kw_only=True):
+    """From coordinators of transactions: outcomes for partitions that the broker leads, and groups that it coordinates."""
+
+    markers: Items[TransactionMarker]
+
+
 Request = (
     ProduceRequest
     | FetchRequest
@@ -349,5 +362,10 @@ Request = (
     | DescribeStorageRequest
     | BringBackFolderRequest
     | DescribeMovesRequest
+    | InitTransactionsRequest
+    | AddToTransactionRequest
+    | EndTransactionRequest
+    | TransactionalOffsetCommitRequest
+    | WriteMarkersRequest
     | ForwardedRequest
 )

@@ -11,12 +11,14 @@ from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse, Forward
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatResponse,
     JoinGroupResponse,
+    PartitionOutcome,
     SyncGroupResponse,
     UndoOffsetResetResponse,
 )
 from barnabas.log.vocabulary.message import Items, Message, Texts
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.quorum import CommittedCommand, QuorumPeer
+from barnabas.log.vocabulary.transaction_messages import GroupOutcome, ProducerIdentity
 
 from .group_responses import (
     DescribeGroupResponse,
@@ -307,6 +309,19 @@ class DescribeMovesResponse(Message, frozen=True, kw_only=True):
     throttle_bytes_per_s: int = 0  # 0: none
 
 
+class AddToTransactionResponse(Message, frozen=True, kw_only=True):
+    partitions: Items[PartitionOutcome]
+
+
+class MarkerOutcomes(Message, frozen=True, kw_only=True):
+    partitions: Items[PartitionOutcome]
+    groups: Items[GroupOutcome]
+
+
+class WriteMarkersResponse(Message, frozen=True, kw_only=True):
+    outcomes: Items[MarkerOutcomes]  # of the markers, in their order
+
+
 Response = (
     ErrorResponse
     | ProduceResponse
@@ -338,4 +353,7 @@ Response = (
     | ForwardedResponse
     | UnreadResponse
     | UndoOffsetResetResponse
+    | ProducerIdentity
+    | AddToTransactionResponse
+    | WriteMarkersResponse
 )

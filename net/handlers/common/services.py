@@ -13,6 +13,9 @@ from barnabas.net.metadata.producer_ids import ProducerIds
 from barnabas.net.server.memory_budget import MemoryBudget
 from barnabas.net.settings.config import BrokerConfig
 from barnabas.net.settings.group_config import GroupTimes, times_of
+from barnabas.net.transactions.marker_writer import MarkerWriter
+from barnabas.net.transactions.transaction_service import TransactionService
+from barnabas.net.transactions.verification import TransactionVerification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,9 @@ class Services:
     rng: random.Random
     throttle: ReplicationThrottle
     producer_ids: ProducerIds
+    transactions: TransactionService
+    markers: MarkerWriter
+    verification: TransactionVerification
     memory: MemoryBudget = field(default_factory=MemoryBudget)
 
     def group_times(self, group_id: str) -> GroupTimes:

@@ -15,7 +15,6 @@ from barnabas.log.vocabulary.errors import (
     BarnabasError,
     ErrorCode,
     InvalidRequestError,
-    NoTransactionsError,
 )
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
@@ -81,10 +80,10 @@ class KafkaGroupHandlers:
     ) -> bodies.FindCoordinatorResponse.Coordinator:
         made = bodies.FindCoordinatorResponse.Coordinator
         try:
-            if key_type == _KEY_IS_TRANSACTION:
-                raise NoTransactionsError
-            if key_type != _KEY_IS_GROUP:
-                raise InvalidRequestError(f"coordinator type {key_type} is not supported; use 0 (group)")
+            if key_type not in (_KEY_IS_GROUP, _KEY_IS_TRANSACTION):  # both are in the slot of their id
+                raise InvalidRequestError(
+                    f"coordinator type {key_type} is not supported; use 0 (group) or 1 (transaction)"
+                )
             found = await self._own.find_coordinator(FindCoordinatorRequest(group_id=key), context)
         except BarnabasError as error:
             return made(key=key, error_code=error.code, error_message=error.message, node_id=-1, host="", port=-1)

@@ -1,7 +1,7 @@
 """OffsetFetch (9), OffsetDelete (47): committed offsets of groups. `own.groups` handles commits.
 
 Versions: 1-9, 0. Behaviour: errors are per partition; a partition without a commit, also of an unknown group, has
-offset -1 without an error. `require_stable` is accepted: without transactions every offset is stable.
+offset -1 without an error. With `require_stable`, an offset that an open transaction may change is UNSTABLE_OFFSET_COMMIT.
 
 Our own OffsetFetch (`own.groups`) has another handler because its answer differs: one group, whose refusal is the answer, and
 offsets with the topic ids that they belong to. A Kafka client names many groups, each with its own error, and may fetch as a
@@ -11,8 +11,10 @@ member, whose epoch is checked. The decision is the same call of the coordinator
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from itertools import groupby
 from operator import attrgetter
+from typing import NamedTuple
 
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.group_messages import NO_OFFSET, CommittedOffset
@@ -62,31 +64,61 @@ class KafkaOffsetHandlers:
         body = request.body
         if request.version < _MANY_GROUPS_SINCE:
             keys = _keys(body.topics)
-            return KafkaResponse(body=_of_one_group(*await self._committed(body.group_id, keys)))
+            told = await self._committed(body.group_id, keys, require_stable=body.require_stable)
+            return KafkaResponse(body=_of_one_group(*told))
         groups = []
         async for asked in sliced(body.groups, self._groups.now_ms):
             error, found = await self._committed(
-                asked.group_id, _keys(asked.topics), member_id=asked.member_id or "", member_epoch=asked.member_epoch
+                asked.group_id,
+                _keys(asked.topics),
+                require_stable=body.require_stable,
+                member_id=asked.member_id or "",
+                member_epoch=asked.member_epoch,
             )
             groups.append(_of_group(asked.group_id, error, found))
         return KafkaResponse(body=bodies.OffsetFetchResponse(groups=groups))
 
     async def _committed(
-        self, group_id: str, keys: tuple[tuple[str, int], ...] | None, *, member_id: str = "", member_epoch: int = -1
-    ) -> tuple[ErrorCode, tuple[CommittedOffset, ...]]:
-        """Return the group's error and its offsets. `keys` None: all committed offsets of the group."""
+        self,
+        group_id: str,
+        keys: tuple[tuple[str, int], ...] | None,
+        *,
+        require_stable: bool,
+        member_id: str = "",
+        member_epoch: int = -1,
+    ) -> _Fetched:
+        """`keys` None: all committed offsets of the group."""
         try:
-            found = await self._groups.handle(
+            found = await self._groups.handle_slot(
                 group_id,
-                lambda machine: machine.fetch_offsets(
+                lambda machine: machine.offsets.fetch_stable(
                     group_id=group_id, partitions=keys, member_id=member_id, member_epoch=member_epoch
                 ),
             )
         except BarnabasError as error:
-            return error.code, tuple(
-                CommittedOffset(topic=topic, partition=number, offset=NO_OFFSET) for topic, number in keys or ()
-            )
-        return ErrorCode.NONE, found
+            unknown = [CommittedOffset(topic=topic, partition=number, offset=NO_OFFSET) for topic, number in keys or ()]
+            return _Fetched(error.code, [(item, error.code) for item in unknown])
+        unstable = found.unstable if require_stable else frozenset()
+        return _Fetched(ErrorCode.NONE, [_stable(item, unstable) for item in found.offsets])
+
+
+class _Fetched(NamedTuple):
+    """The error of the group, and its offsets, each with its own error."""
+
+    error: ErrorCode
+    offsets: Sequence[tuple[CommittedOffset, ErrorCode]]
+
+
+def _stable(item: CommittedOffset, unstable: AbstractSet[tuple[str, int]]) -> tuple[CommittedOffset, ErrorCode]:
+    """An offset that an open transaction may change is not told: its reader asks again (KIP-447)."""
+    if (item.topic, item.partition) not in unstable:
+        return item, ErrorCode.NONE
+    unknown = CommittedOffset(topic=item.topic, partition=item.partition, offset=NO_OFFSET)
+    return unknown, ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+def _topic_of(told: tuple[CommittedOffset, ErrorCode]) -> str:
+    return told[0].topic
 
 
 def _keys(
@@ -101,7 +133,7 @@ def _keys(
     )
 
 
-def _of_one_group(error: ErrorCode, found: Sequence[CommittedOffset]) -> bodies.OffsetFetchResponse:
+def _of_one_group(error: ErrorCode, found: Sequence[tuple[CommittedOffset, ErrorCode]]) -> bodies.OffsetFetchResponse:
     """The answer before version 8, with its own message classes."""
     answer = bodies.OffsetFetchResponse
     topics = [
@@ -113,18 +145,18 @@ def _of_one_group(error: ErrorCode, found: Sequence[CommittedOffset]) -> bodies.
                     committed_offset=item.offset,
                     committed_leader_epoch=item.leader_epoch,
                     metadata=item.metadata,
-                    error_code=error,
+                    error_code=code,
                 )
-                for item in items
+                for item, code in items
             ],
         )
-        for name, items in groupby(found, key=_TOPIC)
+        for name, items in groupby(found, key=_topic_of)
     ]
     return answer(topics=topics, error_code=error)
 
 
 def _of_group(
-    group_id: str, error: ErrorCode, found: Sequence[CommittedOffset]
+    group_id: str, error: ErrorCode, found: Sequence[tuple[CommittedOffset, ErrorCode]]
 ) -> bodies.OffsetFetchResponse.OffsetFetchResponseGroup:
     answer = bodies.OffsetFetchResponse
     topics = [
@@ -136,11 +168,11 @@ def _of_group(
                     committed_offset=item.offset,
                     committed_leader_epoch=item.leader_epoch,
                     metadata=item.metadata,
-                    error_code=error,
+                    error_code=code,
                 )
-                for item in items
+                for item, code in items
             ],
         )
-        for name, items in groupby(found, key=_TOPIC)
+        for name, items in groupby(found, key=_topic_of)
     ]
     return answer.OffsetFetchResponseGroup(group_id=group_id, topics=topics, error_code=error)

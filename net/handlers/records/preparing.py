@@ -36,6 +36,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.server.memory_budget import MemoryBudget
+from barnabas.net.transactions.verification import TransactionVerification
 
 from .produce_rules import check_produced
 
@@ -90,8 +91,14 @@ class _Job:
 class Preparing:
     """`config_of(partition)` is the topic's configuration, or None for a partition that is not here."""
 
-    def __init__(self, config_of: Callable[[TopicPartition], ReplicatedLogConfig | None], memory: MemoryBudget) -> None:
+    def __init__(
+        self,
+        config_of: Callable[[TopicPartition], ReplicatedLogConfig | None],
+        memory: MemoryBudget,
+        verification: TransactionVerification,
+    ) -> None:
         self._config_of = config_of
+        self._verification = verification
         self._memory = memory
         self._last: dict[TopicPartition, asyncio.Task[None]] = {}  # the newest of each partition
         self._pending_bytes_of: dict[object, int] = {}  # by connection; what is not there is 0
@@ -107,7 +114,7 @@ class Preparing:
         checked = 0
         for number, item in enumerate(request.partitions):
             topic_partition = TopicPartition(item.topic, item.partition)
-            if topic_partition in self._last:
+            if topic_partition in self._last or self._verification.is_needed(item):
                 return None
             config = self._config_of(topic_partition)
             if config is None or not _needs_preparation(item.records, config):
@@ -175,11 +182,15 @@ class Preparing:
     async def _run(
         self, request: AnyProduce, context: RequestContext, before: list[asyncio.Task[None]], serve: Serve
     ) -> None:
-        preparing = [self._prepared(item, request, context) for item in request.partitions]
-        prepared = [_told(found) for found in await asyncio.gather(*preparing, return_exceptions=True)]
-        if before:
-            await asyncio.wait(before)
-        refused = {number: found for number, found in enumerate(prepared) if isinstance(found, BarnabasError)}
+        verified = await self._verification.verified(request)
+        try:
+            preparing = [self._prepared(item, request, context) for item in request.partitions]
+            prepared = [_told(found) for found in await asyncio.gather(*preparing, return_exceptions=True)]
+            if before:
+                await asyncio.wait(before)
+        finally:
+            refused = verified.close()
+        refused |= {number: found for number, found in enumerate(prepared) if isinstance(found, BarnabasError)}
         partitions = tuple(
             item if isinstance(found, BarnabasError) else replace(item, records=found)
             for item, found in zip(request.partitions, prepared, strict=True)

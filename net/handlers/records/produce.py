@@ -52,7 +52,7 @@ class ProduceHandler:
         self._clock = services.clock
         # Of the request at hand, with acks=1: required offset and leadership. Mostly empty, so it costs such requests nothing.
         self._unflushed: dict[TopicPartition, tuple[int, int]] = {}
-        self.preparing = Preparing(self._config_of, services.memory)
+        self.preparing = Preparing(self._config_of, services.memory, services.verification)
         self._logged_at_ms: OrderedDict[tuple[str, TopicPartition], int] = OrderedDict()
         self._refused_sequences = RefusedSequences()
         self._overtaken = Overtaken()

@@ -11,7 +11,7 @@ from barnabas.log.format.record_batch import (
     TRANSACTIONAL_MASK,
     Buffer,
 )
-from barnabas.log.vocabulary.errors import InvalidRecordError, NoTransactionsError, UnsupportedCompressionError
+from barnabas.log.vocabulary.errors import InvalidRecordError, UnsupportedCompressionError
 
 _MAGIC_POSITION = 16
 _ATTRIBUTES_POSITION = 22  # the lower byte; the upper one is not in use
@@ -19,7 +19,7 @@ _ZSTD_SINCE = 7  # Produce v7 (KIP-110)
 
 
 def check_produced(records: Buffer, *, kafka_version: int) -> None:
-    """Raises InvalidRecordError, NoTransactionsError, UnsupportedCompressionError.
+    """Raises InvalidRecordError, UnsupportedCompressionError.
 
     What is cut, too long or damaged is left to the log. `kafka_version` is -1 for our protocol, where a request may have
     several batches of a partition.
@@ -28,8 +28,8 @@ def check_produced(records: Buffer, *, kafka_version: int) -> None:
         _check_kafka(records, kafka_version)
     position = 0
     while position + HEADER_SIZE <= len(records):
-        if records[position + _ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK:
-            raise NoTransactionsError
+        if position and (records[position + _ATTRIBUTES_POSITION] ^ records[_ATTRIBUTES_POSITION]) & TRANSACTIONAL_MASK:
+            raise InvalidRecordError("a partition has transactional batches and others in one request")
         position += max(HEADER_SIZE, LENGTH.unpack_from(records, position + LENGTH_POSITION)[0] + LOG_OVERHEAD)
 
 

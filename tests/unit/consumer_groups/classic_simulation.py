@@ -387,5 +387,5 @@ class ClassicSimulation:
     def check(self) -> None:
         self.moves_checked += check_moves(self.coordinator, GROUP, self.readers_before)
         if not self.queue:
-            assert self.coordinator._state == self.slots.slot(SLOT), "its own copy has gone astray"
+            assert self.coordinator.state == self.slots.slot(SLOT), "its own copy has gone astray"
             assert self.committed() == self.offset, "a commit is lost, or an old one came through"

@@ -14,7 +14,7 @@ def readers_of(coordinator: GroupCoordinator, group_id: str, *, with_away: bool 
     live = coordinator._classic.members.groups.get(group_id)
     if live is not None:
         return {key: member.member_id for member in live.members.values() for key in member.holds}
-    group = coordinator._state.groups.get(group_id)
+    group = coordinator.state.groups.get(group_id)
     found: Readers = {}
     for member_id, current in {} if group is None else group.currents.items():
         keys = partition_keys(current) if with_away else read_by(current)

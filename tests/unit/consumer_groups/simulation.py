@@ -156,7 +156,7 @@ class Simulation:
             settings=self.settings,
             match_budget=self.new_budget(),
         )
-        assert coordinator._state == self.slots.slot(SLOT), "rebuilt exactly"
+        assert coordinator.state == self.slots.slot(SLOT), "rebuilt exactly"
         self.readers_before = readers_of(coordinator, GROUP, with_away=True)
         return coordinator
 
@@ -533,7 +533,7 @@ class Simulation:
 
     def check(self) -> None:
         assert self.budget.left_ns > -MOST_NS_OVER_BUDGET, "a decision has matched for too long"
-        for state in (self.coordinator._state, self.slots.slot(SLOT)):
+        for state in (self.coordinator.state, self.slots.slot(SLOT)):
             group = state.groups.get(GROUP)
             if group is None:
                 continue
@@ -541,9 +541,9 @@ class Simulation:
             assert len(owned) == len(set(owned)), "a partition has two owners"
             assert set(owned) == set(group.owners)
         if not self.queue:
-            assert self.coordinator._state == self.slots.slot(SLOT), "its own copy has gone astray"
+            assert self.coordinator.state == self.slots.slot(SLOT), "its own copy has gone astray"
         self.check_clients()
-        if GROUP not in self.coordinator._state.groups:
+        if GROUP not in self.coordinator.state.groups:
             self.readers_before = {}  # it has expired, and what was told of it is gone
         self.moves_checked += check_moves(self.coordinator, GROUP, self.readers_before)
         self.check_parked()
@@ -553,7 +553,7 @@ class Simulation:
 
     def check_clients(self) -> None:
         """A member in good standing reads nothing but what is its own, so no two of them read the same."""
-        group = self.coordinator._state.groups.get(GROUP)
+        group = self.coordinator.state.groups.get(GROUP)
         for client in self.clients:
             current = None if group is None else group.currents.get(client.member_id)
             if current is not None and client.epoch in (current.member_epoch, current.previous_member_epoch):
@@ -564,7 +564,7 @@ class Simulation:
         parked = self.coordinator._membership.parked
         waiting = [(group, member) for group in parked._parked for member, _ in parked.of_group(group)]
         assert all(key in parked.ends for key in waiting)
-        group = self.coordinator._state.groups.get(GROUP)
+        group = self.coordinator.state.groups.get(GROUP)
         for group_id, member_id in waiting:
             current = None if group is None else group.currents.get(member_id)
             membership = self.coordinator._membership

@@ -77,7 +77,7 @@ class Crowd:
 
     @property
     def state(self) -> GroupState:
-        return self.coordinator._state.groups[GROUP]
+        return self.coordinator.state.groups[GROUP]
 
 
 @pytest.mark.parametrize("pattern", [False, True])

@@ -99,7 +99,7 @@ def test_a_topic_that_was_created_again_does_not_get_the_offsets_of_the_old_one(
     bench.slots.delete_topic("u")
     bench.change_topics(bench.topics, recreated=frozenset({"u"}))
     assert undo(bench).offsets == (UndoneOffset(topic="t", partition=0, before=3, after=50),)
-    assert bench.coordinator._state == bench.slots.slot(SLOT)
+    assert bench.coordinator.state == bench.slots.slot(SLOT)
 
 
 def test_resets_are_kept_up_to_a_limit_and_go_with_the_group() -> None:

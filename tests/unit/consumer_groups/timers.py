@@ -5,7 +5,7 @@ from barnabas.consumer_groups.model.states import AWAY_EPOCH, MemberState
 
 
 def check_timers(coordinator: GroupCoordinator) -> None:
-    groups = coordinator._state.groups
+    groups = coordinator.state.groups
     members = {(group_id, member_id) for group_id, group in groups.items() for member_id in group.members}
     revoking = {
         (group_id, member_id)

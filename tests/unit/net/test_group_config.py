@@ -68,7 +68,7 @@ async def started() -> tuple[HandlerWorld, KafkaClient]:
 
 def session_of(world: HandlerWorld) -> int:
     (machine,) = world.groups.machines()
-    (member,) = machine._state.groups["g"].members.values()
+    (member,) = machine.state.groups["g"].members.values()
     return member.session_timeout_ms
 
 

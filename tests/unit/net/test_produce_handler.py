@@ -25,7 +25,8 @@ class Replication:
         if topic_partition.partition != 0:
             raise NotLeaderOrFollowerError("the leader is broker 2")
         log = SimpleNamespace(log_start_offset=0, config=LogConfig())
-        return SimpleNamespace(topic_partition=topic_partition, log=log, led_for_ms=lambda now_ms: 60_000)
+        role = SimpleNamespace(leader_state=SimpleNamespace(led_since_ms=-60_000))
+        return SimpleNamespace(topic_partition=topic_partition, log=log, role=role)
 
     def find(self, topic_partition: TopicPartition) -> Any:
         return self.partition(topic_partition) if topic_partition.partition == 0 else None
@@ -60,7 +61,12 @@ def test_a_producer_that_wants_no_answer_hears_of_an_error_by_its_connection(
     handler = ProduceHandler(
         cast(
             Services,
-            SimpleNamespace(replication=replication, clock=SimpleNamespace(now_ms=lambda: 0), memory=MemoryBudget()),
+            SimpleNamespace(
+                replication=replication,
+                clock=SimpleNamespace(now_ms=lambda: 0),
+                memory=MemoryBudget(),
+                verification=SimpleNamespace(is_needed=lambda item: False),
+            ),
         )
     )
     items = tuple(ProducePartition(topic="t", partition=number, records=b"x") for number in partitions)

@@ -9,7 +9,7 @@ from barnabas.kraft.metadata.requests import ProducerIdBlock
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     CoordinatorLoadInProgressError,
-    NoTransactionsError,
+    InvalidRequestError,
     UnsupportedVersionError,
 )
 from barnabas.net.handlers.own.producer_ids import ProducerIdHandler
@@ -90,9 +90,9 @@ async def test_who_waits_is_counted_and_released_at_the_end() -> None:
 
 
 @simulated
-async def test_the_handler_gives_ids_and_refuses_transactions() -> None:
+async def test_the_handler_gives_ids_to_producers_without_transactions() -> None:
     handler = ProducerIdHandler(ProducerIds(Controller().fetch))
     answer = await handler.init(InitProducerIdRequest(), None)  # type: ignore[arg-type]
     assert (answer.producer_id, answer.producer_epoch, answer.error) == (100, 0, 0)
-    with pytest.raises(NoTransactionsError, match="transactional"):
+    with pytest.raises(InvalidRequestError, match="transactional"):
         await handler.init(InitProducerIdRequest(transactional_id="t"), None)  # type: ignore[arg-type]

@@ -26,6 +26,9 @@ def test_a_cluster_that_allows_no_deletion_says_how_to_allow_it() -> None:
         rng=nobody,
         throttle=nobody,
         producer_ids=nobody,
+        transactions=nobody,
+        markers=nobody,
+        verification=nobody,
     )
     with pytest.raises(TopicDeletionDisabledError, match="delete.topic.enable"):
         asyncio.run(TopicHandlers(services).delete(DeleteTopicRequest(name="t"), nobody))

@@ -116,7 +116,7 @@ class FakeGroups:
     def move(self) -> None:
         """The coordinators are gone; those that follow know what the quorum knows, and nobody waits for them any more."""
         for slot, machine in list(self.machines.items()):
-            records = list(machine._state.records())
+            records = list(machine.state.records())
             self.machines[slot] = GroupCoordinator(
                 slot=slot, coordinator_epoch=machine.coordinator_epoch + 1, records=records, rng=Random(2),
                 topics=self.topics(), now_ms=self.now_ms(), settings=self.settings,

@@ -22,6 +22,7 @@ from barnabas.log.replication.effects import FlushLog, ProposeIsr
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.broker.transactions import BrokerTransactions
 from barnabas.net.groups.group_service import GroupService
 from barnabas.net.groups.slot_hosting import LoadedSlot, SlotHosting
 from barnabas.net.handlers.common.services import Services
@@ -94,6 +95,17 @@ class HandlerWorld:
         shell.metadata.subscribe(log_service.published)
         shell.metadata.subscribe(throttle.published)
         shell.metadata.subscribe(self.replication.published)
+        producer_ids = ProducerIds(self._fetch_producer_ids)
+        transactions = BrokerTransactions(
+            node_id=0,
+            clock=shell.clock,
+            fatal=self._fatal,
+            metadata=shell.metadata,
+            controller=shell.controller,
+            replication=self.replication,
+            slots=self.slots,
+            producer_ids=producer_ids,
+        )
         self.services = Services(
             node_id=0,
             config=self.config,
@@ -104,7 +116,10 @@ class HandlerWorld:
             groups=self.groups,
             rng=Random(5),
             throttle=throttle,
-            producer_ids=ProducerIds(self._fetch_producer_ids),
+            producer_ids=producer_ids,
+            transactions=transactions.service,
+            markers=transactions.writer,
+            verification=transactions.verification,
         )
 
     async def _fetch_producer_ids(self) -> ProducerIdBlock:

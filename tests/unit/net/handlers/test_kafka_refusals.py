@@ -1,4 +1,4 @@
-"""What is not to be had here is refused so that clients stop: transactions and SASL; and what ApiVersions promises instead."""
+"""What is not to be had here is refused so that clients stop: SASL; and what ApiVersions promises instead."""
 
 import asyncio
 from typing import Any
@@ -11,26 +11,20 @@ from unit.net.shell_world import partition, simulated, topic
 from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.handlers.kafka import sasl as kafka_sasl
-from barnabas.net.handlers.kafka import transactions as kafka_transactions
 from barnabas.net.handlers.kafka.group_admin import KafkaGroupAdminHandlers
-from barnabas.net.handlers.kafka.groups import KafkaGroupHandlers
 from barnabas.net.handlers.kafka.versions import api_versions
-from barnabas.net.handlers.own.classic_groups import ClassicGroupHandlers
 from barnabas.net.handlers.own.groups import GroupHandlers
 from barnabas.net.protocol.kafka.apis import LISTED, SERVED, KafkaApi
 from barnabas.net.protocol.kafka.versions_api import FEATURES, versions_response
 from barnabas.net.server.dispatcher import Dispatcher, answering
 
-FIND, HANDSHAKE, VERSIONS, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT, AUTHENTICATE = 10, 17, 18, 24, 25, 26, 28, 36
-DESCRIBE, LIST, DESCRIBE_GROUPS = 65, 66, 15
-REFUSED = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+HANDSHAKE, VERSIONS, AUTHENTICATE, DESCRIBE_GROUPS = 17, 18, 36, 15
 
 
 def client(metadata_offset: int = 0) -> KafkaClient:
     return KafkaClient(
         Dispatcher(
             {
-                **kafka_transactions.HANDLERS,
                 KafkaApi.SASL_HANDSHAKE: kafka_sasl.handshake,
                 KafkaApi.SASL_AUTHENTICATE: kafka_sasl.authenticate,
                 KafkaApi.API_VERSIONS: api_versions(lambda: metadata_offset),
@@ -41,58 +35,6 @@ def client(metadata_offset: int = 0) -> KafkaClient:
 
 def ask(key: int, version: int, body: Any) -> Any:
     return asyncio.run(client().ask(key, version, body))
-
-
-# --- transactions -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", versions_of(ADD_PARTITIONS))
-def test_partitions_are_refused_one_by_one(version: int) -> None:
-    message = "AddPartitionsToTxnRequest"
-    asked = made(message, "AddPartitionsToTxnTopic", name="t", partitions=[0, 2])
-    answer = ask(ADD_PARTITIONS, version, made(message, v3_and_below_topics=[asked]))
-    (result,) = answer.results_by_topic_v3_and_below
-    found = [(item.partition_index, item.partition_error_code) for item in result.results_by_partition]
-    assert (result.name, found) == ("t", [(0, REFUSED), (2, REFUSED)])
-
-
-@pytest.mark.parametrize("version", versions_of(COMMIT))
-def test_offsets_of_a_transaction_are_refused_one_by_one(version: int) -> None:
-    message = "TxnOffsetCommitRequest"
-    item = made(message, "TxnOffsetCommitRequestPartition", partition_index=3)
-    asked = made(message, "TxnOffsetCommitRequestTopic", name="t", partitions=[item])
-    (result,) = ask(COMMIT, version, made(message, topics=[asked])).topics
-    assert [(item.partition_index, item.error_code) for item in result.partitions] == [(3, REFUSED)]
-
-
-@pytest.mark.parametrize(
-    ("key", "version"), [(key, version) for key in (ADD_OFFSETS, END) for version in versions_of(key)]
-)
-def test_the_other_steps_of_a_transaction_are_refused(key: int, version: int) -> None:
-    assert ask(key, version, made(f"{SERVED[key].name}Request")).error_code == REFUSED
-
-
-@pytest.mark.parametrize("version", versions_of(FIND))
-@simulated
-async def test_there_is_no_coordinator_of_transactions_and_that_is_final(version: int) -> None:
-    world = await HandlerWorld.start(topic("t", partition(0)))
-    groups = KafkaGroupHandlers(world.services, GroupHandlers(world.services), ClassicGroupHandlers(world.services))
-    finder = KafkaClient(Dispatcher({KafkaApi.FIND_COORDINATOR: answering(groups.find_coordinator)}))
-    for key_type, error in ((1, REFUSED), (2, ErrorCode.INVALID_REQUEST)):
-        if version == 0 and key_type:
-            continue  # asks for groups only
-        named = {"coordinator_keys": ["tx"]} if version >= 4 else {"key": "tx"}
-        answer = await finder.ask(FIND, version, made("FindCoordinatorRequest", key_type=key_type, **named))
-        found = answer.coordinators[0] if version >= 4 else answer
-        assert (found.error_code, found.node_id) == (error, -1)
-        assert error != REFUSED or "transactions are not supported" in found.error_message
-
-
-def test_no_transaction_is_listed_or_described() -> None:
-    listed = ask(LIST, 1, made("ListTransactionsRequest", state_filters=["Ongoing", "Odd"]))
-    assert (listed.error_code, listed.transaction_states, listed.unknown_state_filters) == (0, [], ["Odd"])
-    (state,) = ask(DESCRIBE, 0, made("DescribeTransactionsRequest", transactional_ids=["tx"])).transaction_states
-    assert (state.transactional_id, state.error_code) == ("tx", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
 
 
 # --- SASL -------------------------------------------------------------------------------------------------------------
@@ -152,8 +94,8 @@ def test_a_refused_version_is_told_the_ranges_and_no_features() -> None:
     assert not answer.supported_features and not answer.finalized_features
 
 
-def test_transactions_and_sasl_are_answered_and_not_promised() -> None:
-    assert {ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT, HANDSHAKE, AUTHENTICATE} == SERVED.keys() - LISTED.keys()
+def test_sasl_is_answered_and_not_promised() -> None:
+    assert {HANDSHAKE, AUTHENTICATE} == SERVED.keys() - LISTED.keys()
 
 
 # --- authorized operations of groups ----------------------------------------------------------------------------------

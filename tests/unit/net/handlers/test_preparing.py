@@ -19,12 +19,14 @@ from barnabas.log.format.record_codec import ProducerFields, encode_batch, iter_
 from barnabas.log.replication.ports import ReplicatedLogConfig
 from barnabas.log.vocabulary.errors import CorruptRecordError, ErrorCode, RecordTooLargeError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.log.vocabulary.transaction_messages import AddToTransactionRequest
 from barnabas.net.handlers.records import preparing
 from barnabas.net.handlers.records.preparing import MAX_RECORDS_A_PASS, MAX_RECORDS_AT_ONCE, Preparing, Refused
 from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
-from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
+from barnabas.net.protocol.responses import AddToTransactionResponse, ProducePartitionResponse, ProduceResponse
 from barnabas.net.server.memory_budget import MemoryBudget
+from barnabas.net.transactions.verification import TransactionVerification
 
 ALONE = topic("t", partition(0, replicas=(0,)), partition(0, replicas=(0,)))
 RULES = RecordRules(needs_keys=False, max_message_bytes=1 << 20)
@@ -274,7 +276,7 @@ async def test_a_check_that_fails_by_a_bug_is_answered(caplog: pytest.LogCapture
         assert found is not None
         return found.log.config
 
-    handler = Preparing(config_of, world.services.memory)
+    handler = Preparing(config_of, world.services.memory, world.services.verification)
     found: list[Refused] = []
     records = batch(b"x" * 100_000, compression=Compression.GZIP) + batch(b"x" * 100_000)
     request = ProduceRequest(
@@ -332,7 +334,10 @@ async def test_a_request_whose_preparation_fails_by_a_bug_is_answered() -> None:
     def fails(topic_partition: TopicPartition) -> None:
         raise MemoryError
 
-    made = preparing.Preparing(fails, MemoryBudget())
+    async def never(request: AddToTransactionRequest) -> AddToTransactionResponse:
+        raise AssertionError("there is no transactional batch")
+
+    made = preparing.Preparing(fails, MemoryBudget(), TransactionVerification(find=lambda _: None, ask=never))
     client, served = Client(), list[preparing.Refused]()
     client.connection = client
     item = ProducePartition(topic="t", partition=0, records=batch(b"a"))

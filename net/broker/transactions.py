@@ -1,0 +1,71 @@
+"""Puts the parts together that carry transactions between brokers, and holds them for the broker."""
+
+from collections.abc import Callable
+
+from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
+from barnabas.log.vocabulary.errors import BrokerNotAvailableError
+
+from ..base.clock import Clock
+from ..groups.slot_hosting import SlotHosting
+from ..groups.slot_tasks import SlotTasks
+from ..logs.replication_service import ReplicationService
+from ..metadata.broker_to_controller import ControllerChannel
+from ..metadata.metadata_service import MetadataService
+from ..metadata.producer_ids import ProducerIds
+from ..protocol.requests import WriteMarkersRequest
+from ..protocol.responses import WriteMarkersResponse
+from ..transactions.marker_sender import MarkerSender
+from ..transactions.marker_writer import MarkerWriter
+from ..transactions.transaction_service import TransactionService
+from ..transactions.verification import TransactionVerification
+
+MARKERS_TIMEOUT_MS = 10_000  # above the time that the writer waits for in-sync replicas
+
+
+class BrokerTransactions:
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        clock: Clock,
+        fatal: Callable[[str], None],
+        metadata: MetadataService,
+        controller: ControllerChannel,
+        replication: ReplicationService,
+        slots: SlotHosting[SlotCoordinator],
+        producer_ids: ProducerIds,
+    ) -> None:
+        self._node_id = node_id
+        self._controller = controller
+        self._tasks = SlotTasks(fatal)
+        self.service = TransactionService(
+            node_id=node_id, metadata=metadata, slots=slots, controller=controller, producer_ids=producer_ids
+        )
+        self.verification = TransactionVerification(find=replication.manager.find, ask=self.service.add_at_coordinator)
+        self.writer = MarkerWriter(
+            replication=replication,
+            slots=slots,
+            clock=clock,
+            ended=self.verification.marker_appended,
+        )
+        slots.observe(
+            MarkerSender(
+                image=lambda: metadata.image,
+                ask=self._ask,
+                now_ms=slots.now_ms,
+                spawn=self._tasks.spawn,
+            )
+        )
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    async def _ask(self, node_id: int, request: WriteMarkersRequest) -> WriteMarkersResponse:
+        if node_id == self._node_id:
+            return await self.writer.write(request)
+        try:
+            answer = await self._controller.ask_broker(node_id, request, timeout_ms=MARKERS_TIMEOUT_MS)
+        except OSError as error:
+            raise BrokerNotAvailableError(f"broker {node_id} cannot be reached: {error}") from error
+        assert isinstance(answer, WriteMarkersResponse)
+        return answer

@@ -1,0 +1,1 @@
+"""Transactions between brokers: requests to their coordinators, markers to partitions and groups."""

@@ -1,0 +1,238 @@
+"""Sends the markers of decided transactions to the leaders of their partitions and to the coordinators of their groups.
+
+One queue and one task for each broker; a request has the markers of several transactions. What is not answered, or refused, is
+sent again to the broker that is in charge then, until every partition and every group has answered: only then the transaction
+is complete. Partitions of deleted topics count as answered. A coordinator that loses its slot stops sending; its successor
+begins again, because nothing is known of what was sent. Markers may arrive twice, which `marker_writer` recognizes.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
+from barnabas.consumer_groups.transactions.states import TransactionState
+from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.kraft.metadata.image import NO_LEADER, MetadataImage
+from barnabas.kraft.metadata.records import Record, TransactionRecord
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.log.vocabulary.transaction_messages import TransactionMarker, TransactionTopic
+
+from ..groups.hosted_slot import HostedSlot
+from ..protocol.requests import WriteMarkersRequest
+from ..protocol.responses import MarkerOutcomes, WriteMarkersResponse
+
+logger = logging.getLogger("barnabas.transactions")
+
+MAX_MARKERS_PER_REQUEST: Final = 200  # some milliseconds of the receiver's loop
+MAX_PARTITIONS_PER_REQUEST: Final = 2_000
+RETRY_MS: Final = 50  # an election takes longer; a broker that just became the leader answers at once
+LOG_AFTER_ATTEMPTS: Final = 200  # about ten seconds: then an operator wants to know
+
+TopicNumber = tuple[str, str, int]  # topic, its id, partition
+# Answers after which a partition needs no marker of this coordinator: it has a newer one.
+_SUPERSEDED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A decided transaction, and what has not answered yet."""
+
+    slot: HostedSlot[SlotCoordinator]
+    record: TransactionRecord
+    partitions: set[TopicNumber]
+    groups: set[str]
+    attempts: int = 0
+
+    @property
+    def is_void(self) -> bool:
+        return self.slot.is_released or self.slot.machine is None
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one broker must write for one transaction."""
+
+    work: _Work
+    partitions: list[TopicNumber] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+
+    def marker(self) -> TransactionMarker:
+        record = self.work.record
+        return TransactionMarker(
+            transactional_id=record.transactional_id,
+            producer_id=record.producer_id,
+            producer_epoch=record.producer_epoch,
+            coordinator_epoch=self.work.slot.coordinator_epoch,
+            is_commit=record.state == TransactionState.PREPARE_COMMIT,
+            topics=_topics(self.partitions),
+            groups=tuple(sorted(self.groups)),
+            uses_v2=record.uses_v2,
+        )
+
+
+class MarkerSender:
+    """`ask` sends a request to a broker, which may be this one.
+
+    There is at most one work for each transactional id of a slot, whose number is limited, and none longer than the slot is here.
+    """
+
+    def __init__(
+        self,
+        *,
+        image: Callable[[], MetadataImage],
+        ask: Callable[[int, WriteMarkersRequest], Awaitable[WriteMarkersResponse]],
+        now_ms: Callable[[], int],
+        spawn: Callable[..., "asyncio.Task[None]"],
+    ) -> None:
+        self._image = image
+        self._ask = ask
+        self._now_ms = now_ms
+        self._spawn = spawn
+        self._queues: dict[int, deque[_Part]] = {}  # by node id, while a task sends them
+
+    def settled(self, slot: HostedSlot[SlotCoordinator], records: Iterable[Record]) -> None:
+        """These records of the slot are committed; at its start, () stands for everything."""
+        decided = [item for item in records if isinstance(item, TransactionRecord)]
+        for record in decided:
+            if TransactionState(record.state).is_prepared and (record.partitions or record.offset_groups):
+                self._begin(slot, record)
+
+    def started(self, slot: HostedSlot[SlotCoordinator]) -> None:
+        """A machine was loaded: all that it knows is committed."""
+        if slot.machine is not None:
+            self.settled(slot, slot.machine.transactions.undecided_markers())
+
+    def _begin(self, slot: HostedSlot[SlotCoordinator], record: TransactionRecord) -> None:
+        partitions = {(item.topic, item.topic_id, number) for item in record.partitions for number in item.partitions}
+        self._send(_Work(slot, record, partitions, set(record.offset_groups)))
+
+    def _send(self, work: _Work) -> None:
+        """Give what has not answered to the queues of the brokers in charge."""
+        if work.is_void:
+            return
+        image = self._image()
+        work.partitions = {item for item in work.partitions if _exists(item, image)}
+        if not work.partitions and not work.groups:
+            self._done(work)
+            return
+        parts: dict[int, _Part] = {}
+        for partition in sorted(work.partitions):
+            parts.setdefault(_leader_of(partition, image), _Part(work)).partitions.append(partition)
+        for group_id in sorted(work.groups):
+            parts.setdefault(image.slots[slot_of(group_id)].coordinator, _Part(work)).groups.append(group_id)
+        work.attempts += 1
+        if work.attempts % LOG_AFTER_ATTEMPTS == 0:
+            logger.warning(
+                "transaction=%s state=%s waits for markers partitions=%d groups=%d brokers=%s",
+                work.record.transactional_id,
+                work.record.state,
+                len(work.partitions),
+                len(work.groups),
+                sorted(parts),
+            )
+        outstanding = [part for node_id, part in sorted(parts.items()) if node_id >= 0]
+        if len(outstanding) < len(parts):  # without a leader at the moment
+            self._again(work)
+        for node_id, part in sorted(parts.items()):
+            if node_id >= 0:
+                self._enqueue(node_id, part)
+
+    def _enqueue(self, node_id: int, part: _Part) -> None:
+        queue = self._queues.get(node_id)
+        if queue is not None:
+            queue.append(part)
+            return
+        self._queues[node_id] = deque([part])
+        self._spawn(self._run(node_id))
+
+    async def _run(self, node_id: int) -> None:
+        queue = self._queues[node_id]
+        try:
+            await asyncio.sleep(0)  # other decisions of this pass of the loop go into the same request
+            while queue:
+                await self._send_some(node_id, queue)
+        finally:
+            del self._queues[node_id]
+
+    async def _send_some(self, node_id: int, queue: deque[_Part]) -> None:
+        parts = _taken(queue)
+        if not parts:
+            return
+        try:
+            answer = await self._ask(node_id, WriteMarkersRequest(markers=tuple(part.marker() for part in parts)))
+            outcomes: tuple[MarkerOutcomes | None, ...] = answer.outcomes
+        except BarnabasError as error:
+            logger.debug("markers were not written broker=%d reason=%s", node_id, error.message)
+            outcomes = (None,) * len(parts)
+        retried: dict[_Work, None] = {}
+        for part, outcome in zip(parts, outcomes, strict=True):
+            if not _settle(part, outcome):
+                retried[part.work] = None
+            elif not part.work.partitions and not part.work.groups:
+                self._done(part.work)
+        for work in retried:
+            self._again(work)
+
+    def _again(self, work: _Work) -> None:
+        asyncio.get_running_loop().call_later(RETRY_MS / 1000, self._send, work)
+
+    def _done(self, work: _Work) -> None:
+        record = work.record
+        if not work.is_void:
+            work.slot.decide_later(
+                lambda machine: machine.transactions.markers_done(
+                    transactional_id=record.transactional_id,
+                    producer_id=record.producer_id,
+                    producer_epoch=record.producer_epoch,
+                    now_ms=self._now_ms(),
+                )
+            )
+
+
+def _taken(queue: deque[_Part]) -> list[_Part]:
+    parts: list[_Part] = []
+    size = 0
+    while queue and len(parts) < MAX_MARKERS_PER_REQUEST and size < MAX_PARTITIONS_PER_REQUEST:
+        part = queue.popleft()
+        if not part.work.is_void:
+            parts.append(part)
+            size += len(part.partitions)
+    return parts
+
+
+def _settle(part: _Part, outcome: MarkerOutcomes | None) -> bool:
+    """Note the answers; False if something of the part must be sent again."""
+    if outcome is None:
+        return False
+    work = part.work
+    written = {
+        (item.topic, item.partition) for item in outcome.partitions if not item.error or item.error in _SUPERSEDED
+    }
+    work.partitions -= {item for item in part.partitions if (item[0], item[2]) in written}
+    work.groups -= {item.group_id for item in outcome.groups if not item.error}
+    return not work.partitions.intersection(part.partitions) and not work.groups.intersection(part.groups)
+
+
+def _exists(partition: TopicNumber, image: MetadataImage) -> bool:
+    topic = image.topics.get(partition[0])
+    return topic is not None and topic.topic_id == partition[1] and partition[2] < len(topic.partitions)
+
+
+def _leader_of(partition: TopicNumber, image: MetadataImage) -> int:
+    topic = image.topics[partition[0]]
+    leader = topic.partitions[partition[2]].leader
+    return -1 if leader == NO_LEADER else leader
+
+
+def _topics(partitions: list[TopicNumber]) -> tuple[TransactionTopic, ...]:
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for topic, topic_id, number in partitions:
+        numbers.setdefault((topic, topic_id), []).append(number)
+    return tuple(
+        TransactionTopic(topic=topic, topic_id=topic_id, partitions=tuple(sorted(found)))
+        for (topic, topic_id), found in sorted(numbers.items())
+    )

@@ -1,0 +1,143 @@
+"""Requests for transactions: finds the slot of a transactional id, here or at another broker, and lets its machine decide.
+
+`consumer_groups.transactions` makes the decisions; `net.groups.slot_hosting` keeps the machines.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from barnabas.consumer_groups.model.messages import CoordinatorResult
+from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
+from barnabas.consumer_groups.transactions.coordinator import TransactionCoordinator
+from barnabas.consumer_groups.transactions.identity import is_exhausted
+from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.kraft.metadata.feature_levels import TRANSACTIONS_LEVEL, brokers_below
+from barnabas.kraft.metadata.image import SlotImage
+from barnabas.log.vocabulary.errors import (
+    CoordinatorNotAvailableError,
+    NetworkError,
+    RequestTimedOutError,
+    UnsupportedVersionError,
+)
+from barnabas.log.vocabulary.transaction_messages import (
+    NO_PRODUCER_ID,
+    AddToTransactionRequest,
+    EndTransactionRequest,
+    InitTransactionsRequest,
+    ProducerIdentity,
+    TransactionTopic,
+)
+
+from ..groups.slot_hosting import SlotHosting
+from ..metadata.broker_to_controller import ControllerChannel
+from ..metadata.metadata_service import MetadataService
+from ..metadata.producer_ids import ProducerIds
+from ..protocol.responses import AddToTransactionResponse
+
+R = TypeVar("R")
+ASK_TIMEOUT_MS = 5_000  # of one question to another coordinator; its client asks again
+
+
+class TransactionService:
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        metadata: MetadataService,
+        slots: SlotHosting[SlotCoordinator],
+        controller: ControllerChannel,
+        producer_ids: ProducerIds,
+    ) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._slots = slots
+        self._controller = controller
+        self._producer_ids = producer_ids
+
+    def place_of(self, transactional_id: str) -> SlotImage:
+        """The broker that coordinates the transactional id. Raises CoordinatorNotAvailableError."""
+        slot = self._metadata.image.slots[slot_of(transactional_id)]
+        if slot.coordinator < 0:
+            raise CoordinatorNotAvailableError(
+                f"transactional id {transactional_id!r} has no coordinator at the moment; try again"
+            )
+        return slot
+
+    def now_ms(self) -> int:
+        """The time of the machines."""
+        return self._slots.now_ms()
+
+    def machines(self) -> list[TransactionCoordinator]:
+        """Of the slots that this broker hosts."""
+        return [machine.transactions for machine in self._slots.machines()]
+
+    async def handle(
+        self, transactional_id: str, decide: Callable[[TransactionCoordinator], CoordinatorResult[R]]
+    ) -> R:
+        """Let the machine of the transactional id decide, and return its response once the decision is committed. Raises as
+        `GroupService.handle`."""
+        slot = self._slots.available(slot_of(transactional_id), f"transactional id {transactional_id!r}")
+        return await slot.decide(lambda machine: decide(machine.transactions))
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    async def init(self, request: InitTransactionsRequest) -> ProducerIdentity:
+        """Raises UnsupportedVersionError during an upgrade, and what the machine raises."""
+        self._check_upgraded()
+        fresh = await self._producer_ids.next_id()
+        answer = await self.handle(
+            request.transactional_id,
+            lambda machine: machine.init(request, fresh_producer_id=fresh, now_ms=self.now_ms()),
+        )
+        assert isinstance(answer, ProducerIdentity), "an error as the response of a decision is raised"
+        return answer
+
+    async def add(self, request: AddToTransactionRequest) -> AddToTransactionResponse:
+        """Make partitions and groups part of the transaction; with `is_check`, ask whether they are."""
+        outcomes = await self.handle(
+            request.transactional_id, lambda machine: machine.add(request, now_ms=self.now_ms())
+        )
+        return AddToTransactionResponse(partitions=outcomes)
+
+    async def end(self, request: EndTransactionRequest) -> ProducerIdentity:
+        needs_id = request.uses_v2 and is_exhausted(request.producer_epoch)
+        fresh = await self._producer_ids.next_id() if needs_id else NO_PRODUCER_ID
+        return await self.handle(
+            request.transactional_id,
+            lambda machine: machine.end(request, fresh_producer_id=fresh, now_ms=self.now_ms()),
+        )
+
+    async def add_at_coordinator(self, request: AddToTransactionRequest) -> AddToTransactionResponse:
+        """As `add`, at whichever broker coordinates the transactional id. Raises CoordinatorNotAvailableError if it cannot be
+        reached."""
+        node_id = self.place_of(request.transactional_id).coordinator
+        if node_id == self._node_id:
+            return await self.add(request)
+        try:
+            answer = await self._controller.ask_broker(node_id, request, timeout_ms=ASK_TIMEOUT_MS)
+        except (NetworkError, RequestTimedOutError) as error:
+            raise CoordinatorNotAvailableError(f"the coordinator does not answer: {error.message}") from error
+        assert isinstance(answer, AddToTransactionResponse)
+        return answer
+
+    def topics_with_ids(self, topics: dict[str, set[int]]) -> tuple[TransactionTopic, ...]:
+        """Partitions that exist here; others are left out."""
+        image = self._metadata.image
+        return tuple(
+            TransactionTopic(topic=name, topic_id=found.topic_id, partitions=tuple(sorted(known)))
+            for name, numbers in sorted(topics.items())
+            if (found := image.topics.get(name)) is not None
+            if (known := {number for number in numbers if 0 <= number < len(found.partitions)})
+        )
+
+    def _check_upgraded(self) -> None:
+        image = self._metadata.image
+        below = (
+            ()
+            if image.feature_level >= TRANSACTIONS_LEVEL
+            else brokers_below(TRANSACTIONS_LEVEL, image.brokers.values())
+        )
+        if below:
+            raise UnsupportedVersionError(
+                f"brokers {list(below)} do not support transactions: upgrade or unregister them first"
+            )

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin import admin as _admin
@@ -34,6 +34,9 @@ from barnabas.net.client.consumer.process_once import MAX_RECORDS, BlockingProce
 from barnabas.net.client.producer import producer as _producer
 from barnabas.net.client.producer.handles import BatchHandles as _BatchHandles
 from barnabas.net.client.producer.handles import Handle as _Handle
+
+if TYPE_CHECKING:  # of an extra
+    import pyarrow
 
 __all__ = ["Admin", "BatchHandles", "Consumer", "Handle", "Producer", "process_once"]
 
@@ -191,6 +194,9 @@ class Consumer(_Blocking[_consumer.Consumer]):
 
     def poll_batch(self, *, timeout_ms: float = 1_000) -> RecordColumns | None:
         return self._call(self._client.poll_batch(timeout_ms=timeout_ms))
+
+    def poll_arrow(self, *, max_bytes: int = _consumer.MAX_POLL_BYTES, timeout_ms: float = 1_000) -> "pyarrow.Table":
+        return self._call(self._client.poll_arrow(max_bytes=max_bytes, timeout_ms=timeout_ms))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Yield records without end. Batches cross the threads, single records do not: the caller's thread iterates."""

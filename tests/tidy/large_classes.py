@@ -26,8 +26,8 @@ _PUBLIC = "its methods are the public interface of the SDK"
 LARGE_CLASSES: Final = {
     # The verbs that a user of the SDK calls on one object, as in Kafka's clients; what they do is in parts that it holds.
     "net/client/admin/admin.py:Admin": _allowed(45, 400, _PUBLIC),
-    "net/client/consumer/consumer.py:Consumer": _allowed(40, 400, _PUBLIC),
-    "scripts/barnabas/sync.py:Consumer": _allowed(33, 150, f"{_PUBLIC}, each of them one line"),
+    "net/client/consumer/consumer.py:Consumer": _allowed(41, 425, _PUBLIC),
+    "scripts/barnabas/sync.py:Consumer": _allowed(34, 150, f"{_PUBLIC}, each of them one line"),
     # Ports: many small questions about one thing.
     "log/replication/ports.py:ReplicatedLog": _allowed(31, 100, "a protocol: the contract of a replica and its log"),
 }

@@ -55,6 +55,7 @@ __all__ = [
     "InvalidRequestError",
     "InvalidTopicError",
     "LeaderNotAvailableError",
+    "MissingExtraError",
     "NetworkError",
     "NoBrokersAvailableError",
     "NoOffsetForPartitionError",
@@ -142,6 +143,10 @@ class UnreadableBatchError(CorruptRecordError):
             f"the batch of {partition} with the offsets {offset} to {next_offset - 1} cannot be read: {reason}; to continue"
             f" without these records, seek to offset {next_offset}"
         )
+
+
+class MissingExtraError(BarnabasError):
+    """A method needs a library that an extra of the package installs; the message names the extra."""
 
 
 class NotAssignedError(BarnabasError):

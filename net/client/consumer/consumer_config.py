@@ -19,6 +19,9 @@ RESET_TIMES: dict[str, int | None] = {"latest": LATEST, "earliest": EARLIEST, "n
 ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 
 MAX_POLL_RECORDS = 10_000  # Default of one `poll`: enough to make the cost of the call negligible.
+MAX_POLL_BYTES = (
+    16 << 20
+)  # Of one Arrow table: more leaves the caches of the CPU, and holds the event loop for too long.
 FOREVER_MS = 86_400_000  # The timeout of each wait of `async for`.
 CLASSIC_SESSION_TIMEOUT_MS = 45_000  # Kafka's session.timeout.ms.
 HEARTBEATS_PER_SESSION = 3  # At least this many: one lost or late heartbeat does not cost the membership.

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from barnabas.log.records.columns import Columns
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...base.clock import Clock
@@ -18,6 +19,17 @@ from ..group.session import Session
 from ..positions.partition_state import Cursor, PartitionState
 from ..positions.reading import Reading
 from .consumer_config import MAX_POLL_RECORDS
+
+
+def _row_count(taken: Columns | list[ConsumerRecord]) -> int:
+    return taken.count if isinstance(taken, Columns) else len(taken)
+
+
+def _decoded_bytes(taken: Columns | list[ConsumerRecord]) -> int:
+    """Of keys and values, about."""
+    if isinstance(taken, Columns):
+        return len(taken.keys.data) + len(taken.values.data)
+    return sum(len(record.key or b"") + len(record.value or b"") for record in taken)
 
 
 class Polling:
@@ -79,6 +91,31 @@ class Polling:
                     self._reading.handed_out.append(state)
                     return columns
         return None
+
+    async def poll_decoded(
+        self, *, max_bytes: int, timeout_ms: float
+    ) -> list[tuple[TopicPartition, Columns | list[ConsumerRecord]]]:
+        """All that is buffered, in Arrow's layout, up to about `max_bytes` of records."""
+        found: list[tuple[TopicPartition, Columns | list[ConsumerRecord]]] = []
+        with self._asked():
+            deadline_ms = self._begin(timeout_ms)
+            while not found and (state := await self._next_state(deadline_ms)) is not None:
+                left = max_bytes
+                while state is not None and left > 0:
+                    before = state.buffered_bytes
+                    try:
+                        taken = state.take_decoded(left)
+                    except CorruptRecordError:
+                        if not found:
+                            raise
+                        break  # Raise it in the next call: the records taken so far must not be lost.
+                    if _row_count(taken):
+                        found.append((state.partition, taken))
+                        self._reading.handed_out.append(state)
+                    left -= _decoded_bytes(taken) or before - state.buffered_bytes
+                    state = self._reading.next_ready()
+        self._pump()
+        return found
 
     async def walk_batch(self, *, timeout_ms: float) -> Iterator[ConsumerRecord]:
         cursor = self._reading.cursor

@@ -14,7 +14,8 @@ from operator import length_hint
 from typing import TypeVar
 
 from barnabas.log.format.record_batch import LENGTH, LENGTH_POSITION, LOG_OVERHEAD, BatchHeader, check_crc, read_header
-from barnabas.log.records.codec import lists_of, records_of
+from barnabas.log.records.codec import decode, lists_of, records_of
+from barnabas.log.records.columns import Columns
 from barnabas.log.vocabulary.errors import CorruptRecordError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
@@ -204,6 +205,35 @@ class PartitionState:
             values=columns[3],
         )
 
+    def take_decoded(self, max_bytes: int) -> Columns | list[ConsumerRecord]:
+        """As `take`, all batches that are buffered, in Arrow's layout: up to `max_bytes` of decompressed records, and at least
+        one batch. Records that an earlier call decoded, and that were not handed out, come first, as they are."""
+        self.handed_out_topic_id = self.topic_id
+        if self._records:
+            records, self._records = self._records, []
+            self.position = max(self.position, self._records_end)
+            return records
+        buffers = [memoryview(chunk) for chunk in self._chunks]
+        buffers[0] = buffers[0][self._chunk_position :]
+        try:
+            columns = decode(buffers, self.position, max_bytes=max_bytes)
+        except CorruptRecordError as error:
+            header = read_header(self._chunks[0], self._chunk_position)
+            first = max(header.base_offset, self.position)
+            raise UnreadableBatchError(self.partition, first, header.next_offset, error.message) from error
+        self.position = self._records_end = max(self.position, columns.next_offset)
+        if columns.leader_epoch >= 0:
+            self.position_epoch = columns.leader_epoch
+        self._drop(columns.consumed_bytes)
+        return columns
+
+    def _drop(self, size_bytes: int) -> None:
+        """Whole batches at the front of the buffer were decoded."""
+        self.buffered_bytes -= size_bytes
+        self._chunk_position += size_bytes
+        while self._chunks and self._chunk_position >= len(self._chunks[0]):
+            self._chunk_position -= len(self._chunks.popleft())
+
     def _next(self, decode: Callable[[bytes, BatchHeader], Decoded]) -> Decoded | None:
         """The records of the next batch from the position on; None if it has none. Moves the position behind the batch.
 
@@ -223,11 +253,7 @@ class PartitionState:
             raise UnreadableBatchError(self.partition, first, header.next_offset, error.message) from error
         self.position = self._records_end = max(self.position, header.next_offset)
         self.position_epoch = header.leader_epoch
-        self.buffered_bytes -= header.size_bytes
-        self._chunk_position += header.size_bytes
-        if self._chunk_position == len(chunk):
-            self._chunks.popleft()
-            self._chunk_position = 0
+        self._drop(header.size_bytes)
         return found
 
     def _records_of(self, chunk: bytes, header: BatchHeader) -> list[ConsumerRecord]:

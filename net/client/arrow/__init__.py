@@ -1,0 +1,1 @@
+"""Records as Arrow data and back: conversions, no I/O."""

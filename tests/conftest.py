@@ -3,8 +3,13 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 import two_ends
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+hypothesis.settings.register_profile("barnabas", deadline=None)
+hypothesis.settings.load_profile("barnabas")
 
 _LINE = "report line"
 

@@ -3,6 +3,8 @@
 from .pure import Accumulator as Accumulator
 from .pure import ColumnBuilder as ColumnBuilder
 from .pure import RecordView as RecordView
+from .pure import largest as largest
 from .pure import murmur2_column as murmur2_column
 from .pure import read_lists as read_lists
 from .pure import read_records as read_records
+from .pure import rows_by_partition as rows_by_partition

@@ -1,9 +1,10 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, binding=False
+# cython: language_level=3, cdivision=True, binding=False
 """The compiled twin of `pure`: the same names, results and errors. Read that module first, it says what happens here.
 
 Three rules keep this safe for any bytes. Every read is checked against the end of what it is in, and every length is compared as
 "length > end - at", which cannot overflow. A number is read once, into a local variable: another thread may change a bytearray
-while the lock of the interpreter is released. Memory that is written is reserved before, by the size of what is read.
+while the lock of the interpreter is released. Memory that is written is reserved before, by the size of what is read. Lists are
+indexed with their own checks: a caller may pass rows that do not exist.
 """
 
 cimport cython
@@ -700,29 +701,21 @@ cdef class Accumulator:
             _PyBytes_Resize(&self.batch, self.capacity)
         return 0
 
-    def extend(self, values, keys=None, headers=None, timestamps_ms=-1, Py_ssize_t start=0):
-        """Append the rows from `start` on until the batch is full; returns how many it took."""
-        cdef Py_ssize_t count = len(values), row
+    def extend(self, values, keys=None, headers=None, timestamps_ms=-1, Py_ssize_t start=0, rows=None):
+        """Append the rows from `start` on until the batch is full; returns how many it took. `rows` picks and orders rows, and
+        `start` counts in it."""
+        cdef Py_ssize_t count = len(values) if rows is None else len(rows), position, row
         cdef bint is_one_time = isinstance(timestamps_ms, int)
         cdef int64_t stamp = 0
-        cdef list value_list = values if type(values) is list else list(values)
-        if is_one_time:
-            if start < count:
-                stamp = checked_stamp(timestamps_ms)
-        with cython.boundscheck(True):
-            for row in range(start, count):
-                if not is_one_time:
-                    stamp = checked_stamp(timestamps_ms[row])
-                if (
-                    self.add(
-                        value_list[row],
-                        None if keys is None else keys[row],
-                        None if headers is None else headers[row],
-                        stamp,
-                    )
-                    < 0
-                ):
-                    return row - start
+        if is_one_time and start < count:
+            stamp = checked_stamp(timestamps_ms)
+        for position in range(start, count):
+            row = position if rows is None else rows[position]
+            if not is_one_time:
+                stamp = checked_stamp(timestamps_ms[row])
+            key = None if keys is None else keys[row]
+            if self.add(values[row], key, None if headers is None else headers[row], stamp) < 0:
+                return position - start
         return max(count - start, 0)
 
     def extend_columns(
@@ -961,3 +954,29 @@ def murmur2_column(column, Py_ssize_t count):
         cells.read(row, &cell)
         target[row] = 0 if cell.size < 0 else murmur2(cell.data, cell.size)
     return hashes
+
+
+def largest(column):
+    """The size of the largest value; 0 without any. Raises TypeError for anything but bytes and None."""
+    cdef Py_ssize_t found = 0
+    cdef Field field
+    for cell in column:
+        set_field(&field, cell)
+        found = max(found, field.size)
+    return found
+
+
+def rows_by_partition(keys, Py_ssize_t partition_count):
+    """The rows of each partition in Kafka's default partitioner, and last the rows without a key."""
+    cdef list rows = [[] for _ in range(partition_count + 1)]
+    cdef Py_ssize_t row = 0, partition
+    cdef Field field
+    assert partition_count > 0
+    for key in keys:
+        set_field(&field, key)
+        partition = partition_count
+        if field.size >= 0:
+            partition = (murmur2(field.data, field.size) & 0x7FFFFFFF) % partition_count
+        (<list>rows[partition]).append(row)
+        row += 1
+    return rows

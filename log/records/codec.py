@@ -159,11 +159,13 @@ def _implementation() -> Any:
 
 
 if TYPE_CHECKING:
-    from .pure import Accumulator, RecordView, murmur2_column
+    from .pure import Accumulator, RecordView, largest, murmur2_column, rows_by_partition
 else:
     Accumulator = _implementation().Accumulator
     RecordView = _implementation().RecordView
+    largest = _implementation().largest
     murmur2_column = _implementation().murmur2_column
+    rows_by_partition = _implementation().rows_by_partition
 
 IS_COMPILED: Final = _implementation() is not pure
 _codec = Codec(_implementation())
@@ -180,7 +182,9 @@ __all__ = [
     "RecordView",
     "decode",
     "encode",
+    "largest",
     "lists_of",
     "murmur2_column",
     "records_of",
+    "rows_by_partition",
 ]

@@ -14,7 +14,7 @@ from ..format.compression import Compression, compress
 from ..format.record_batch import HEADER_SIZE, TRANSACTIONAL_MASK, Buffer
 from ..format.record_codec import MAX_RECORDS_PER_BATCH, NOT_IDEMPOTENT, Headers, ProducerFields, seal_batch
 from ..format.varint import VarintTable
-from ..vocabulary.murmur2 import murmur2
+from ..vocabulary.murmur2 import murmur2, murmur2_positive
 from . import refusals
 from .columns import BinaryColumn, HeaderColumn, check_input
 from .faults import Fault, damaged
@@ -322,14 +322,18 @@ class Accumulator:
         headers: Sequence[Headers] | None = None,
         timestamps_ms: int | Sequence[int] = -1,
         start: int = 0,
+        rows: Sequence[int] | None = None,
     ) -> int:
-        """Append the rows from `start` on until the batch is full; returns how many it took."""
-        for row in range(start, len(values)):
+        """Append the rows from `start` on until the batch is full; returns how many it took. `rows` picks and orders rows, and
+        `start` counts in it."""
+        chosen = range(len(values)) if rows is None else rows
+        for position in range(start, len(chosen)):
+            row = chosen[position]
             stamp = timestamps_ms if isinstance(timestamps_ms, int) else timestamps_ms[row]
             key = None if keys is None else keys[row]
             if self.append(values[row], key, () if headers is None else headers[row], stamp) < 0:
-                return row - start
-        return max(len(values) - start, 0)
+                return position - start
+        return max(len(chosen) - start, 0)
 
     def extend_columns(
         self,
@@ -420,3 +424,23 @@ def murmur2_column(column: BinaryColumn, count: int) -> Buffer:
     column.check(count)
     cells = (_cell(column, row) for row in range(count))
     return array("i", [0 if cell is None else murmur2(cell) for cell in cells]).tobytes()
+
+
+def largest(column: Sequence[bytes | None]) -> int:
+    """The size of the largest value; 0 without any. Raises TypeError for anything but bytes and None."""
+    for cell in column:
+        if cell is not None and not isinstance(cell, bytes):
+            raise refusals.not_bytes(cell)
+    return max((len(cell) for cell in column if cell is not None), default=0)
+
+
+def rows_by_partition(keys: Sequence[bytes | None], partition_count: int) -> list[list[int]]:
+    """The rows of each partition in Kafka's default partitioner, and last the rows without a key."""
+    rows: list[list[int]] = [[] for _ in range(partition_count + 1)]
+    partitions: dict[bytes | None, int] = {None: partition_count}
+    for row, key in enumerate(keys):
+        partition = partitions.get(key)
+        if partition is None:
+            partition = partitions[key] = murmur2_positive(key or b"") % partition_count
+        rows[partition].append(row)
+    return rows

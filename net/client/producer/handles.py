@@ -4,6 +4,7 @@ little."""
 import asyncio
 import types
 from collections.abc import Generator, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, overload
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -61,13 +62,14 @@ class BatchHandles(Sequence[Handle]):
     Awaiting it waits for all of them and returns their metadata; it raises the first error.
     """
 
-    __slots__ = ("_length", "_runs", "runs")
+    __slots__ = ("_in_order", "_length", "_order", "runs")
 
-    def __init__(self, runs: list[tuple[Batch, int, int]], order: list[int] | None = None) -> None:
-        """Runs of (batch, first index, count); `order` maps a value's position to its position in the runs."""
+    def __init__(self, runs: list[tuple[Batch, int, int]], order: list[list[int]] | None = None) -> None:
+        """Runs of (batch, first index, count). `order`: the positions of the values in the order of the runs; None: the same."""
         self.runs = runs
         self._length = sum(count for _, _, count in runs)
-        self._runs = runs if order is None else _in_order(runs, order)
+        self._order = order
+        self._in_order: list[Handle] | None = None  # Made at the first use, which many callers never make.
 
     def __len__(self) -> int:
         return self._length
@@ -79,20 +81,32 @@ class BatchHandles(Sequence[Handle]):
     def __getitem__(self, index: int | slice) -> Handle | list[Handle]:
         if isinstance(index, slice):
             return list(self)[index]
+        if self._order is not None:
+            return self._handles()[index]
         position = index if index >= 0 else index + self._length
-        for batch, first, count in self._runs:
+        for batch, first, count in self.runs:
             if 0 <= position < count:
                 return Handle((batch, first + position))
             position -= count
         raise IndexError(f"there are {self._length} handles; index {index} is out of range")
 
     def __iter__(self) -> Iterator[Handle]:
-        for batch, first, count in self._runs:
+        return self._as_sent() if self._order is None else iter(self._handles())
+
+    def _as_sent(self) -> Iterator[Handle]:
+        for batch, first, count in self.runs:
             for index in range(first, first + count):
                 yield Handle((batch, index))
 
+    def _handles(self) -> list[Handle]:
+        """In the order of the values."""
+        if self._in_order is None:
+            by_position = dict(zip(chain.from_iterable(self._order or ()), self._as_sent(), strict=True))
+            self._in_order = [by_position[position] for position in range(self._length)]
+        return self._in_order
+
     def __await__(self) -> Generator[Any, None, list[RecordMetadata]]:
-        for batch, _, _ in self._runs:
+        for batch, _, _ in self.runs:
             if not batch.is_done:
                 yield from until_done(batch)
         return [handle.result() for handle in self]
@@ -119,11 +133,6 @@ def _leaves(batch: Batch) -> Iterator[Batch]:
         yield batch
     for part in batch.parts:
         yield from _leaves(part)
-
-
-def _in_order(runs: list[tuple[Batch, int, int]], order: list[int]) -> list[tuple[Batch, int, int]]:
-    flat = [(batch, index, 1) for batch, first, count in runs for index in range(first, first + count)]
-    return [flat[position] for position in order]
 
 
 def until_done(batch: Batch) -> Generator[Any, None, None]:

@@ -22,7 +22,7 @@ from .bulk import send_columns
 from .departures import Departures
 from .handles import BatchHandles, Handle, finished
 from .producer_config import MAX_REQUEST_BYTES, ProducerConfig, acks_of, compression_named, idempotence_of
-from .record_accumulator import RECORD_OVERHEAD
+from .record_accumulator import Batch
 from .record_buffer import RecordBuffer
 from .sender import ErrorCallback, Sender, SenderConfig
 
@@ -88,7 +88,7 @@ class Producer:
         )
         self._on_error = on_error
         self._buffer = RecordBuffer(self._client, self._config)
-        self._plain = self._buffer.plain  # The same dict, and the next one: every record looks into one of them.
+        self._sticky = self._buffer.sticky  # The same dict, and the next one: every record looks into one of them.
         self._topics = self._buffer.topics
         self._is_started = False
 
@@ -175,34 +175,14 @@ class Producer:
 
         Raises TypeError, RecordTooLargeError, BufferExhaustedError, and for an unknown topic the error of its metadata request.
         """
-        if partition is None and headers is None and timestamp_ms is None and value.__class__ is bytes:
-            if key is None:
-                batch = self._plain.get(topic)
-                if batch is not None:
-                    room = batch.room - len(value) - RECORD_OVERHEAD
-                    if room >= 0:
-                        batch.room = room
-                        if batch.stamp_ms != (self._buffer.now_ms or self._buffer.read_clock()):
-                            batch.restamp(self._buffer.now_ms)
-                        values = batch.values
-                        position = len(values)
-                        values.append(value)
-                        return Handle((batch, position))
-            elif (
-                (state := self._topics.get(topic)) is not None
-                and key.__class__ is bytes
-                and (queue := state.by_key.get(key)) is not None
-                and (batch := queue.open) is not None
-            ):
-                room = batch.room - len(value) - len(key) - RECORD_OVERHEAD
-                if room >= 0 and batch.keys is not None and batch.headers is None:
-                    batch.room = room
-                    if batch.stamp_ms != (self._buffer.now_ms or self._buffer.read_clock()):
-                        batch.restamp(self._buffer.now_ms)
-                    values = batch.values
-                    position = len(values)
-                    values.append(value)
-                    batch.keys.append(key)
+        if partition is None and headers is None and timestamp_ms is None:
+            batch = self._sticky.get(topic) if key is None else self._batch_for(topic, key)
+            if batch is not None and value.__class__ is bytes:
+                now_ms = self._buffer.now_ms or self._buffer.read_clock()
+                if batch.stamp_ms != now_ms:
+                    batch.restamp(now_ms)
+                position = batch.append(value, key, (), now_ms)
+                if position >= 0:
                     return Handle((batch, position))
         return await self._send_slowly(topic, value, key, headers, partition, timestamp_ms)
 
@@ -220,16 +200,14 @@ class Producer:
 
         The topic must be known: `await producer.prepare(topic)` first, else UnknownTopicOrPartitionError.
         """
-        batch = self._plain.get(topic)
-        if batch is not None and key is None and partition is None and headers is None and timestamp_ms is None:
-            room = batch.room - len(value) - RECORD_OVERHEAD if value.__class__ is bytes else -1
-            if room >= 0:
-                batch.room = room
-                if batch.stamp_ms != (self._buffer.now_ms or self._buffer.read_clock()):
-                    batch.restamp(self._buffer.now_ms)
-                values = batch.values
-                position = len(values)
-                values.append(value)
+        batch = self._sticky.get(topic) if key is None else self._batch_for(topic, key)
+        is_plain = partition is None and headers is None and timestamp_ms is None and value.__class__ is bytes
+        if batch is not None and is_plain:
+            now_ms = self._buffer.now_ms or self._buffer.read_clock()
+            if batch.stamp_ms != now_ms:
+                batch.restamp(now_ms)
+            position = batch.append(value, key, (), now_ms)
+            if position >= 0:
                 return Handle((batch, position))
         self._check_usable()
         state = self._topics.get(topic)
@@ -269,6 +247,12 @@ class Producer:
         return list(range(await self.prepare(topic)))
 
     # --- the slow path: once per batch, or for unusual records -------------------------------------------------------
+
+    def _batch_for(self, topic: str, key: bytes) -> Batch | None:
+        """The open batch of a key that was seen lately."""
+        state = self._topics.get(topic)
+        queue = None if state is None or key.__class__ is not bytes else state.by_key.get(key)
+        return None if queue is None else queue.open
 
     async def _send_slowly(
         self,

@@ -1,6 +1,6 @@
-"""Records that wait to be sent, as columns per partition. Pure.
+"""Records that wait to be sent, encoded, per partition. Pure.
 
-`Batch` takes records as long as it is open: an append to each column in use and nothing else. `PartitionQueue` keeps
+`Batch` takes records as long as it is open, and encodes them at once. `PartitionQueue` keeps
 the batches of one partition in order, through failures too:
 
     open --seal--> sealed[0..n] --take--> in_flight --acknowledge--> done
@@ -13,27 +13,32 @@ producer (whose queue is in `idempotence`); and because a request grows with wha
 throughput.
 """
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
-from itertools import repeat
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 from barnabas.log.format.compression import Compression
-from barnabas.log.format.record_codec import NOT_IDEMPOTENT, ProducerFields, decode_columns, encode_batch, number_batch
+from barnabas.log.format.record_batch import HEADER_SIZE, read_header
+from barnabas.log.format.record_codec import NOT_IDEMPOTENT, ProducerFields, number_batch
+from barnabas.log.records.codec import Accumulator, RecordView, records_of
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.errors import BarnabasError, ErrorCode
 from ..connection.records import Headers, RecordMetadata
 
 # Length, attributes, timestamp and offset deltas, lengths of key and value, header count, as they usually are in a
-# batch of 64 KiB. An estimate: a batch may come out a little larger or smaller than `batch_size`.
+# batch of 64 KiB. An estimate for the limit of a record; batches count the real bytes.
 RECORD_OVERHEAD = 12
 HEADER_OVERHEAD = 4
+NO_LIMIT = 2**30  # For a half of a batch that exists already.
 
 
 class Batch:
-    """Records of one partition that travel, succeed and fail together."""
+    """Records of one partition that travel, succeed and fail together. They are encoded as they come."""
 
     __slots__ = (
+        "append",
         "attempts",
         "base_offset",
         "callbacks",
@@ -41,31 +46,28 @@ class Batch:
         "created_ms",
         "encoded",
         "error",
-        "headers",
         "is_done",
-        "keys",
         "log_append_time_ms",
         "partition",
         "parts",
         "producer",
+        "records",
         "reserved_bytes",
-        "room",
+        "stamp_changes",
         "stamp_ms",
-        "timestamps",
-        "values",
     )
 
     def __init__(self, partition: TopicPartition, *, room: int, created_ms: int, stamp_ms: int) -> None:
+        """`room`: for so many bytes of records; a first record is taken whatever its size."""
         self.partition = partition
-        self.room = room  # Bytes that may still be added; below 0 only for one record that is larger than a batch.
+        self.records: Accumulator | None = Accumulator(room + HEADER_SIZE)  # Until they are encoded as a batch.
+        # For the producer itself, with `stamp_ms`: (value, key, headers, timestamp) -> index, or -1 if there is no room.
+        self.append = self.records.append
         self.reserved_bytes = room  # Of the producer's buffer; returned when the batch is done.
         self.created_ms = created_ms
-        self.values: list[bytes | None] = []
-        self.count = 0  # Records of the encoded batch; before it is encoded, use the length of `values`.
-        self.timestamps: list[int] = []  # Of the first records; those behind its end all have `stamp_ms`.
-        self.stamp_ms = stamp_ms
-        self.keys: list[bytes | None] | None = None  # None while no record has a key; else as long as values.
-        self.headers: list[Headers] | None = None  # Likewise.
+        self.count = 0  # Records, once the batch is encoded; before, `records` tells.
+        self.stamp_changes: list[tuple[int, int]] = []  # (first index, the timestamp before it), ascending.
+        self.stamp_ms = stamp_ms  # Of the records that follow.
         self.attempts = 0
         self.encoded: bytes | None = None
         self.is_done = False
@@ -76,59 +78,59 @@ class Batch:
         self.producer: ProducerFields | None = None  # Once it has a sequence (see `idempotence`).
         self.parts: tuple[Batch, ...] = ()  # What it was split into; then it has no outcome of its own.
 
-    def append(
-        self, value: bytes | None, key: bytes | None, headers: Headers, timestamp_ms: int, size_bytes: int
-    ) -> int:
-        """The general way; records without key and headers are appended by the producer itself. Returns the index."""
-        index = len(self.values)
-        if key is not None and self.keys is None:
-            self.keys = [None] * index
-        if headers and self.headers is None:
-            self.headers = [()] * index
+    def add(self, value: bytes | None, key: bytes | None, headers: Headers, timestamp_ms: int) -> int:
+        """Returns the index of the record; -1 if there is no room for it."""
         if timestamp_ms != self.stamp_ms:
             self.restamp(timestamp_ms)
-        self.room -= size_bytes
-        self.values.append(value)
-        if self.keys is not None:
-            self.keys.append(key)
-        if self.headers is not None:
-            self.headers.append(headers)
-        return index
+        return self.append(value, key, headers, timestamp_ms)
+
+    def extend(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[Headers] | None,
+        timestamp_ms: int,
+        *,
+        start: int,
+        rows: Sequence[int] | None,
+    ) -> int:
+        """Add records from `start` on as far as there is room; returns their number."""
+        assert self.records is not None
+        if timestamp_ms != self.stamp_ms:
+            self.restamp(timestamp_ms)
+        return self.records.extend(values, keys, headers, timestamp_ms, start, rows)
 
     def restamp(self, stamp_ms: int) -> None:
         """The records that follow have another timestamp."""
-        self.timestamps.extend(repeat(self.stamp_ms, len(self.values) - len(self.timestamps)))
+        self.stamp_changes.append((self.record_count, self.stamp_ms))
         self.stamp_ms = stamp_ms
 
     def timestamp_of(self, index: int) -> int:
-        return self.timestamps[index] if index < len(self.timestamps) else self.stamp_ms
+        change = bisect_right(self.stamp_changes, index, key=itemgetter(0))
+        return self.stamp_changes[change][1] if change < len(self.stamp_changes) else self.stamp_ms
 
     @property
     def record_count(self) -> int:
-        return self.count or len(self.values)
+        return self.records.count if self.records is not None else self.count
 
     @property
-    def is_plain(self) -> bool:
-        """No record has a key or headers: values and timestamps are the only columns."""
-        return self.keys is None and self.headers is None
+    def used_bytes(self) -> int:
+        """Of the room; more than there was for one record that is larger than a batch."""
+        return self.records.size_bytes - HEADER_SIZE if self.records is not None else 0
 
     def encode(self, compression: Compression) -> bytes:
-        """Encode once; the columns of keys and headers, and the values, are let go."""
+        """Complete the batch once; then the records as they were are let go."""
         if self.encoded is None:
-            self.count = len(self.values)
-            if self.timestamps:
-                self.restamp(self.stamp_ms)
-            self.encoded = encode_batch(
-                self.values,
-                timestamps_ms=self.timestamps or self.stamp_ms,
-                keys=self.keys,
-                headers=self.headers,
-                compression=compression,
-                producer=self.producer or NOT_IDEMPOTENT,
-            )
-            self.values = []
-            self.keys = self.headers = None
+            assert self.records is not None
+            self.encoded = self.records.seal(compression, self.producer or NOT_IDEMPOTENT)
+            self._let_go()
         return self.encoded
+
+    def _let_go(self) -> None:
+        if self.records is not None:
+            self.count = self.records.count
+            self.records = None
+            del self.append
 
     def number_as(self, producer: ProducerFields | None) -> None:
         """Give the batch a sequence, or take it away; nothing else of its bytes changes."""
@@ -142,18 +144,13 @@ class Batch:
         if self.record_count < 2:
             return ()
         assert self.encoded is not None
-        columns = decode_columns(self.encoded, check=False)
+        views = records_of(self.encoded, read_header(self.encoded), RecordView, check=False)
         middle = self.record_count // 2
         parts = []
-        for start, end in ((0, middle), (middle, self.record_count)):
-            part = Batch(self.partition, room=0, created_ms=self.created_ms, stamp_ms=columns.timestamps_ms[end - 1])
-            part.values = columns.values[start:end]
-            part.timestamps = columns.timestamps_ms[start : end - 1]
-            if any(key is not None for key in columns.keys[start:end]):
-                part.keys = columns.keys[start:end]
-            if any(columns.headers[start:end]):
-                part.headers = columns.headers[start:end]
-            part.count = end - start
+        for half in (views[:middle], views[middle:]):
+            part = Batch(self.partition, room=NO_LIMIT, created_ms=self.created_ms, stamp_ms=half[0].timestamp_ms)
+            for view in half:
+                part.add(view.value, view.key, view.headers, view.timestamp_ms)
             part.reserved_bytes = self.reserved_bytes // 2
             part.callbacks.append(self._part_done)
             parts.append(part)
@@ -173,9 +170,8 @@ class Batch:
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
         self.error = error
-        self.count = self.record_count
+        self._let_go()
         self.encoded = None
-        self.values = []
         callbacks, self.callbacks = self.callbacks, []
         for callback in callbacks:
             callback()

@@ -49,7 +49,7 @@ class RecordBuffer:
 
     def __init__(self, client: Client, config: ProducerConfig) -> None:
         self.topics: dict[str, TopicQueues] = {}
-        self.plain: dict[str, Batch] = {}  # Open batches of sticky partitions without keys or headers: the fast path.
+        self.sticky: dict[str, Batch] = {}  # Open batches of sticky partitions, by topic: the fast path.
         self.open: dict[PartitionQueue, None] = {}  # Queues with an open batch, oldest first.
         self.reserved_bytes = 0  # Of buffer_memory: open batches with their full size, others with their real one.
         self.now_ms = 0  # Wall time of this iteration of the loop; 0 before it is first read.
@@ -70,7 +70,7 @@ class RecordBuffer:
     def close(self) -> None:
         """Fail all that is left."""
         self.is_closed = True
-        self.plain.clear()
+        self.sticky.clear()
         for queue in self.queues():
             self._sender.abandon(queue, ClientClosedError("the producer was closed before this was acknowledged"))
         self._departures.close()
@@ -94,26 +94,22 @@ class RecordBuffer:
         size_bytes = RECORD_OVERHEAD + len(value or b"") + len(key or b"") + headers_size(header_list)
         if size_bytes > self.max_record_bytes:
             raise RecordTooLargeError(f"a record of {size_bytes} bytes; at most {self.max_record_bytes} are taken")
-        queue = self.queue_for(state, key, partition)
-        while queue.open is not None and queue.open.room < size_bytes:
-            self.seal(state, queue)  # Which turns the sticky partition to another.
-            queue = self.queue_for(state, key, partition)
-        batch = queue.open or self.open_batch(queue, size_bytes)
-        if batch is None:
-            return None
         stamp_ms = self.wall_ms if timestamp_ms is None else checked_stamp(timestamp_ms)
-        position = batch.append(value, key, header_list, stamp_ms, size_bytes)
-        self.filled(state, queue, batch)
-        return Handle((batch, position))
+        while True:
+            queue = self.queue_for(state, key, partition)
+            batch = queue.open or self.open_batch(queue, size_bytes)
+            if batch is None:
+                return None
+            position = batch.add(value, key, header_list, stamp_ms)
+            if position >= 0:
+                self.filled(state, queue, batch)
+                return Handle((batch, position))
+            self.seal(state, queue)  # Which turns the sticky partition to another. A new batch takes the record.
 
     def filled(self, state: TopicQueues, queue: PartitionQueue, batch: Batch) -> None:
-        """Records came into the queue's open batch: the fast path takes only batches without keys and headers."""
-        if queue is not state.queues[state.sticky]:
-            return
-        if batch.is_plain:
-            self.plain[state.name] = batch
-        else:
-            self.plain.pop(state.name, None)
+        """Records came into the queue's open batch: it is the one of the fast path if the queue is the sticky one."""
+        if queue is state.queues[state.sticky]:
+            self.sticky[state.name] = batch
 
     def open_batch(self, queue: PartitionQueue, size_bytes: int = 0) -> Batch | None:
         """Open a batch in a queue that has none; None if the buffer is full."""
@@ -134,10 +130,11 @@ class RecordBuffer:
         if batch is None:
             return
         self.open.pop(queue, None)
-        self.reserved_bytes -= max(batch.room, 0)
-        batch.reserved_bytes -= max(batch.room, 0)
+        unused_bytes = max(batch.reserved_bytes - batch.used_bytes, 0)
+        self.reserved_bytes -= unused_bytes
+        batch.reserved_bytes -= unused_bytes
         if queue is state.queues[state.sticky]:
-            self.plain.pop(state.name, None)
+            self.sticky.pop(state.name, None)
             self._turn_sticky(state)
         self._sender.route(queue)
         self._seals += 1
@@ -176,6 +173,9 @@ class RecordBuffer:
                 state.by_key.clear()
             state.by_key[key] = queue
         return queue
+
+    def partition_count(self, state: TopicQueues) -> int:
+        return len(state.queues)
 
     # --- room --------------------------------------------------------------------------------------------------------
 

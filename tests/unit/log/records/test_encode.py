@@ -10,7 +10,7 @@ from barnabas.log.format.record_batch import read_header
 from barnabas.log.format.record_codec import ProducerFields, decode_columns, encode_batch
 from barnabas.log.records.columns import BinaryColumn, HeaderColumn
 from barnabas.log.vocabulary.errors import InvalidRecordError
-from barnabas.log.vocabulary.murmur2 import murmur2
+from barnabas.log.vocabulary.murmur2 import murmur2, murmur2_positive
 
 PRODUCER = ProducerFields(producer_id=9, producer_epoch=3, base_sequence=70, is_transactional=True)
 shared_fixtures = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -181,3 +181,32 @@ def test_the_hash_of_a_column(implementation, keys, skip):
     column = binary_column(keys, skip=skip)
     found = memoryview(implementation.murmur2_column(column, len(keys))).cast("B").cast("i").tolist()
     assert found == [0 if key is None else murmur2(key) for key in keys]
+
+
+@shared_fixtures
+@given(st.lists(optional_data, max_size=30), st.integers(1, 7))
+def test_rows_by_partition(implementation, keys, count):
+    rows = implementation.rows_by_partition(keys, count)
+    assert len(rows) == count + 1
+    assert rows[count] == [row for row, key in enumerate(keys) if key is None]
+    for partition in range(count):
+        assert rows[partition] == [
+            row for row, key in enumerate(keys) if key is not None and murmur2_positive(key) % count == partition
+        ]
+    assert implementation.largest(keys) == max((len(key) for key in keys if key is not None), default=0)
+
+
+def test_the_largest_value_is_of_bytes(implementation):
+    assert implementation.largest((b"", None)) == 0
+    with pytest.raises(TypeError, match="not str"):
+        implementation.largest([b"", "text"])
+
+
+def test_chosen_rows_of_lists(implementation):
+    values = [b"a", b"b", b"c"]
+    batch = implementation.Accumulator(9999)
+    assert batch.extend(values, values, None, [1, 2, 3], 1, [0, 2, 1]) == 2
+    columns = decode_columns(batch.seal())
+    assert (columns.values, columns.keys, columns.timestamps_ms) == ([b"c", b"b"], [b"c", b"b"], [3, 2])
+    with pytest.raises(IndexError):
+        implementation.Accumulator(9999).extend(values, rows=[3])

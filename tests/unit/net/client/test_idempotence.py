@@ -72,7 +72,7 @@ class World:
         batch = Batch(T0, room=10_000, created_ms=len(self.sent), stamp_ms=1)
         for _ in range(records):
             value = b"%d" % len(self.sent) + b"." * size_bytes
-            self.handles.append((batch, batch.append(value, None, (), 1, 10), value))
+            self.handles.append((batch, batch.add(value, None, (), 1), value))
             self.sent.append(value)
         self.queue.open = batch
         self.queue.seal()

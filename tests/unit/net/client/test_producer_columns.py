@@ -134,3 +134,32 @@ def test_send_many_takes_headers_tombstones_and_a_partition() -> None:
                 await producer.send_many("t", rows, partition=3)
 
     run(main())
+
+
+def test_no_batch_is_larger_than_its_size_and_all_are_full() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        async with Producer(client=cluster.client(), batch_size=1_000, linger_ms=5) as producer:
+            await producer.send_many("t", [b"x" * 90] * 50, [b"key"] * 50)
+            for _ in range(50):
+                await producer.send("t", b"y" * 90, headers=[("name", b"value")])
+        sizes = [len(data) for _, _, data in cluster.logs[T0].batches]
+        assert max(sizes) <= 1_000
+        assert sorted(sizes)[1] > 800
+
+    run(main())
+
+
+def test_rows_without_a_key_among_keys_go_to_the_sticky_partition() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 3})
+        async with Producer(client=cluster.client()) as producer:
+            sent = await producer.send_many("t", [b"a", b"b", b"c", b"d"], [b"k", None, b"l", None])
+            places = await sent
+        assert [places[row].partition for row in (0, 2)] == [partition_of_key(key, 3) for key in (b"k", b"l")]
+        assert places[1].partition == places[3].partition
+        assert places[3].offset == places[1].offset + 1
+        assert sent[0].result() == places[0]
+        assert [handle.result() for handle in sent] == places
+
+    run(main())

@@ -119,7 +119,7 @@ def test_a_batch_holds_what_was_put_in(
 ) -> None:
     batch = Batch(T0, room=10_000, created_ms=0, stamp_ms=17)
     for index, (value, key, headers, stamp_ms) in enumerate(drawn):
-        assert batch.append(value, key, headers, stamp_ms, 1) == index
+        assert batch.add(value, key, headers, stamp_ms) == index
     found = list(iter_records(batch.encode(Compression.NONE), check=True))
     assert [(one.value, one.key, list(one.headers), one.timestamp_ms) for one in found] == drawn
     batch.finish(base_offset=5)
@@ -136,7 +136,7 @@ def test_a_queue_never_changes_the_order(steps: list[str]) -> None:
     for step in steps:
         if step == "send" and queue.open is None:
             queue.open = Batch(T0, room=100, created_ms=0, stamp_ms=1)
-            queue.open.append(b"%d" % sent, None, (), 1, 10)
+            queue.open.add(b"%d" % sent, None, (), 1)
             numbers[id(queue.open)] = sent
             queue.open.callbacks.append(lambda number=sent: done.append(number))  # type: ignore[misc]
             sent += 1

@@ -1,27 +1,24 @@
 """Records inside of a batch v2: encoding of whole columns, decoding, and the few accesses that a broker needs.
 
 In the encoder, C builtins do all work per record (map, slices, join over tables of varints): about 70 ns per record, where a loop
-takes 170. Headers, tombstones among values, and null keys among keys need the loop. Decoding uses aiokafka's compiled reader,
-imported at its first use: a broker never needs it, and its import costs memory and time.
+takes 170. Headers, tombstones among values, and null keys among keys need the loop. Clients read and write many records with
+`log.records`.
 
 A record: length varint, attributes 0, timestamp delta varint, offset delta varint, key and value with their lengths as
 varints (-1 for null), count of headers, headers.
 """
 
-import gc
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import add
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from crc32c import crc32c
 
 from ..vocabulary.errors import CorruptRecordError, InvalidRecordError
 from .compression import Compression, compress, compression_of, decompress
 from .record_batch import (
-    COMPRESSION_MASK,
     CONTROL_MASK,
     CRC_COVERS_FROM,
     CRC_POSITION,
@@ -73,25 +70,6 @@ class ProducerFields:
     is_transactional: bool = False
 
 
-class Record(Protocol):
-    """A record of the compiled reader; its fields are decoded when they are read."""
-
-    @property
-    def offset(self) -> int: ...
-
-    @property
-    def timestamp(self) -> int: ...
-
-    @property
-    def key(self) -> bytes | None: ...
-
-    @property
-    def value(self) -> bytes | None: ...
-
-    @property
-    def headers(self) -> Headers: ...
-
-
 class RecordColumns(NamedTuple):
     """The records of a batch as columns of equal length."""
 
@@ -103,7 +81,7 @@ class RecordColumns(NamedTuple):
 
 
 class PlainRecord(NamedTuple):
-    """A record of the pure Python reader."""
+    """One record of a batch."""
 
     offset: int
     timestamp_ms: int
@@ -303,41 +281,23 @@ def _is_some(data: bytes | None) -> bool:
 # --- decoding ---
 
 
-def decode_batch(buffer: Buffer, *, check: bool = True) -> list[Record]:
-    """The records of one whole batch, in order. Raises CorruptRecordError.
-
-    `check=False` skips the CRC, for bytes that were checked already.
-    """
-    from aiokafka.errors import CorruptRecordException
-    from aiokafka.record.default_records import DefaultRecordBatch
-
-    header = read_header(buffer)
-    if check:
-        check_crc(buffer, header)
-    plain = _uncompressed(buffer, header)
-    try:
-        with _paused_gc():
-            records: list[Record] = list(DefaultRecordBatch(plain))
-    except (CorruptRecordException, ValueError, OverflowError, AssertionError) as error:
-        raise CorruptRecordError(f"the records of a batch are damaged: {error}") from error
-    return records
-
-
 def decode_columns(buffer: Buffer, *, check: bool = True) -> RecordColumns:
-    """As `decode_batch`, by column: the cheapest form for reading many records."""
-    records = decode_batch(buffer, check=check)
-    with _paused_gc():
-        return RecordColumns(
-            offsets=[record.offset for record in records],
-            timestamps_ms=[record.timestamp for record in records],
-            keys=[record.key for record in records],
-            values=[record.value for record in records],
-            headers=[record.headers for record in records],
-        )
+    """The records of one whole batch, by column. Raises CorruptRecordError.
+
+    `check=False` skips the CRC, for bytes that were checked already. For many records, see `log.records`.
+    """
+    records = list(iter_records(buffer, check=check))
+    return RecordColumns(
+        offsets=[record.offset for record in records],
+        timestamps_ms=[record.timestamp_ms for record in records],
+        keys=[record.key for record in records],
+        values=[record.value for record in records],
+        headers=[record.headers for record in records],
+    )
 
 
 def iter_records(buffer: Buffer, *, check: bool = False) -> Iterator[PlainRecord]:
-    """The same in pure Python, for the few accesses of a broker to records in a batch. Raises CorruptRecordError."""
+    """One record after the other, for the few accesses of a broker to records in a batch. Raises CorruptRecordError."""
     header = read_header(buffer)
     if check:
         check_crc(buffer, header)
@@ -426,31 +386,3 @@ def _body(buffer: Buffer, header: BatchHeader) -> memoryview:
     packed = memoryview(buffer)[header.position + HEADER_SIZE : header.position + header.size_bytes]
     codec = header.compression
     return memoryview(decompress(packed, compression_of(codec))) if codec else packed
-
-
-def _uncompressed(buffer: Buffer, header: BatchHeader) -> bytes:
-    """The batch in a form for the compiled reader: the codecs of `compression` have a size limit, those of the reader have
-    none."""
-    if not header.compression:
-        return (
-            buffer
-            if isinstance(buffer, bytes) and len(buffer) == header.size_bytes
-            else bytes(memoryview(buffer)[: header.size_bytes])
-        )
-    body = _body(buffer, header)
-    fields = list(HEADER.unpack_from(buffer))
-    fields[1] = HEADER_SIZE - LOG_OVERHEAD + len(body)
-    fields[5] &= ~COMPRESSION_MASK
-    return b"".join((HEADER.pack(*fields), body))
-
-
-@contextmanager
-def _paused_gc() -> Iterator[None]:
-    """The garbage collector would visit all new records repeatedly, which doubles the cost of decoding."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -18,7 +18,7 @@ from barnabas.log.format.compression import Compression
 from barnabas.log.format.recompression import recompressed
 from barnabas.log.format.record_batch import COMPRESSION_MASK, HEADER_SIZE
 from barnabas.log.format.record_check import RecordRules
-from barnabas.log.format.record_codec import decode_batch, encode_batch
+from barnabas.log.format.record_codec import decode_columns, encode_batch
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
 from barnabas.net.base.limits import MAX_MESSAGE_ITEMS
 from barnabas.net.handlers.records.produce_rules import check_produced
@@ -198,7 +198,11 @@ def _append(records: Any, version: int, rng: Random) -> None:
         assert (log.log_end_offset, log.size_bytes) == (end, size)
         return
     assert len(read_all(log)) == log.size_bytes
-    for read in (lambda: decode_batch(bytes(stored)), lambda: log.offset_for_timestamp(NOW_MS + 1), log.max_timestamp):
+    for read in (
+        lambda: decode_columns(bytes(stored)),
+        lambda: log.offset_for_timestamp(NOW_MS + 1),
+        log.max_timestamp,
+    ):
         try:
             read()
         except BarnabasError:

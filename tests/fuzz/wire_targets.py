@@ -38,7 +38,7 @@ from barnabas.kraft.raft.net.wire import (
 from barnabas.kraft.raft.protocol.snapshot_transfer import SnapshotReceiver
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE
-from barnabas.log.format.record_codec import ProducerFields, decode_batch, decode_columns, encode_batch, iter_records
+from barnabas.log.format.record_codec import ProducerFields, decode_columns, encode_batch, iter_records
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.net.protocol.apis import REQUEST_OF, RESPONSE_OF, key_of
@@ -206,7 +206,7 @@ def record_batches(rng: Random) -> None:
     batch = mutated(rng, _valid_batch(rng))
     if rng.random() < 0.7:
         batch = with_crc(batch)
-    for read in (decode_batch, decode_columns, lambda data: list(iter_records(data))):
+    for read in (decode_columns, lambda data: list(iter_records(data))):
         try:
             read(batch)
         except BarnabasError:

@@ -11,7 +11,7 @@ from barnabas.kraft.group_state.group_slots import GroupSlots
 from barnabas.kraft.group_state.offsets_log import MAX_TAIL_RECORDS, first_log_offset
 from barnabas.kraft.metadata.records import OffsetCommitRecord, RemoveOffsetRecord
 from barnabas.log.format.record_batch import iter_headers
-from barnabas.log.format.record_codec import decode_batch
+from barnabas.log.format.record_codec import iter_records
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC
 from barnabas.net.groups.offsets_topic import MAX_RECORDS_PER_READ
@@ -79,7 +79,7 @@ class World:
         data = bytes(item.records)  # type: ignore[arg-type]
         for header in iter_headers(data, verify_crc=True):
             batch = data[header.position : header.position + header.size_bytes]
-            for record in decode_batch(batch):
+            for record in iter_records(batch, check=True):
                 told = decoded(record.key, record.value)
                 value = told["value"]
                 committed = value["offset"] if isinstance(value, dict) else None

@@ -16,7 +16,7 @@ from barnabas.kraft.metadata.image import BrokerImage, MetadataImage, SlotImage,
 from barnabas.kraft.metadata.requests import ProducerIdBlock
 from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.format.record_batch import iter_headers
-from barnabas.log.format.record_codec import ProducerFields, decode_batch
+from barnabas.log.format.record_codec import ProducerFields, iter_records
 from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.replication.effects import FlushLog, ProposeIsr
 from barnabas.log.replication.partition import Partition
@@ -250,7 +250,9 @@ def values(response: FetchPartitionResponse) -> list[bytes]:
     """The values of all records in the answer."""
     read, found, start = data(response), [], 0
     for header in iter_headers(read, verify_crc=True):
-        found += [cast(bytes, record.value) for record in decode_batch(read[start : start + header.size_bytes])]
+        found += [
+            cast(bytes, record.value) for record in iter_records(read[start : start + header.size_bytes], check=True)
+        ]
         start += header.size_bytes
     return found
 

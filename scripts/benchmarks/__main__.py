@@ -1,7 +1,8 @@
 """`scripts/benchmark`: measures everything in one run, and prints a table with the ratios that the goals are stated in.
 
-`scripts/benchmark o1`, `partitions`, `offsets`, `kafka` and `spark` are separate: how a log, a broker and the state of groups
-scale; the cost of Kafka's protocol compared with Barnabas' own; the Spark connector compared with Spark's API alone.
+`scripts/benchmark o1`, `partitions`, `offsets`, `kafka`, `records` and `spark` are separate: how a log, a broker and the state of
+groups scale; the cost of Kafka's protocol compared with Barnabas' own; the cost of a record in memory; the Spark
+connector compared with Spark's API alone.
 
 Cases run phase by phase, because only one set of servers should run at a time; within a phase repetition by repetition, so
 that the two sides of a ratio are measured within the same minute.
@@ -20,6 +21,7 @@ import both_protocols
 import offsets
 import one_log
 import partitions
+import record_core
 import spark
 from cases import PHASES, Scale
 from measure import VOID_RETRIES, Meter, Row, take_sample
@@ -36,6 +38,7 @@ SUITES = {
     "partitions": partitions.main,
     "offsets": offsets.main,
     "kafka": both_protocols.main,
+    "records": record_core.main,
     "spark": spark.main,
 }  # with options of their own: `scripts/benchmark o1 --help`
 

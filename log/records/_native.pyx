@@ -203,7 +203,7 @@ cdef class Reading:
     cdef int64_t base_offset, start_offset, end_offset, append_time_ms
     cdef bint has_append_time
 
-    def __init__(self, section):
+    def __cinit__(self, section):
         body, self.record_count, self.base_offset, last_delta, base_ms, append_ms, start, end = section
         PyObject_GetBuffer(body, &self.view, PyBUF_SIMPLE)
         self.start_offset, self.end_offset = start, end
@@ -392,7 +392,7 @@ cdef class Cells:
     cdef Memory offsets, data, validity
     cdef Py_ssize_t count, null_count
 
-    def __init__(self, Py_ssize_t rows, Py_ssize_t size_bytes):
+    def __cinit__(self, Py_ssize_t rows, Py_ssize_t size_bytes):
         self.offsets, self.data, self.validity = Memory(), Memory(), Memory()
         self.reserve(rows, size_bytes)
         (<int32_t*>self.offsets.start)[0] = 0
@@ -451,7 +451,7 @@ cdef class ColumnBuilder:
     cdef Cells keys, values, names, header_values
     cdef bint has_ascii_names
 
-    def __init__(self, Py_ssize_t max_rows, Py_ssize_t max_bytes):
+    def __cinit__(self, Py_ssize_t max_rows, Py_ssize_t max_bytes):
         if max_bytes > MAX_BATCH_BYTES:
             raise OverflowError(f"{max_bytes} bytes of records are too many for one column")
         self.rows_left, self.bytes_left = max_rows, max_bytes
@@ -472,8 +472,8 @@ cdef class ColumnBuilder:
         cdef Py_ssize_t null_headers = self.header_values.null_count
         cdef Parsed record
         cdef int fault = FINE
-        assert reading.record_count <= self.rows_left
-        assert reading.scan.size <= self.bytes_left
+        if reading.record_count > self.rows_left or reading.scan.size > self.bytes_left:
+            raise AssertionError("more is added than was announced, or after the end")  # The memory has no room for it.
         with nogil:
             while number < reading.record_count:
                 fault = read_record(&reading.scan, &record)
@@ -524,6 +524,9 @@ cdef class ColumnBuilder:
     def finish(self):
         """Offsets, timestamps, keys, values and headers. The builder is used up."""
         cdef Py_ssize_t count = self.names.count
+        if self.bytes_left < 0:
+            raise AssertionError("columns are finished once")  # Others see the memory now, so it must not move.
+        self.rows_left = self.bytes_left = -1
         self.offsets.size = self.timestamps.size = 8 * self.count
         self.header_offsets.size = 4 * (self.count + 1)
         headers = HeaderColumn(
@@ -627,9 +630,7 @@ cdef class Accumulator:
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t size_bytes  # of the batch, uncompressed
 
-    def __init__(self, Py_ssize_t limit_bytes, base_timestamp_ms=None):
-        Py_XDECREF(self.batch)
-        self.batch = NULL
+    def __cinit__(self, Py_ssize_t limit_bytes, base_timestamp_ms=None):
         self.capacity = FIRST_CAPACITY
         self.batch = PyBytes_New(NULL, FIRST_CAPACITY)
         self.limit_bytes = min(limit_bytes, MAX_BATCH_BYTES)
@@ -674,6 +675,8 @@ cdef class Accumulator:
             return -1
         if self.size_bytes + record > MAX_BATCH_BYTES:
             raise refusals.too_large(record)
+        if self.batch is NULL:
+            raise MemoryError("no memory was left for the batch before")
         self.reserve(record)
         target = <uint8_t*>PyBytes_AS_STRING(<object>self.batch) + self.size_bytes
         target = put_number(target, body)
@@ -723,7 +726,6 @@ cdef class Accumulator:
     ):
         """As `extend`, from `count` rows in Arrow's layout; None is a column of nulls. `rows` (int64) picks and orders rows, and
         `start` counts in it. Raises InvalidRecordError for offsets or rows that are out of range."""
-        check_input(count, (values, keys, headers), timestamps_ms, rows)
         cdef Input value_cells = Input(values), key_cells = Input(keys)
         cdef HeaderInput header_cells = None if headers is None else HeaderInput(headers)
         cdef Numbers stamps = None if isinstance(timestamps_ms, int) else Numbers(timestamps_ms)
@@ -733,6 +735,8 @@ cdef class Accumulator:
         cdef Py_ssize_t position
         cdef Field key, value
         cdef bytes encoded = None
+        # Not before: a buffer that is held cannot shrink after it was checked.
+        check_input(count, (values, keys, headers), timestamps_ms, rows)
         if stamps is None:
             try:
                 stamp = timestamps_ms
@@ -757,8 +761,8 @@ cdef class Accumulator:
 
     def seal(self, compression=Compression.NONE, producer=NOT_IDEMPOTENT):
         """The batch, with base offset 0. The accumulator takes no more records."""
-        assert self.count
-        assert self.batch is not NULL
+        if self.batch is NULL or not self.count:
+            raise AssertionError("a batch is sealed once, with at least one record")
         self.limit_bytes = 0
         _PyBytes_Resize(&self.batch, self.size_bytes)
         batch = <object>self.batch
@@ -826,7 +830,7 @@ cdef class Numbers:
     cdef Py_buffer view
     cdef Py_ssize_t count
 
-    def __init__(self, buffer):
+    def __cinit__(self, buffer):
         PyObject_GetBuffer(buffer, &self.view, PyBUF_SIMPLE)
         self.count = self.view.len // 8
 
@@ -845,7 +849,7 @@ cdef class Input:
     cdef Py_ssize_t first
     cdef bint is_null, is_large, has_validity
 
-    def __init__(self, column):
+    def __cinit__(self, column):
         self.is_null = column is None
         if self.is_null:
             return
@@ -890,7 +894,7 @@ cdef class HeaderInput:
     cdef Py_ssize_t first
     cdef int64_t count
 
-    def __init__(self, column):
+    def __cinit__(self, column):
         PyObject_GetBuffer(column.offsets, &self.offsets, PyBUF_SIMPLE)
         self.names, self.values = Input(column.names), Input(column.values)
         self.first, self.count = column.first, column.count
@@ -944,8 +948,8 @@ cdef int32_t murmur2(const uint8_t* data, Py_ssize_t size) noexcept nogil:
 
 def murmur2_column(column, Py_ssize_t count):
     """The hash of every row as int32; that of a null is 0. Raises InvalidRecordError for offsets that are out of range."""
-    column.check(count)
     cdef Input cells = Input(column)
+    column.check(count)
     cdef bytes hashes = PyBytes_FromStringAndSize(NULL, 4 * count)
     cdef int32_t* target = <int32_t*>PyBytes_AS_STRING(hashes)
     cdef Field cell
@@ -971,7 +975,8 @@ def rows_by_partition(keys, Py_ssize_t partition_count):
     cdef list rows = [[] for _ in range(partition_count + 1)]
     cdef Py_ssize_t row = 0, partition
     cdef Field field
-    assert partition_count > 0
+    if partition_count < 1:
+        raise ZeroDivisionError(f"{partition_count} partitions")
     for key in keys:
         set_field(&field, key)
         partition = partition_count

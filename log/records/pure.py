@@ -250,6 +250,8 @@ class ColumnBuilder:
 
     def finish(self) -> tuple[Buffer, Buffer, BinaryColumn, BinaryColumn, HeaderColumn]:
         """Offsets, timestamps, keys, values and headers. The builder is used up."""
+        assert self._bytes_left >= 0, "columns are finished once"
+        self._rows_left = self._bytes_left = -1
         headers = HeaderColumn(
             offsets=self._header_offsets.tobytes(),
             names=self._names.column(),
@@ -362,7 +364,7 @@ class Accumulator:
 
     def seal(self, compression: Compression = Compression.NONE, producer: ProducerFields = NOT_IDEMPOTENT) -> bytes:
         """The batch, with base offset 0. The accumulator takes no more records."""
-        assert self.count
+        assert self._records, "a batch is sealed once, with at least one record"
         assert self._base_ms is not None
         body = b"".join(self._records)
         self._records = []
@@ -436,6 +438,8 @@ def largest(column: Sequence[bytes | None]) -> int:
 
 def rows_by_partition(keys: Sequence[bytes | None], partition_count: int) -> list[list[int]]:
     """The rows of each partition in Kafka's default partitioner, and last the rows without a key."""
+    if partition_count < 1:
+        raise ZeroDivisionError(f"{partition_count} partitions")
     rows: list[list[int]] = [[] for _ in range(partition_count + 1)]
     partitions: dict[bytes | None, int] = {None: partition_count}
     for row, key in enumerate(keys):

@@ -11,6 +11,7 @@ from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import read_header
 from barnabas.log.format.record_codec import ProducerFields, encode_batch, iter_records
 from barnabas.log.records.columns import Columns
+from barnabas.log.records.walk import section_of
 from barnabas.log.vocabulary.errors import CorruptRecordError, UnsupportedCompressionError
 
 shared_fixtures = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -199,3 +200,18 @@ def test_a_view_from_fields(implementation):
     assert len(view) == 5
     assert (view[0], view[-2]) == (5, None)
     assert view.name == "class"
+
+
+def test_a_builder_takes_no_more_than_was_announced_and_nothing_after_its_end(implementation):
+    batch = batch_at(0, [b"value"])
+    section = section_of(batch, read_header(batch), 0, 9)
+    for rows, size_bytes in ((0, len(section.body)), (1, len(section.body) - 1)):
+        with pytest.raises(AssertionError):
+            implementation.ColumnBuilder(rows, size_bytes).add(section)
+    builder = implementation.ColumnBuilder(2, 2 * len(section.body))
+    builder.add(section)
+    builder.finish()
+    with pytest.raises(AssertionError):
+        builder.finish()
+    with pytest.raises(AssertionError):
+        builder.add(section)

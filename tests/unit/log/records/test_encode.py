@@ -210,3 +210,16 @@ def test_chosen_rows_of_lists(implementation):
     assert (columns.values, columns.keys, columns.timestamps_ms) == ([b"c", b"b"], [b"c", b"b"], [3, 2])
     with pytest.raises(IndexError):
         implementation.Accumulator(9999).extend(values, rows=[3])
+
+
+def test_a_batch_is_sealed_once_and_takes_nothing_afterwards(implementation):
+    with pytest.raises(AssertionError):
+        implementation.Accumulator(9999).seal()
+    batch = implementation.Accumulator(9999)
+    batch.append(b"v")
+    batch.seal()
+    assert batch.append(b"w") == -1
+    with pytest.raises(AssertionError):
+        batch.seal()
+    with pytest.raises(ZeroDivisionError):
+        implementation.rows_by_partition([b"k"], 0)

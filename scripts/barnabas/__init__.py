@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from barnabas.net.client.connection.records import RecordMetadata as RecordMetadata
     from barnabas.net.client.consumer.consumer import Consumer as Consumer
     from barnabas.net.client.consumer.process_once import process_once as process_once
+    from barnabas.net.client.consumer.read_table import read_table as read_table
     from barnabas.net.client.group.assignors import Assignor as Assignor
     from barnabas.net.client.group.assignors import MemberSubscription as MemberSubscription
     from barnabas.net.client.producer.handles import BatchHandles as BatchHandles
@@ -54,6 +55,7 @@ _MODULES = {
     ),
     "net.client.producer.handles": ("BatchHandles", "Handle"),
     "net.client.consumer.process_once": ("process_once",),
+    "net.client.consumer.read_table": ("read_table",),
     "net.client.producer.producer": ("Producer",),
     "net.client.connection.records": (
         "ConsumerRecord",

@@ -31,6 +31,7 @@ from barnabas.net.client.connection.records import (
 )
 from barnabas.net.client.consumer import consumer as _consumer
 from barnabas.net.client.consumer.process_once import MAX_RECORDS, BlockingProcessOnce
+from barnabas.net.client.consumer.read_table import read_table
 from barnabas.net.client.producer import producer as _producer
 from barnabas.net.client.producer.handles import BatchHandles as _BatchHandles
 from barnabas.net.client.producer.handles import Handle as _Handle
@@ -38,7 +39,7 @@ from barnabas.net.client.producer.handles import Handle as _Handle
 if TYPE_CHECKING:  # of an extra
     import pyarrow
 
-__all__ = ["Admin", "BatchHandles", "Consumer", "Handle", "Producer", "process_once"]
+__all__ = ["Admin", "BatchHandles", "Consumer", "Handle", "Producer", "process_once", "read_table"]
 
 T = TypeVar("T")
 C = TypeVar("C", bound=_producer.Producer | _consumer.Consumer | _admin.Admin)

@@ -1,0 +1,120 @@
+"""Which records of a topic a table has: from where to where in each partition. Fixed once, before the first record is read."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ...protocol.requests import READ_UNCOMMITTED
+from ..connection.client import Client
+from ..connection.errors import InvalidRequestError
+from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
+
+MS_PER_S = 1_000
+TIMEOUT_MS = 60_000  # Longer than any election, and than a cluster that is just starting needs.
+Offsets = Mapping[TopicPartition, int]
+# An offset, a time, "start", "end", "@" and milliseconds since 1970, or an offset for each partition.
+Position = int | datetime | str | Mapping[int, int]
+
+
+class RecordRange(NamedTuple):
+    """The records from `start` on and before `end`."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+
+class _Asked(NamedTuple):
+    """A position; one of the fields is not None."""
+
+    offsets: Mapping[int, int] | None  # by partition
+    offset: int | None  # of all partitions
+    time_ms: int | None  # or EARLIEST, LATEST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableQuery:
+    """Raises InvalidRequestError for positions that are none."""
+
+    topic: str
+    start: Position = "start"
+    end: Position = "end"
+    partitions: tuple[int, ...] | None = None  # None: all
+    isolation_level: int = READ_UNCOMMITTED
+    timeout_ms: int = TIMEOUT_MS
+
+    def __post_init__(self) -> None:
+        _asked(self.start, "start")
+        _asked(self.end, "end")
+
+    async def ranges(self, client: Client) -> list[RecordRange]:
+        """Of each partition, within what its log has now. Raises InvalidRequestError, UnknownTopicOrPartitionError."""
+        await client.wait_for_topic(self.topic, timeout_ms=self.timeout_ms)
+        chosen = _chosen(self.topic, client.metadata.partition_count(self.topic), self.partitions)
+        earliest = await self._offsets(client, chosen, EARLIEST)
+        latest = await self._offsets(client, chosen, LATEST)
+        starts = await self._at(client, _asked(self.start, "start"), earliest, latest)
+        ends = await self._at(client, _asked(self.end, "end"), earliest, latest)
+        return [
+            RecordRange(
+                partition,
+                first := max(starts.get(partition, 0), earliest[partition]),
+                max(first, min(ends.get(partition, latest[partition]), latest[partition])),
+            )
+            for partition in chosen
+        ]
+
+    async def _at(self, client: Client, asked: _Asked, earliest: Offsets, latest: Offsets) -> Offsets:
+        """Where the position is, of the partitions that it names."""
+        if asked.offsets is not None:
+            return {TopicPartition(self.topic, number): offset for number, offset in asked.offsets.items()}
+        if asked.offset is not None:
+            return dict.fromkeys(latest, asked.offset)
+        if asked.time_ms in (EARLIEST, LATEST):
+            return earliest if asked.time_ms == EARLIEST else latest
+        assert asked.time_ms is not None
+        found = await self._offsets(client, latest, asked.time_ms)
+        return {partition: offset if offset >= 0 else latest[partition] for partition, offset in found.items()}
+
+    async def _offsets(self, client: Client, partitions: Iterable[TopicPartition], time_ms: int) -> Offsets:
+        found = await list_offsets(
+            client,
+            dict.fromkeys(partitions, time_ms),
+            timeout_ms=self.timeout_ms,
+            isolation_level=self.isolation_level,
+        )
+        return {partition: item.offset for partition, item in found.items()}
+
+
+def _chosen(topic: str, count: int, partitions: Iterable[int] | None) -> list[TopicPartition]:
+    numbers = sorted(set(range(count) if partitions is None else partitions))
+    for number in numbers:
+        if not 0 <= number < count:
+            raise InvalidRequestError(f"{topic} has no partition {number}; its partitions are 0 to {count - 1}")
+    return [TopicPartition(topic, number) for number in numbers]
+
+
+def _asked(position: Position, what: str) -> _Asked:
+    match position:
+        case bool():
+            pass
+        case int() if position >= 0:
+            return _Asked(None, position, None)
+        case datetime() if position.tzinfo is not None:
+            return _Asked(None, None, round(position.timestamp() * MS_PER_S))
+        case datetime():
+            raise InvalidRequestError(f"{what} is {position} without a time zone; use datetime(..., tzinfo=UTC)")
+        case "start":
+            return _Asked(None, None, EARLIEST)
+        case "end":
+            return _Asked(None, None, LATEST)
+        case str() if position.startswith("@") and position[1:].isdigit():
+            return _Asked(None, None, int(position[1:]))
+        case Mapping() if all(isinstance(offset, int) and offset >= 0 for offset in position.values()):
+            return _Asked(position, None, None)
+    raise InvalidRequestError(
+        f"{what} is {position!r}; give an offset, a datetime, 'start', 'end', '@milliseconds' or offsets by partition"
+    )

@@ -1,0 +1,87 @@
+"""Tables of topics on real brokers: read while a broker is killed, taken by other libraries without a copy."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+import duckdb
+import polars
+import pyarrow
+from integration.cluster import Cluster
+
+import barnabas
+import barnabas.sync
+from barnabas.net.client.arrow.tables import SCHEMA
+
+Maker = Callable[..., Cluster]
+COUNT = 200_000
+PADDING = b"x" * 500  # So that a scan has many chunks.
+
+
+async def spread(cluster: Cluster, topic: str, values: list[bytes | None], *, partitions: int) -> None:
+    async with barnabas.Producer(cluster.bootstrap) as producer:
+        for number in range(partitions):
+            await (await producer.send_many(topic, values[number::partitions], partition=number))
+
+
+async def test_all_records_exactly_once_while_a_leader_is_killed(new_cluster: Maker) -> None:
+    cluster = await new_cluster(3).ready()
+    async with cluster.admin() as admin:
+        await admin.create_topic("t", partitions=6, replication_factor=3)
+    values: list[bytes | None] = [b"%d %s" % (number, PADDING) for number in range(COUNT)]
+    await spread(cluster, "t", values, partitions=6)
+
+    def read() -> list[pyarrow.RecordBatch]:
+        reader = barnabas.read_table("t", bootstrap=cluster.bootstrap, stream=True)
+        found = [reader.read_next_batch()]
+        cluster.kill(2)  # Chunks are in flight and ahead; the broker leads a third of the partitions.
+        found += reader
+        return found
+
+    table = pyarrow.Table.from_batches(await asyncio.to_thread(read))
+    numbers = Counter(int(value.as_py().split(b" ")[0]) for value in table["value"])
+    assert len(numbers) == COUNT
+    assert set(numbers.values()) == {1}
+    places = table.select(["partition", "offset"]).group_by(["partition", "offset"]).aggregate([])
+    assert places.num_rows == COUNT
+
+
+async def test_polars_pandas_and_duckdb_take_a_table(shared_cluster: Cluster) -> None:
+    await shared_cluster.ready()
+    async with shared_cluster.admin() as admin:
+        await admin.create_topic("taken", partitions=3, replication_factor=3)
+    await spread(shared_cluster, "taken", [b"%d" % number for number in range(1_000)], partitions=3)
+    bootstrap = shared_cluster.bootstrap
+
+    def take() -> None:
+        table = barnabas.read_table("taken", bootstrap=bootstrap)
+        assert table.schema.equals(SCHEMA)
+        assert table["partition"].to_pylist() == sorted(table["partition"].to_pylist())
+        frame = polars.DataFrame(table)
+        assert frame.shape == (1_000, 7)
+        assert frame["value"].cast(polars.String).cast(polars.Int64).sum() == 499_500
+        assert len(table.to_pandas()) == 1_000
+        reader = barnabas.read_table("taken", bootstrap=bootstrap, stream=True, columns=["value"])
+        (row,) = duckdb.from_arrow(reader).aggregate("count(*), sum(decode(value)::int)").fetchall()
+        assert row == (1_000, 499_500)
+        with barnabas.sync.Consumer("taken", bootstrap=bootstrap, auto_offset_reset="earliest") as consumer:
+            rows = 0
+            while rows < 1_000:
+                rows += polars.DataFrame(consumer.poll_arrow()).height
+        assert rows == 1_000
+
+    await asyncio.to_thread(take)
+
+
+async def test_a_stream_that_is_dropped_closes_its_connections(shared_cluster: Cluster) -> None:
+    await shared_cluster.ready()
+    async with shared_cluster.admin() as admin:
+        await admin.create_topic("dropped", partitions=3, replication_factor=3)
+    await spread(shared_cluster, "dropped", [b"x"] * 3, partitions=3)
+
+    def drop() -> None:
+        reader = barnabas.read_table("dropped", bootstrap=shared_cluster.bootstrap, stream=True)
+        reader.read_next_batch()
+        del reader
+
+    await asyncio.to_thread(drop)  # Tasks and connections that stay open fail the test as warnings.

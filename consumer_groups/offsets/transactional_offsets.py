@@ -9,7 +9,7 @@ producer makes void.
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.kraft.group_state.group_slots import PartitionKey, SlotState, slot_of
 from barnabas.kraft.metadata.records import PendingOffsetsEndedRecord, PendingOffsetsRecord
@@ -25,6 +25,13 @@ from .offsets import NO_IDS, Offsets
 MAX_PERMITS: Final = 10_000
 # Of one group, over all open transactions: each is a commit that every voter keeps twice.
 MAX_PENDING_OFFSETS: Final = 100_000
+
+
+class Permit(NamedTuple):
+    """To commit offsets of one producer's transaction. A successor of the coordinator must not take it for its own."""
+
+    coordinator_epoch: int
+    number: int  # grows by 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +50,13 @@ class TransactionalOffsets:
         self._offsets = offsets
         self._max_permits = max_permits
         # (group, producer id) -> the first permit that is valid; the newest last.
-        self._valid_from: OrderedDict[tuple[str, int], int] = OrderedDict()
-        self._last_permit = 0
+        self._valid_from: OrderedDict[tuple[str, int], Permit] = OrderedDict()
+        self._last_permit = Permit(state.coordinator_epoch, 0)
 
-    def permit(self, *, group_id: str, producer_id: int) -> CoordinatorResult[int]:
+    def permit(self, *, group_id: str, producer_id: int) -> CoordinatorResult[Permit]:
         """To be taken before the coordinator of the transaction is asked whether the group is part of it."""
         self._check_slot(group_id)
-        self._last_permit += 1
+        self._last_permit = self._last_permit._replace(number=self._last_permit.number + 1)
         key = (group_id, producer_id)
         self._valid_from.setdefault(key, self._last_permit)
         self._valid_from.move_to_end(key)
@@ -61,7 +68,7 @@ class TransactionalOffsets:
         self,
         request: TransactionalOffsetCommitRequest,
         *,
-        permit: int,
+        permit: Permit,
         now_ms: int,
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> CoordinatorResult[tuple[PartitionOutcome, ...]]:
@@ -90,11 +97,16 @@ class TransactionalOffsets:
         return CoordinatorResult(records=decision.finish(), response=outcomes)
 
     def end(
-        self, *, group_id: str, producer_id: int, producer_epoch: int, is_commit: bool, now_ms: int
+        self, *, group_id: str, producer_id: int, marker_epoch: int, uses_v2: bool, is_commit: bool, now_ms: int
     ) -> CoordinatorResult[None]:
-        """The transaction of this producer has ended. May be repeated: without pending offsets nothing is written."""
+        """The transaction of this producer has ended. May be repeated: without pending offsets nothing is written.
+
+        In the second version of the protocol the marker has the epoch of the next transaction already, whose offsets a repetition
+        that comes late must not end.
+        """
         self._check_slot(group_id)
         self._valid_from.pop((group_id, producer_id), None)
+        producer_epoch = marker_epoch - 1 if uses_v2 else marker_epoch
         decision = Decision(state=self._state, now_ms=now_ms)
         pending = self._state.pending.transactions(group_id)
         if any(known_id == producer_id and epoch <= producer_epoch for known_id, epoch in pending):

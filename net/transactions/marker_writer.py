@@ -134,7 +134,8 @@ class MarkerWriter:
                 lambda machine: machine.offsets.end(
                     group_id=group_id,
                     producer_id=marker.producer_id,
-                    producer_epoch=marker.producer_epoch,
+                    marker_epoch=marker.producer_epoch,
+                    uses_v2=marker.uses_v2,
                     is_commit=marker.is_commit,
                     now_ms=self._slots.now_ms(),
                 )

@@ -8,6 +8,7 @@ void, because the answer was about a transaction that has ended.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from barnabas.log.format.record_batch import HEADER_SIZE, TRANSACTIONAL_MASK, BatchHeader, Buffer, read_header
@@ -39,7 +40,6 @@ PAUSE_MS: Final = 20
 
 AnyProduce = ProduceRequest | KafkaProduceRequest
 Ask = Callable[[AddToTransactionRequest], Awaitable[AddToTransactionResponse]]
-Permits = dict[int, int]  # by position in the request
 
 
 class TransactionVerification:
@@ -153,21 +153,37 @@ class TransactionVerification:
 
     # --- permits ------------------------------------------------------------------------------------------------------
 
-    def _take_permit(self, item: ProducePartition, producer_id: int) -> tuple[TopicPartition, int, int]:
+    def _take_permit(self, item: ProducePartition, producer_id: int) -> "Permit":
         self._last_permit += 1
-        key = (TopicPartition(item.topic, item.partition), producer_id)
+        topic_partition = TopicPartition(item.topic, item.partition)
+        key = (topic_partition, producer_id)
         valid_from, count = self._open.get(key, (self._last_permit, 0))
         self._open[key] = (valid_from, count + 1)
-        return (*key, self._last_permit)
+        return Permit(key=key, number=self._last_permit, leadership=self._leadership(topic_partition))
 
-    def is_valid(self, permit: tuple[TopicPartition, int, int]) -> bool:
-        known = self._open.get(permit[:2])
-        return known is not None and permit[2] >= known[0]
+    def is_valid(self, permit: "Permit") -> bool:
+        """Another leader may have written a marker meanwhile: a permit ends with the leadership."""
+        known = self._open.get(permit.key)
+        is_current = permit.leadership == self._leadership(permit.key[0])
+        return known is not None and permit.number >= known[0] and is_current
 
-    def give_back(self, permit: tuple[TopicPartition, int, int]) -> None:
-        valid_from, count = self._open.pop(permit[:2])
+    def give_back(self, permit: "Permit") -> None:
+        valid_from, count = self._open.pop(permit.key)
         if count > 1:
-            self._open[permit[:2]] = (valid_from, count - 1)
+            self._open[permit.key] = (valid_from, count - 1)
+
+    def _leadership(self, topic_partition: TopicPartition) -> int:
+        partition = self._find(topic_partition)
+        return -1 if partition is None else partition.leadership
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permit:
+    """To append the first batch of a transaction, if nothing has ended it since the coordinator was asked."""
+
+    key: tuple[TopicPartition, int]  # and the producer id
+    number: int
+    leadership: int  # of the partition
 
 
 class Verified:
@@ -176,7 +192,7 @@ class Verified:
     def __init__(self, verification: TransactionVerification) -> None:
         self._verification = verification
         self.refused: dict[int, BarnabasError] = {}
-        self.permits: dict[int, tuple[TopicPartition, int, int]] = {}
+        self.permits: dict[int, Permit] = {}
 
     def close(self) -> dict[int, BarnabasError]:
         """The refusals. The caller appends in the same pass of the loop, so that no marker comes in between."""

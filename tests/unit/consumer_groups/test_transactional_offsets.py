@@ -3,7 +3,7 @@
 import pytest
 
 from barnabas.consumer_groups.model.settings import GroupSettings
-from barnabas.consumer_groups.offsets.transactional_offsets import TransactionalOffsets
+from barnabas.consumer_groups.offsets.transactional_offsets import Permit, TransactionalOffsets
 from barnabas.log.vocabulary.errors import (
     CoordinatorLoadInProgressError,
     ErrorCode,
@@ -35,7 +35,7 @@ class World:
             state=coordinator.state, offsets=coordinator.offsets, max_permits=self.max_permits
         )
 
-    def permit(self, producer_id: int = PRODUCER) -> int:
+    def permit(self, producer_id: int = PRODUCER) -> Permit:
         return self.offsets.permit(group_id=GROUP, producer_id=producer_id).response
 
     def commit(
@@ -44,15 +44,16 @@ class World:
         *,
         partition: int = 0,
         topic: str = "t",
-        permit: int | None = None,
+        permit: Permit | None = None,
         producer_id: int = PRODUCER,
+        producer_epoch: int = 0,
         member_id: str = "",
         member_epoch: int = -1,
     ) -> tuple[PartitionOutcome, ...]:
         request = TransactionalOffsetCommitRequest(
             transactional_id="tx",
             producer_id=producer_id,
-            producer_epoch=0,
+            producer_epoch=producer_epoch,
             group_id=GROUP,
             member_id=member_id,
             member_epoch=member_epoch,
@@ -63,10 +64,15 @@ class World:
         self.bench.commit(result.records)
         return result.response
 
-    def end(self, *, is_commit: bool = True, producer_id: int = PRODUCER) -> int:
+    def end(self, *, is_commit: bool = True, producer_id: int = PRODUCER, marker_epoch: int = 0) -> int:
         """How many records the end takes."""
         result = self.offsets.end(
-            group_id=GROUP, producer_id=producer_id, producer_epoch=0, is_commit=is_commit, now_ms=self.bench.now_ms
+            group_id=GROUP,
+            producer_id=producer_id,
+            marker_epoch=marker_epoch,
+            uses_v2=marker_epoch > 0,
+            is_commit=is_commit,
+            now_ms=self.bench.now_ms,
         )
         self.bench.commit(result.records)
         assert self.bench.coordinator.state == self.bench.slots.slot(SLOT)
@@ -115,6 +121,17 @@ def test_the_end_of_another_producer_and_a_newer_permit_leave_a_permit_valid() -
     assert fetched(world.bench) == 10
 
 
+def test_a_late_end_of_the_second_version_leaves_the_next_transaction_alone() -> None:
+    world = World()
+    world.commit(9, producer_epoch=0)
+    world.end(marker_epoch=1)
+    world.commit(12, producer_epoch=1)
+    assert world.end(marker_epoch=1) == 0, "the marker of the first transaction, once more"
+    assert fetched(world.bench) == 9 and world.unstable() == {("t", 0)}
+    world.end(marker_epoch=2)
+    assert fetched(world.bench) == 12
+
+
 def test_permits_are_forgotten_with_their_coordinator_and_the_oldest_beyond_their_number() -> None:
     world = World(max_permits=2)
     first = world.permit(1)
@@ -125,6 +142,7 @@ def test_permits_are_forgotten_with_their_coordinator_and_the_oldest_beyond_thei
     before = world.permit(4)
     world.bench.fail_over()
     world.renew()
+    world.permit(4)  # the successor counts from the beginning: its permits are others
     with pytest.raises(CoordinatorLoadInProgressError):
         world.commit(9, permit=before, producer_id=4)
 

@@ -90,9 +90,9 @@ class Cleaning:
         self._truncations = log.truncations
         self._is_stopped = False
         self._offsets = OffsetMap(max_size_bytes=map_size_bytes)
-        self._aborted_in_part = log.segments.aborted_transactions(part.first_dirty_offset, part.end_offset)
+        self._aborted_in_part = log.aborted.between(part.first_dirty_offset, part.end_offset)
         first_offset = part.segments[0].base_offset
-        self._transactions = CleanedTransactions(log.segments.aborted_transactions(first_offset, part.end_offset))
+        self._transactions = CleanedTransactions(log.aborted.between(first_offset, part.end_offset))
         self._batches = BatchCleaner(
             offsets=self._offsets,
             transactions=self._transactions,

@@ -12,7 +12,6 @@ from ..disk.files import AppendFile, Files
 from ..segment.open_segments import OpenSegments
 from ..segment.sealed_segments import SealedSegments
 from ..segment.segment import FileSlice, LogSegment, segment_holding
-from ..segment.transaction_index import AbortedTransaction
 from ..settings.config import LogConfig
 from ..vocabulary.errors import StorageError
 from ..vocabulary.topic_partition import TopicPartition
@@ -136,20 +135,6 @@ class LogSegments:
             if segment is not self.active:
                 self.opened.used(segment)
         return tuple(files)
-
-    def aborted_transactions(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions that a read_committed reader of [first_offset, end_offset) must know."""
-        found: list[AbortedTransaction] = []
-        for segment in islice(self.all, max(segment_holding(self.all, first_offset), 0), None):
-            index = segment.transaction_index
-            if index.is_empty:
-                continue
-            if segment is not self.active:
-                self.opened.used(segment)
-            found += index.aborted_between(first_offset, end_offset)
-            if index.is_complete_up_to(end_offset):
-                break
-        return tuple(found)
 
     # --- files to be removed ---
 

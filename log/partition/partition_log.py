@@ -37,6 +37,7 @@ from ..vocabulary.errors import (
     StorageError,
 )
 from ..vocabulary.topic_partition import TopicPartition
+from .aborted_transactions import AbortedTransactions
 from .log_damage import LogDamage, remove_oldest_damaged
 from .log_flushes import LogFlushes
 from .log_producers import LogProducers
@@ -91,6 +92,7 @@ class PartitionLog:
                                 log_start_offset=log_start_offset, was_stopped_cleanly=was_stopped_cleanly,
                                 before_loss=before_loss)  # fmt: skip
         self.segments = LogSegments(files, recovered.segments, folder=self.folder, opened=open_segments)
+        self.aborted = AbortedTransactions(self.segments)
         self.damage = LogDamage(lambda: self.segments.all, lambda: self.is_changing)
         self.has_lost_batches = recovered.has_lost_batches
         self.log_end_offset = self.segments.active.next_offset

@@ -4,7 +4,9 @@
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..format.compression import MAX_DECOMPRESSED_BYTES, Compression
@@ -12,6 +14,7 @@ from ..format.record_batch import BatchHeader, Buffer, check_crc
 from ..format.record_codec import MAX_RECORDS_PER_BATCH, NOT_IDEMPOTENT, Headers, ProducerFields
 from ..vocabulary.errors import CorruptRecordError, InvalidRecordError
 from . import pure
+from .aborted import AbortedFilter
 from .columns import Columns
 from .walk import MAX_OFFSET, BatchWalk, section_of
 
@@ -30,24 +33,26 @@ class Codec:
 
     def decode(
         self,
-        buffers: Iterable[Buffer],
+        buffers: Sequence[Buffer],
         start_offset: int = 0,
         end_offset: int | None = None,
         *,
-        aborted: Sequence[tuple[int, int]] | None = None,
+        aborted: AbortedFilter | None = None,
         check: bool = True,
         max_bytes: int = MAX_DECODED_BYTES,
     ) -> Columns:
         """The records from `start_offset` on and before `end_offset`, in buffers of whole batches of one partition, in order.
 
-        Control batches are left out. `aborted` are the (producer id, first offset) of aborted transactions that a fetch with
-        read_committed returned for these batches; their records are left out, too. Stops after `max_bytes` of decompressed
-        records, and before a damaged batch: `next_offset` tells where to go on. Raises CorruptRecordError if there is nothing
-        before the damage. `check=False` skips the CRC, for bytes that were checked already.
+        Control batches are left out. `aborted` leaves out aborted transactions; it then knows the batches before `next_offset`.
+        Stops after `max_bytes` of decompressed records, and before a damaged batch: `next_offset` tells where to go on. Raises
+        CorruptRecordError if there is nothing before the damage. `check=False` skips the CRC, for bytes that were checked
+        already.
         """
         assert 0 <= start_offset <= MAX_OFFSET
         end = MAX_OFFSET if end_offset is None else end_offset
-        walk = BatchWalk(start_offset, end, aborted or (), check=check, max_bytes=min(max_bytes, MAX_DECODED_BYTES))
+        aborted = AbortedFilter(()) if aborted is None else aborted
+        aborted_before = aborted.copy()
+        walk = BatchWalk(start_offset, end, aborted, check=check, max_bytes=min(max_bytes, MAX_DECODED_BYTES))
         steps = walk.steps(buffers)
         damage = walk.damage
         sections = [step.section for step in steps if step.section is not None]
@@ -56,12 +61,15 @@ class Codec:
         )
         next_offset, consumed_bytes, leader_epoch = start_offset, 0, -1
         runs: list[tuple[bool, int]] = []
-        for step in steps:
+        for number, step in enumerate(steps):
             if step.section is not None:
                 try:
                     added = builder.add(step.section)
                 except CorruptRecordError as error:
                     damage = error
+                    again = BatchWalk(start_offset, end, aborted_before, check=False, max_bytes=MAX_DECODED_BYTES)
+                    deque(islice(again.walk(buffers), number), maxlen=0)
+                    aborted.take(aborted_before)
                     break
                 if added:
                     runs.append((step.section.append_time_ms is not None, added))

@@ -1,13 +1,12 @@
 """The walk over fetched batches: which of them have wanted records, and where the walk ends. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from heapq import heapify, heappop
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from ..format.compression import compression_of, decompress
 from ..format.record_batch import HEADER_SIZE, TIMESTAMP_TYPE_MASK, BatchHeader, Buffer, check_crc, read_header
-from ..format.record_codec import is_abort_marker
 from ..vocabulary.errors import CorruptRecordError
+from .aborted import AbortedFilter
 from .section import Section
 
 MAX_OFFSET: Final = 2**63 - 1
@@ -27,15 +26,13 @@ class BatchWalk:
     """Reads headers, checks CRCs, decompresses, and leaves out control batches and aborted transactions."""
 
     def __init__(
-        self, start_offset: int, end_offset: int, aborted: Sequence[tuple[int, int]], *, check: bool, max_bytes: int
+        self, start_offset: int, end_offset: int, aborted: AbortedFilter, *, check: bool, max_bytes: int
     ) -> None:
         self._start_offset = start_offset
         self._end_offset = end_offset
         self._check = check
         self._max_bytes = max_bytes
-        self._coming = [(first_offset, producer_id) for producer_id, first_offset in aborted]
-        heapify(self._coming)
-        self._aborting: set[int] = set()  # Producers whose batches belong to an aborted transaction here.
+        self._aborted = aborted
         self.damage: CorruptRecordError | None = None  # Of the batch that ended the walk.
 
     def steps(self, buffers: Iterable[Buffer]) -> list[Step]:
@@ -43,7 +40,7 @@ class BatchWalk:
         found: list[Step] = []
         size_bytes = 0
         try:
-            for step in self._walk(buffers):
+            for step in self.walk(buffers):
                 size_bytes += len(step.section.body) if step.section is not None else 0
                 if found and size_bytes > self._max_bytes:
                     break
@@ -52,7 +49,7 @@ class BatchWalk:
             self.damage = error
         return found
 
-    def _walk(self, buffers: Iterable[Buffer]) -> Iterator[Step]:
+    def walk(self, buffers: Iterable[Buffer]) -> Iterator[Step]:
         leader_epoch = -1
         for buffer in buffers:
             position = 0
@@ -65,20 +62,10 @@ class BatchWalk:
                     yield Step(None, header.base_offset, 0, leader_epoch)
                     return
                 leader_epoch = header.leader_epoch
-                is_wanted = self._is_wanted(buffer, header)
+                is_wanted = not self._aborted.leaves_out(header, buffer) and header.next_offset > self._start_offset
                 section = section_of(buffer, header, self._start_offset, self._end_offset) if is_wanted else None
                 yield Step(section, header.next_offset, header.size_bytes, header.leader_epoch)
                 position += header.size_bytes
-
-    def _is_wanted(self, buffer: Buffer, header: BatchHeader) -> bool:
-        while self._coming and self._coming[0][0] <= header.last_offset:
-            self._aborting.add(heappop(self._coming)[1])
-        if header.is_control:
-            if header.producer_id in self._aborting and _ends_abort(buffer, header):
-                self._aborting.discard(header.producer_id)
-            return False
-        is_aborted = header.is_transactional and header.producer_id in self._aborting
-        return not is_aborted and header.next_offset > self._start_offset
 
 
 def section_of(buffer: Buffer, header: BatchHeader, start_offset: int, end_offset: int) -> Section:
@@ -104,7 +91,3 @@ def check_offsets(header: BatchHeader) -> None:
     """Raise CorruptRecordError unless all offsets of the batch, and the one after it, are offsets."""
     if not 0 <= header.base_offset <= MAX_OFFSET - header.last_offset_delta - 1:
         raise CorruptRecordError(f"a record batch has the offsets {header.base_offset} to {header.last_offset}")
-
-
-def _ends_abort(buffer: Buffer, header: BatchHeader) -> bool:
-    return is_abort_marker(memoryview(buffer)[header.position : header.position + header.size_bytes])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..format.record_codec import LookIntoBatch, first_record_at_or_after
+from ..segment.transaction_index import AbortedTransaction
 from ..vocabulary.errors import CorruptRecordError, ErrorCode, OffsetNotAvailableError
 from .current_role import ANY_EPOCH, CurrentRole
 from .follower import UNDEFINED, FetchedState
@@ -15,6 +16,8 @@ from .guarded_log import GuardedLog
 from .ports import RecordSlice, slice_size
 
 ANY_SIZE_BYTES: Final = 1 << 62
+# In one read; a longer one ends before the next begins. 300 KB on the wire. Only if more are open at once, there are more.
+MAX_ABORTED: Final = 20_000
 READ_COMMITTED: Final = 1  # as on the wire; 0 is READ_UNCOMMITTED
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
@@ -27,6 +30,7 @@ class PartitionRead(FetchedState, frozen=True, kw_only=True):
 
     records: RecordSlice = b""
     last_stable_offset: int = -1
+    aborted: tuple[AbortedTransaction, ...] = ()  # those that a read_committed consumer of the records must know
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,7 @@ class PartitionReads:
     def __init__(self, role: CurrentRole, storage: GuardedLog) -> None:
         self._role = role
         self._storage = storage
+        self.max_aborted = MAX_ABORTED
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 
@@ -72,7 +77,8 @@ class PartitionReads:
             if offset > visible_end:
                 self._check_end_is_known()
                 return self.nothing()
-            return self.read(offset, max_bytes, visible_end, at_least_one_batch)
+            is_committed_only = isolation_level == READ_COMMITTED
+            return self.read(offset, max_bytes, visible_end, at_least_one_batch, with_aborted=is_committed_only)
 
     def _out_of_a_followers_range(self, refused: PartitionRead, offset: int) -> PartitionRead:
         """A follower does not know the end of the leader's log, so an offset after its own end may be valid."""
@@ -166,14 +172,15 @@ class PartitionReads:
             return self.nothing(error=ErrorCode.OFFSET_OUT_OF_RANGE)
         return None
 
-    def read(self, offset: int, max_bytes: int, end_offset: int, at_least_one_batch: bool) -> PartitionRead:
+    def read(
+        self, offset: int, max_bytes: int, end_offset: int, at_least_one_batch: bool, *, with_aborted: bool = False
+    ) -> PartitionRead:
         log = self._storage.log
         records: RecordSlice = b""
+        aborted: tuple[AbortedTransaction, ...] = ()
         if offset < end_offset:
             try:
-                records = log.read(
-                    offset, max_bytes=max_bytes, up_to_offset=end_offset, at_least_one_batch=at_least_one_batch
-                ).slice
+                records, aborted = self._read_log(offset, max_bytes, end_offset, at_least_one_batch, with_aborted)
             except CorruptRecordError:
                 log.damage.verify(offset, max_bytes=max_bytes)  # so that the range of the damage is known
                 raise
@@ -182,7 +189,23 @@ class PartitionReads:
             high_watermark=log.high_watermark,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
+            aborted=aborted,
         )
+
+    def _read_log(
+        self, offset: int, max_bytes: int, end_offset: int, at_least_one_batch: bool, with_aborted: bool
+    ) -> tuple[RecordSlice, tuple[AbortedTransaction, ...]]:
+        """The records, and what was aborted among them. Both at once: what ends later is not stable in this read."""
+        log = self._storage.log
+        read = log.read(offset, max_bytes=max_bytes, up_to_offset=end_offset, at_least_one_batch=at_least_one_batch)
+        if not with_aborted:
+            return read.slice, ()
+        aborted = log.aborted.in_read(read, offset)
+        if len(aborted) > self.max_aborted:
+            end_offset = sorted(transaction.first_offset for transaction in aborted)[self.max_aborted]
+            if offset < end_offset:
+                return self._read_log(offset, max_bytes, end_offset, at_least_one_batch, with_aborted)
+        return read.slice, aborted
 
     def nothing(
         self, *, error: int = ErrorCode.NONE, diverging_epoch: int = UNDEFINED, diverging_end_offset: int = UNDEFINED

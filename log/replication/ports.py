@@ -3,12 +3,13 @@
 `log.partition.partition_log.PartitionLog` and `log.folders.log_manager.LogManager` implement them; tests have twins in memory.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..format.record_batch import Buffer
 from ..format.record_codec import LookIntoBatch
 from ..segment.append_times import AppendTime
 from ..segment.producer_state import ProducerState
+from ..segment.transaction_index import AbortedTransaction
 from ..vocabulary.topic_partition import TopicPartition
 
 
@@ -80,6 +81,13 @@ class KnownDamage(Protocol):
         """Check the bytes that a read of `offset` returns; False if there is damage that was not known."""
 
 
+class KnownAborted(Protocol):
+    """The aborted transactions of a log."""
+
+    def in_read(self, read: Any, offset: int, /) -> tuple[AbortedTransaction, ...]:
+        """What a read_committed consumer must know of these batches, which were read from `offset` on."""
+
+
 class ReplicatedLog(Protocol):
     """A partition's log as its replica needs it. Every method may raise StorageError."""
 
@@ -97,6 +105,8 @@ class ReplicatedLog(Protocol):
     def size_bytes(self) -> int: ...
     @property
     def damage(self) -> KnownDamage: ...
+    @property
+    def aborted(self) -> KnownAborted: ...
     @property
     def recovery_point(self) -> int:
         """Everything before it is on the disk."""

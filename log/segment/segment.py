@@ -228,7 +228,6 @@ class LogSegment:
         `up_to_offset`."""
         end = self.records.size_bytes
         if up_to_offset < self.next_offset:
-            last = self.batch_at(up_to_offset)  # None: it lies in a gap behind the last batch (compaction)
             last = self.batch_at(up_to_offset)  # None in a gap at the end, where a log was truncated inside of a gap
             if last is not None:
                 end = last.position if last.base_offset >= up_to_offset else last.position + last.size_bytes

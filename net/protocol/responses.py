@@ -85,6 +85,7 @@ class FetchPartitionResponse(Message, frozen=True, kw_only=True):
     leader_epoch: int = -1
     preferred_read_replica: int = -1
     records: FetchedRecords = b""
+    aborted: Items[tuple[int, int]] = ()  # (producer id, first offset) of transactions that read_committed leaves out
 
 
 class FetchResponse(Message, frozen=True, kw_only=True):

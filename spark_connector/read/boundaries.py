@@ -7,8 +7,7 @@ from barnabas.log.vocabulary.errors import InvalidConfigError, UnknownTopicOrPar
 from barnabas.log.vocabulary.name_pattern import name_pattern
 from barnabas.log.vocabulary.topic_partition import INTERNAL_TOPICS, TopicPartition
 from barnabas.net.client.connection.client import Client
-from barnabas.net.client.consumer.consumer_config import ISOLATION_LEVELS
-from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_offsets
+from barnabas.net.client.positions.offset_lookup import EARLIEST, ISOLATION_LEVELS, LATEST, list_offsets
 
 from ..common.sink_ledger import SINKS_PREFIX
 from .data_loss import DataLossError

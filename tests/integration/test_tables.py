@@ -9,9 +9,10 @@ import polars
 import pyarrow
 from integration.cluster import Cluster
 
-import barnabas
-import barnabas.sync
+from barnabas import sync
 from barnabas.net.client.arrow.tables import SCHEMA
+from barnabas.net.client.consumer.read_table import read_table
+from barnabas.net.client.producer.producer import Producer
 
 Maker = Callable[..., Cluster]
 COUNT = 200_000
@@ -19,7 +20,7 @@ PADDING = b"x" * 500  # So that a scan has many chunks.
 
 
 async def spread(cluster: Cluster, topic: str, values: list[bytes | None], *, partitions: int) -> None:
-    async with barnabas.Producer(cluster.bootstrap) as producer:
+    async with Producer(cluster.bootstrap) as producer:
         for number in range(partitions):
             await (await producer.send_many(topic, values[number::partitions], partition=number))
 
@@ -32,7 +33,7 @@ async def test_all_records_exactly_once_while_a_leader_is_killed(new_cluster: Ma
     await spread(cluster, "t", values, partitions=6)
 
     def read() -> list[pyarrow.RecordBatch]:
-        reader = barnabas.read_table("t", bootstrap=cluster.bootstrap, stream=True)
+        reader = read_table("t", bootstrap=cluster.bootstrap, stream=True)
         found = [reader.read_next_batch()]
         cluster.kill(2)  # Chunks are in flight and ahead; the broker leads a third of the partitions.
         found += reader
@@ -54,17 +55,17 @@ async def test_polars_pandas_and_duckdb_take_a_table(shared_cluster: Cluster) ->
     bootstrap = shared_cluster.bootstrap
 
     def take() -> None:
-        table = barnabas.read_table("taken", bootstrap=bootstrap)
+        table = read_table("taken", bootstrap=bootstrap)
         assert table.schema.equals(SCHEMA)
         assert table["partition"].to_pylist() == sorted(table["partition"].to_pylist())
         frame = polars.DataFrame(table)
         assert frame.shape == (1_000, 7)
         assert frame["value"].cast(polars.String).cast(polars.Int64).sum() == 499_500
         assert len(table.to_pandas()) == 1_000
-        reader = barnabas.read_table("taken", bootstrap=bootstrap, stream=True, columns=["value"])
+        reader = read_table("taken", bootstrap=bootstrap, stream=True, columns=["value"])
         (row,) = duckdb.from_arrow(reader).aggregate("count(*), sum(decode(value)::int)").fetchall()
         assert row == (1_000, 499_500)
-        with barnabas.sync.Consumer("taken", bootstrap=bootstrap, auto_offset_reset="earliest") as consumer:
+        with sync.Consumer("taken", bootstrap=bootstrap, auto_offset_reset="earliest") as consumer:
             rows = 0
             while rows < 1_000:
                 rows += polars.DataFrame(consumer.poll_arrow()).height
@@ -80,7 +81,7 @@ async def test_a_stream_that_is_dropped_closes_its_connections(shared_cluster: C
     await spread(shared_cluster, "dropped", [b"x"] * 3, partitions=3)
 
     def drop() -> None:
-        reader = barnabas.read_table("dropped", bootstrap=shared_cluster.bootstrap, stream=True)
+        reader = read_table("dropped", bootstrap=shared_cluster.bootstrap, stream=True)
         reader.read_next_batch()
         del reader
 

@@ -10,6 +10,7 @@ from barnabas.log.format.record_batch import Buffer
 from barnabas.log.replication.effects import ChangeLog, Effect
 from barnabas.log.replication.partition import Partition
 from barnabas.log.segment.producer_state import ProducerState
+from barnabas.log.segment.transaction_index import AbortedTransaction
 from barnabas.log.vocabulary.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
@@ -84,6 +85,13 @@ def changed(partition: Partition, effects: list[Effect]) -> list[Effect]:
     return others
 
 
+class NothingAborted:
+    """Of a log without transactions."""
+
+    def in_read(self, read: MemoryRead, offset: int) -> tuple[AbortedTransaction, ...]:
+        return ()
+
+
 class MemoryLog:
     def __init__(
         self,
@@ -102,6 +110,7 @@ class MemoryLog:
         self.log_start_offset = self.high_watermark = self.recovery_point = 0
         self.truncations = 0
         self.damage = MemoryDamage()
+        self.aborted = NothingAborted()
         self.producers = ProducerState()  # of those that are described; these batches have none
         self.sequences: dict[int, tuple[int, int]] = {}  # last sequence and its offset
         self.open_transaction_at: int | None = None

@@ -31,6 +31,7 @@ VOCABULARY: Final = {"vocabulary", "format.record_batch", "settings"}
 CLIENT_VOCABULARY: Final = VOCABULARY | {
     "format.record_codec",
     "format.compression",
+    "records.aborted",
     "records.codec",
     "records.columns",
 }

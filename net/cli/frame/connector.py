@@ -57,7 +57,7 @@ class Connector:
 
     @asynccontextmanager
     async def consumer(
-        self, bootstrap: str, *, topics: Sequence[str], group: str | None, start: str
+        self, bootstrap: str, *, topics: Sequence[str], group: str | None, start: str, isolation_level: str
     ) -> AsyncIterator[PrintedConsumer]:
         from barnabas.net.client.consumer.consumer import Consumer
 
@@ -77,6 +77,7 @@ class Connector:
             bootstrap=bootstrap,
             group=group,
             auto_offset_reset="latest" if start == "end" else "earliest",
+            isolation_level=isolation_level,
             auto_commit=False,  # the command commits only what it has printed and flushed
             on_assigned=begin,
             on_revoked=give_up,

@@ -48,6 +48,12 @@ def arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("-n", "--num", type=number_from(0), metavar="N", help="stop after N records")
     parser.add_argument("-g", "--group", metavar="GROUP", help="join the group, continue from its offsets and commit")
+    parser.add_argument(
+        "--isolation",
+        choices=("read_uncommitted", "read_committed"),
+        default="read_uncommitted",
+        help="read_committed: leave out records of aborted transactions, and stop before open ones (default: %(default)s)",
+    )
     parser.add_argument("--formatter", choices=("offsets",), help="offsets: show records of __consumer_offsets as JSON")
     parser.add_argument("--follow", action="store_true", help="wait for new records instead of stopping at the end")
 
@@ -66,7 +72,13 @@ async def run(context: Context) -> int:
     )
     async with AsyncExitStack() as stack:
         opening = stack.enter_async_context(
-            context.connector.consumer(context.bootstrap, topics=[wanted.name], group=wanted.group, start=wanted.offset)
+            context.connector.consumer(
+                context.bootstrap,
+                topics=[wanted.name],
+                group=wanted.group,
+                start=wanted.offset,
+                isolation_level=wanted.isolation,
+            )
         )
         consumer = await patience.wait(opening, f"a broker at {context.bootstrap}")
         if not wanted.group:
@@ -81,8 +93,9 @@ async def _bounds(context: Context) -> tuple[Mapping[TopicPartition, int], Mappi
     async with context.connector.admin(context.bootstrap) as admin:
         topic = await admin.describe_topic(wanted.name)
         partitions = chosen_partitions(topic, wanted.partition)
-        starts = {} if wanted.group else await positions(admin, partitions, wanted.offset)
-        ends = {} if wanted.follow else await positions(admin, partitions, "end")
+        level = wanted.isolation
+        starts = {} if wanted.group else await positions(admin, partitions, wanted.offset, isolation_level=level)
+        ends = {} if wanted.follow else await positions(admin, partitions, "end", isolation_level=level)
     return starts, ends
 
 

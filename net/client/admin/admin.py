@@ -40,6 +40,7 @@ from ..connection.client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEO
 from ..connection.errors import BarnabasError, UnknownTopicOrPartitionError, error_for
 from ..connection.records import OffsetAndTimestamp
 from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
+from ..positions.offset_lookup import isolation_level as isolation_level_of
 from .admin_groups import GroupAdmin
 from .asking import Ask
 
@@ -166,12 +167,14 @@ class Admin(GroupAdmin):
         return sorted((t for t in topics if include_internal or not t.internal), key=lambda topic: topic.name)
 
     async def find_offsets(
-        self, timestamps_ms: Mapping[TopicPartition, int]
+        self, timestamps_ms: Mapping[TopicPartition, int], *, isolation_level: str = "read_uncommitted"
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Return offsets of several partitions, also of several topics, by time (or EARLIEST, LATEST)."""
+        """Return offsets of several partitions, also of several topics, by time (or EARLIEST, LATEST). For read_committed, LATEST
+        is where the first open transaction begins, if there is one."""
+        level = isolation_level_of(isolation_level)
         for topic in {partition.topic for partition in timestamps_ms}:
             await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
-        return await list_offsets(self._client, dict(timestamps_ms), timeout_ms=self._timeout_ms)
+        return await list_offsets(self._client, dict(timestamps_ms), timeout_ms=self._timeout_ms, isolation_level=level)
 
     async def delete_records(self, topic: str, partition: int, *, before_offset: int = -1) -> int:
         """Delete all records before an offset (-1: all that are committed); returns the new start of the log.

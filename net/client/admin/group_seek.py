@@ -65,14 +65,17 @@ def _offset(answered: int) -> int | None:
     return None if answered < 0 else answered
 
 
-async def positions(admin: "Admin", partitions: Iterable[TopicPartition], where: str) -> Offsets:
+async def positions(
+    admin: "Admin", partitions: Iterable[TopicPartition], where: str, *, isolation_level: str = "read_uncommitted"
+) -> Offsets:
     """Resolve `start`, `end`, `N` or `@timestamp` to an offset per partition; after the last timestamp: the end."""
     if where.isdigit():
         return dict.fromkeys(partitions, int(where))
     timestamp = {"start": EARLIEST_TIMESTAMP, "end": LATEST_TIMESTAMP}.get(where)
-    found = await _offsets_at(admin, partitions, int(where[1:]) if timestamp is None else timestamp)
+    time_ms = int(where[1:]) if timestamp is None else timestamp
+    found = await _offsets_at(admin, partitions, time_ms, isolation_level)
     behind = [item for item, offset in found.items() if offset < 0]
-    return found | await _offsets_at(admin, behind, LATEST_TIMESTAMP)
+    return found | await _offsets_at(admin, behind, LATEST_TIMESTAMP, isolation_level)
 
 
 async def _committed(admin: "Admin", group_id: str, topics: Sequence[str]) -> dict[TopicPartition, int | None]:
@@ -100,8 +103,14 @@ async def _ends(admin: "Admin", places: Iterable[TopicPartition]) -> tuple[Offse
 
 
 async def _offsets_at(
-    admin: "Admin", partitions: Iterable[TopicPartition], timestamp_ms: int
+    admin: "Admin",
+    partitions: Iterable[TopicPartition],
+    timestamp_ms: int,
+    isolation_level: str = "read_uncommitted",
 ) -> dict[TopicPartition, int]:
     """Offsets by time (or EARLIEST, LATEST); -1 if there is none."""
     asked = dict.fromkeys(partitions, timestamp_ms)
-    return {place: found.offset for place, found in (await admin.find_offsets(asked)).items()} if asked else {}
+    if not asked:
+        return {}
+    found = await admin.find_offsets(asked, isolation_level=isolation_level)
+    return {place: item.offset for place, item in found.items()}

@@ -32,6 +32,7 @@ from ..group.listener import Listener, Listeners
 from ..group.ownership import Subscription
 from ..group.rebalancing import Rebalancing
 from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
+from ..positions.offset_lookup import isolation_level as isolation_level_of
 from ..positions.partition_state import PartitionState
 from ..positions.reading import Reading
 from .consumer_config import (
@@ -40,7 +41,6 @@ from .consumer_config import (
     MAX_POLL_BYTES,
     MAX_POLL_RECORDS,
     ConsumerConfig,
-    isolation_level,
     reset_time,
 )
 from .fetcher import FetchConfig, Fetcher
@@ -98,7 +98,7 @@ class Consumer:
         fetch_max_wait_ms: int = 500,
         partition_max_bytes: int = 1024 * 1024,
         max_buffered_bytes: int = 64 * 1024 * 1024,
-        isolation: str = "read_uncommitted",
+        isolation_level: str = "read_uncommitted",
         rack: str = "",
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         retry_backoff_ms: float = RETRY_BACKOFF_MS,
@@ -129,7 +129,7 @@ class Consumer:
             max_bytes=fetch_max_bytes,
             max_wait_ms=fetch_max_wait_ms,
             max_buffered_bytes=max_buffered_bytes,
-            isolation_level=isolation_level(isolation),
+            isolation_level=isolation_level_of(isolation_level),
             rack=rack,
         )
         self._client = client or Client(
@@ -192,6 +192,7 @@ class Consumer:
             self._reading,
             group=group,
             reset_time_ms=self._config.reset_time_ms,
+            isolation_level=self._fetch_config.isolation_level,
             on_found=self._fetcher.pump_soon,
             on_error=lambda error: self._polling.fail(error),
         )
@@ -385,7 +386,7 @@ class Consumer:
     async def _ends(self, timestamp_ms: int, partitions: tuple[PartitionLike, ...]) -> dict[TopicPartition, int]:
         self._check_usable()
         wanted = [TopicPartition(*partition) for partition in partitions] or self.assignment
-        found = await list_offsets(self._client, dict.fromkeys(wanted, timestamp_ms))
+        found = await self.offsets_for_times(dict.fromkeys(wanted, timestamp_ms))
         return {partition: item.offset for partition, item in found.items()}
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
@@ -398,7 +399,7 @@ class Consumer:
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         self._check_usable()
-        return await list_offsets(self._client, times_ms)
+        return await list_offsets(self._client, times_ms, isolation_level=self._fetch_config.isolation_level)
 
     def pause(self, *partitions: PartitionLike) -> None:
         """Return and fetch no records of these partitions until `resume`."""

@@ -16,7 +16,6 @@ from ..group.session import Session
 from ..positions.offset_lookup import EARLIEST, LATEST
 
 RESET_TIMES: dict[str, int | None] = {"latest": LATEST, "earliest": EARLIEST, "none": None}
-ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 
 MAX_POLL_RECORDS = 10_000  # Default of one `poll`: enough to make the cost of the call negligible.
 MAX_POLL_BYTES = (
@@ -125,9 +124,3 @@ def reset_time(policy: str) -> int | None:
     if policy not in RESET_TIMES:
         raise InvalidConfigError(f"auto_offset_reset is {policy!r}; use earliest, latest or none")
     return RESET_TIMES[policy]
-
-
-def isolation_level(name: str) -> int:
-    if name not in ISOLATION_LEVELS:
-        raise InvalidConfigError(f"isolation_level is {name!r}; use read_uncommitted or read_committed")
-    return ISOLATION_LEVELS[name]

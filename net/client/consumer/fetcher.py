@@ -206,7 +206,7 @@ class Fetcher:
         if not len(answer.records):
             return False
         try:
-            state.fetched(bytes(answer.records))
+            state.fetched(bytes(answer.records), answer.aborted)
         except CorruptRecordError as error:
             self._unreadable(state, error)
         return state.has_records

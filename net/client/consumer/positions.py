@@ -32,6 +32,7 @@ class PositionFinder:
         *,
         group: str | None,
         reset_time_ms: int | None,
+        isolation_level: int,
         on_found: Callable[[], None],
         on_error: Callable[[BarnabasError], None],
     ) -> None:
@@ -40,6 +41,7 @@ class PositionFinder:
         self._reading = reading
         self._group = group
         self._reset_time_ms = reset_time_ms
+        self._isolation_level = isolation_level
         self._on_found = on_found
         self._on_error = on_error
         self._task: asyncio.Task[None] | None = None
@@ -173,9 +175,12 @@ class PositionFinder:
         if not asked:
             return
         versions = {state.partition: state.version for state in states}
-        found = await list_offsets(self._client, asked)
+        found = await list_offsets(self._client, asked, isolation_level=self._isolation_level)
         late = [partition for partition, item in found.items() if item.offset < 0]
-        ends = await list_offsets(self._client, dict.fromkeys(late, LATEST)) if late else {}
+        ends = {}
+        if late:
+            latest = dict.fromkeys(late, LATEST)
+            ends = await list_offsets(self._client, latest, isolation_level=self._isolation_level)
         for state in states:
             if state.version == versions[state.partition]:  # Otherwise the application called seek meanwhile.
                 answer = ends.get(state.partition) or found[state.partition]

@@ -15,6 +15,7 @@ from barnabas.log.format.record_batch import (
     iter_headers,
     read_header,
 )
+from barnabas.log.records.aborted import AbortedFilter
 from barnabas.log.records.codec import RecordView, decode, records_of
 from barnabas.log.records.columns import Columns
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -44,6 +45,7 @@ class Chunk(NamedTuple):
 
     start: int
     data: bytes
+    aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset) of transactions to leave out
 
 
 class RangeReader:
@@ -84,9 +86,11 @@ class RangeReader:
         while self.position < self.end:
             remaining_ms = max(1, deadline_ms - self._client.clock.now_ms())
             start = self.position
-            data = await self._client.retrying(self._fetch, timeout_ms=remaining_ms, before_retry=self._client.refresh)
+            data, aborted = await self._client.retrying(
+                self._fetch, timeout_ms=remaining_ms, before_retry=self._client.refresh
+            )
             if data:
-                return Chunk(start, data)
+                return Chunk(start, data, aborted)
             if self._client.clock.now_ms() >= deadline_ms:
                 raise RequestTimedOutError(
                     f"no record of {self.partition} at offset {self.position} within {self._timeout_ms} ms, though the range "
@@ -104,7 +108,7 @@ class RangeReader:
         except UnknownTopicOrPartitionError as error:
             raise PartitionGoneError(f"topic {self.partition.topic} does not exist any more") from error
 
-    async def _fetch(self) -> bytes:
+    async def _fetch(self) -> tuple[bytes, Sequence[tuple[int, int]]]:
         topic, number = self.partition
         if not self._client.metadata.partition_count(topic):
             await self._wait_for_topic()
@@ -130,7 +134,7 @@ class RangeReader:
         )
         response: FetchResponse = await connection.call(request, timeout_ms=MAX_WAIT_MS + RESPONSE_GRACE_MS)
         (answer,) = response.partitions
-        return self._take(answer)
+        return self._take(answer), answer.aborted
 
     def _take(self, answer: FetchPartitionResponse) -> bytes:
         if answer.error:
@@ -148,13 +152,16 @@ class RangeReader:
 
 
 def batches_of(chunk: Chunk, *, end: int) -> Iterator[tuple[BatchHeader, Sequence[RecordView]]]:
-    """The records of a chunk before `end`, batch by batch; batches without records in the range are left out.
+    """The records of a chunk before `end`, batch by batch; batches without records in the range are left out, and so are those of
+    aborted transactions, for a reader of committed records.
 
     Raises CorruptRecordError for a damaged batch.
     """
-    start, data = chunk
+    start, data, aborted = chunk
+    to_leave_out = AbortedFilter(aborted)
     for header in iter_headers(data, verify_crc=True):
-        if not header.is_control and header.next_offset > start and header.base_offset < end:
+        is_left_out = to_leave_out.leaves_out(header, data)
+        if not is_left_out and header.next_offset > start and header.base_offset < end:
             records = records_of(data, header, RecordView, start, end, check=False)
             if records:
                 yield header, records
@@ -162,10 +169,11 @@ def batches_of(chunk: Chunk, *, end: int) -> Iterator[tuple[BatchHeader, Sequenc
 
 def columns_of(chunk: Chunk, *, end: int) -> Iterator[Columns]:
     """As `batches_of`: the records of many batches as columns."""
-    start, data = chunk
+    start, data, aborted = chunk
+    to_leave_out = AbortedFilter(aborted)
     rest = memoryview(data)
     while rest.nbytes and start < end:
-        columns = decode([rest], start, end, max_bytes=COLUMNS_BYTES)
+        columns = decode([rest], start, end, aborted=to_leave_out, max_bytes=COLUMNS_BYTES)
         rest = rest[columns.consumed_bytes :]
         start = columns.next_offset
         if columns.count:

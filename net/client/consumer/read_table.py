@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from ..arrow.extra import batch_builder
 from ..connection.client import DEFAULT_BOOTSTRAP, Client
 from ..connection.loop_thread import LoopThread, loop_thread
-from .consumer_config import isolation_level
+from ..positions.offset_lookup import isolation_level
 from .table_range import TIMEOUT_MS, Position, TableQuery
 from .table_scan import TopicScan
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Self
 
 from barnabas.log.format.record_batch import read_header
+from barnabas.log.records.aborted import AbortedFilter
 from barnabas.log.records.codec import decode
 from barnabas.log.records.columns import Columns
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -36,11 +37,12 @@ class Part(NamedTuple):
 
     def columns(self) -> Iterator[Columns]:
         """Decoded, in pieces. Raises UnreadableBatchError after the records before a damaged batch."""
-        start, data = self.chunk
+        start, data, aborted = self.chunk
+        to_leave_out = AbortedFilter(aborted)
         rest = memoryview(data)
         while len(rest):
             try:
-                found = decode([rest], start, self.end, max_bytes=MAX_DECODED_BYTES)
+                found = decode([rest], start, self.end, aborted=to_leave_out, max_bytes=MAX_DECODED_BYTES)
             except CorruptRecordError as error:
                 header = read_header(rest)
                 first = max(header.base_offset, start)

@@ -11,6 +11,7 @@ from ...protocol.group_responses import UnreadPartitionResponse, UnreadResponse
 from ...protocol.requests import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    READ_COMMITTED,
     READ_UNCOMMITTED,
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -19,13 +20,20 @@ from ...protocol.requests import (
     UnreadRequest,
 )
 from ..connection.client import API_TIMEOUT_MS, Client
-from ..connection.errors import BarnabasError, LeaderNotAvailableError, error_for
+from ..connection.errors import BarnabasError, InvalidConfigError, LeaderNotAvailableError, error_for
 from ..connection.metadata import NO_LEADER
 from ..connection.records import OffsetAndTimestamp
 
 EARLIEST = EARLIEST_TIMESTAMP
 LATEST = LATEST_TIMESTAMP
+ISOLATION_LEVELS: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 MAX_UNREAD_PER_REQUEST: Final = 1_000  # so that no request blocks a leader's loop for more than a few milliseconds
+
+
+def isolation_level(name: str) -> int:
+    if name not in ISOLATION_LEVELS:
+        raise InvalidConfigError(f"isolation_level is {name!r}; use read_uncommitted or read_committed")
+    return ISOLATION_LEVELS[name]
 
 
 async def list_offsets(

@@ -8,12 +8,13 @@ that an answer to a fetch or a commit from before the jump is recognized. No two
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from operator import length_hint
 from typing import TypeVar
 
 from barnabas.log.format.record_batch import LENGTH, LENGTH_POSITION, LOG_OVERHEAD, BatchHeader, check_crc, read_header
+from barnabas.log.records.aborted import AbortedFilter
 from barnabas.log.records.codec import decode, lists_of, records_of
 from barnabas.log.records.columns import Columns
 from barnabas.log.vocabulary.errors import CorruptRecordError
@@ -79,7 +80,8 @@ class PartitionState:
         self.high_watermark = UNKNOWN
         self.log_start_offset = UNKNOWN
         self.buffered_bytes = 0
-        self._chunks: deque[bytes] = deque()  # Whole batches, checked by length only.
+        # Whole batches, checked by length only, and what is to be left out of them.
+        self._chunks: deque[tuple[bytes, AbortedFilter]] = deque()
         self._chunk_position = 0  # In the first chunk.
         self._records: list[ConsumerRecord] = []  # Decoded and not handed out yet.
         self._records_end = UNKNOWN  # The offset behind the batch that was decoded last.
@@ -133,8 +135,9 @@ class PartitionState:
     def has_records(self) -> bool:
         return not self.is_paused and bool(self._records or self._chunks)
 
-    def fetched(self, data: bytes) -> None:
-        """Take whole batches in, leave a cut one at the end; the next fetch goes on behind the last whole one.
+    def fetched(self, data: bytes, aborted: Iterable[tuple[int, int]] = ()) -> None:
+        """Take whole batches in, leave a cut one at the end; the next fetch goes on behind the last whole one. `aborted`: the
+        (producer id, first offset) of transactions to leave out.
 
         Raises CorruptRecordError where the header of the first batch is damaged; what comes before one is taken in.
         """
@@ -153,7 +156,7 @@ class PartitionState:
         self.fetch_offset = max(self.fetch_offset, last.next_offset)
         self.last_fetched_epoch = last.leader_epoch
         chunk = data if end == len(data) else data[:end]
-        self._chunks.append(chunk)
+        self._chunks.append((chunk, AbortedFilter(aborted)))
         self.buffered_bytes += len(chunk)
 
     # --- handing out -------------------------------------------------------------------------------------------------
@@ -206,19 +209,19 @@ class PartitionState:
         )
 
     def take_decoded(self, max_bytes: int) -> Columns | list[ConsumerRecord]:
-        """As `take`, all batches that are buffered, in Arrow's layout: up to `max_bytes` of decompressed records, and at least
+        """As `take`, the batches of one fetch answer, in Arrow's layout: up to `max_bytes` of decompressed records, and at least
         one batch. Records that an earlier call decoded, and that were not handed out, come first, as they are."""
         self.handed_out_topic_id = self.topic_id
         if self._records:
             records, self._records = self._records, []
             self.position = max(self.position, self._records_end)
             return records
-        buffers = [memoryview(chunk) for chunk in self._chunks]
-        buffers[0] = buffers[0][self._chunk_position :]
+        chunk, aborted = self._chunks[0]
+        rest = memoryview(chunk)[self._chunk_position :]
         try:
-            columns = decode(buffers, self.position, max_bytes=max_bytes)
+            columns = decode([rest], self.position, aborted=aborted, max_bytes=max_bytes)
         except CorruptRecordError as error:
-            header = read_header(self._chunks[0], self._chunk_position)
+            header = read_header(chunk, self._chunk_position)
             first = max(header.base_offset, self.position)
             raise UnreadableBatchError(self.partition, first, header.next_offset, error.message) from error
         self.position = self._records_end = max(self.position, columns.next_offset)
@@ -231,8 +234,8 @@ class PartitionState:
         """Whole batches at the front of the buffer were decoded."""
         self.buffered_bytes -= size_bytes
         self._chunk_position += size_bytes
-        while self._chunks and self._chunk_position >= len(self._chunks[0]):
-            self._chunk_position -= len(self._chunks.popleft())
+        while self._chunks and self._chunk_position >= len(self._chunks[0][0]):
+            self._chunk_position -= len(self._chunks.popleft()[0])
 
     def _next(self, decode: Callable[[bytes, BatchHeader], Decoded]) -> Decoded | None:
         """The records of the next batch from the position on; None if it has none. Moves the position behind the batch.
@@ -241,12 +244,13 @@ class PartitionState:
         """
         if not self._chunks:
             return None
-        chunk = self._chunks[0]
+        chunk, aborted = self._chunks[0]
         header = read_header(chunk, self._chunk_position)
         found: Decoded | None = None
         try:
             check_crc(chunk, header)
-            if not header.is_control and header.next_offset > self.position:
+            # Each batch is shown to the filter, also if its records are behind the position: it may end a transaction.
+            if not aborted.leaves_out(header, chunk) and header.next_offset > self.position:
                 found = decode(chunk, header)
         except CorruptRecordError as error:
             first = max(header.base_offset, self.position)

@@ -1,10 +1,10 @@
 """Fetch (key 1): read record batches, as a consumer or as a follower.
 
 Versions: 0. Behaviour: waits up to `max_wait_ms` for `min_bytes`; an error on any partition is answered at once. A consumer
-sees what is committed (the high watermark, or the last stable offset for read_committed); a follower sees the whole log, and
-its offset is its acknowledgement of everything before. Each answer brings at least one whole batch where there is one, also
-when it is larger than the limits (KIP-74). The response reports divergence (KIP-595). `__consumer_offsets` is served by any
-broker from the state of the quorum (`offsets_topic`).
+sees what is committed (the high watermark; for read_committed the last stable offset, with the aborted transactions among the
+records, which it leaves out); a follower sees the whole log, and its offset is its acknowledgement of everything before. Each
+answer brings at least one whole batch where there is one, also when it is larger than the limits (KIP-74). Divergence is told in
+the answer (KIP-595). `__consumer_offsets` is served by any broker from the state of the quorum (`offsets_topic`).
 """
 
 from msgspec.structs import replace
@@ -141,6 +141,7 @@ class FetchHandler:
             diverging_epoch=read.diverging_epoch,
             diverging_end_offset=read.diverging_end_offset,
             records=read.records,
+            aborted=tuple((found.producer_id, found.first_offset) for found in read.aborted),
         )
 
     async def _fetch_offsets_topic(self, request: FetchRequest, context: RequestContext) -> FetchResponse:

@@ -156,13 +156,14 @@ def fetch_response(response: FetchResponse, version: int) -> bodies.FetchRespons
 def _fetched(
     item: FetchPartitionResponse, make_partition: type[bodies.FetchResponse.PartitionData]
 ) -> bodies.FetchResponse.PartitionData:
+    make_aborted = bodies.FetchResponse.AbortedTransaction
     made = make_partition(
         partition_index=item.partition,
         error_code=item.error,
         high_watermark=item.high_watermark,
         last_stable_offset=item.last_stable_offset,
         log_start_offset=item.log_start_offset,
-        aborted_transactions=[],
+        aborted_transactions=[make_aborted(producer_id=who, first_offset=first) for who, first in item.aborted],
         preferred_read_replica=item.preferred_read_replica,
         records=item.records,
     )

@@ -95,7 +95,7 @@ def check_transactions(log: PartitionLog) -> None:
         elif header.is_transactional:
             opened.setdefault(header.producer_id, header.base_offset)
     start = log.log_start_offset
-    told = log.segments.aborted_transactions(start, log.log_end_offset)
+    told = log.aborted.between(start, log.log_end_offset)
     known = {entry.last_offset: (entry.producer_id, entry.first_offset) for entry in told}
     surely = {offset for offset, (_, first) in aborted.items() if first >= start}
     if len(known) < len(told) or not surely <= known.keys() <= aborted.keys():

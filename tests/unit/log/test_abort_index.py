@@ -23,7 +23,7 @@ def fill(log, transactions, *, producer_id=9, first=0):
 
 
 def markers(log):
-    return [entry.last_offset for entry in log.segments.aborted_transactions(0, log.log_end_offset)]
+    return [entry.last_offset for entry in log.aborted.between(0, log.log_end_offset)]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -57,7 +57,7 @@ def test_a_transaction_across_the_flushed_end_is_known_from_its_begin():
     disk.kill()
     disk.remove(INDEX)
     log = open_log(disk, recovery_point=2)
-    assert log.segments.aborted_transactions(0, 3) == (
+    assert log.aborted.between(0, 3) == (
         AbortedTransaction(producer_id=9, first_offset=0, last_offset=2, last_stable_offset=3),
     )
 
@@ -67,7 +67,7 @@ def test_a_start_rebuilds_an_index_that_is_damaged(damage):
     disk = SimulatedDisk()
     log = open_log(disk)
     fill(log, 6)
-    expected = log.segments.aborted_transactions(0, 12)
+    expected = log.aborted.between(0, 12)
     log.close()
     disk.kill()
     file = disk.open_append(INDEX)
@@ -82,7 +82,7 @@ def test_a_start_rebuilds_an_index_that_is_damaged(damage):
             file.truncate(34 + 7)
     file.close()
     log = open_log(disk, was_stopped_cleanly=damage != "torn", recovery_point=2)
-    assert log.segments.aborted_transactions(0, 12) == expected
+    assert log.aborted.between(0, 12) == expected
     assert TransactionIndex(disk, INDEX).entries == list(expected)
 
 
@@ -119,9 +119,9 @@ def test_a_transaction_that_ends_in_a_later_segment_is_found_from_where_it_began
     end_transaction(log, 9, commits=False)
     fill(log, 20, producer_id=10)
     assert len(log.segments.all) > 3
-    assert [entry.producer_id for entry in log.segments.aborted_transactions(0, 2)] == [9]
-    assert [entry.producer_id for entry in log.segments.aborted_transactions(5, 31)] == [9]
-    assert [entry.producer_id for entry in log.segments.aborted_transactions(31, 33)] == [9, 10]
+    assert [entry.producer_id for entry in log.aborted.between(0, 2)] == [9]
+    assert [entry.producer_id for entry in log.aborted.between(5, 31)] == [9]
+    assert [entry.producer_id for entry in log.aborted.between(31, 33)] == [9, 10]
 
 
 def test_a_search_ends_with_the_segment_after_which_nothing_earlier_is_open():
@@ -133,6 +133,6 @@ def test_a_search_ends_with_the_segment_after_which_nothing_earlier_is_open():
     log = open_log(disk, config=SMALL, was_stopped_cleanly=True)
     for segment in log.segments.all:
         segment.transaction_index.release()
-    assert [entry.first_offset for entry in log.segments.aborted_transactions(0, 2)] == [0]
+    assert [entry.first_offset for entry in log.aborted.between(0, 2)] == [0]
     unread = [segment for segment in log.segments.all if segment.transaction_index._entries is None]
     assert len(unread) == len([segment for segment in log.segments.all if segment.transaction_index.entries]) - 1

@@ -184,12 +184,12 @@ def test_aborted_records_go_and_their_markers_follow_when_nobody_needs_them():
     end = clean(log, disk)
     assert records_in(log)[:3] == [(0, b"k", b"committed before"), (2, b"c", b"committed"), (5, b"d", b"later")]
     assert [header.base_offset for header in headers(log) if header.is_control] == [3, 4]
-    (aborted,) = log.segments.aborted_transactions(0, 5)
+    (aborted,) = log.aborted.between(0, 5)
     assert (aborted.first_offset, aborted.last_offset) == (1, 3)
     clean(log, disk, from_offset=end, now_ms=NOW_MS + 1)
     marker = next(header for header in headers(log) if header.base_offset == 3)
     assert marker.delete_horizon_ms == NOW_MS + 1 + DAY_MS
-    assert log.segments.aborted_transactions(0, 5) == ()
+    assert log.aborted.between(0, 5) == ()
     clean(log, disk, from_offset=end, now_ms=NOW_MS + 1 + DAY_MS)
     assert [header.base_offset for header in headers(log) if header.is_control] == [4]
     disk.kill()

@@ -86,8 +86,8 @@ def test_transaction_index(disk):
     assert index.entries == []
     index.append(first)
     index.append(second)
-    assert index.aborted_between(5, 20) == (first,)
-    assert index.aborted_between(9, 21) == (first, second)
+    assert index.aborted_between(5, 20) == [first]
+    assert index.aborted_between(9, 21) == [first, second]
     assert TransactionIndex(disk, "/d/0.txnindex").entries == [first, second]
     index.truncate_to(29)
     assert TransactionIndex(disk, "/d/0.txnindex").entries == [first]

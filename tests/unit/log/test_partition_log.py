@@ -401,9 +401,9 @@ def test_transactions_hold_back_the_last_stable_offset():
     end_transaction(log, 9, commits=False)
     log.set_high_watermark(5)
     assert log.last_stable_offset == 5
-    (aborted,) = log.segments.aborted_transactions(0, 5)
+    (aborted,) = log.aborted.between(0, 5)
     assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (9, 1, 4)
-    assert log.segments.aborted_transactions(5, 9) == ()
+    assert log.aborted.between(5, 9) == ()
 
 
 def test_header_of_a_read_is_what_was_written():

@@ -52,7 +52,7 @@ def test_records_of_a_newer_epoch_do_not_end_the_open_transaction():
     end_transaction(log, 9, commits=False, epoch=1)
     log.set_high_watermark(5)
     assert log.last_stable_offset == 5
-    (aborted,) = log.segments.aborted_transactions(0, 5)
+    (aborted,) = log.aborted.between(0, 5)
     assert (aborted.first_offset, aborted.last_offset) == (1, 4)
 
 

@@ -15,7 +15,12 @@ from barnabas.net.protocol.responses import ErrorResponse
 RECORDING = Path(__file__).with_name("recorded_messages.json")
 CODEC = MsgpackCodec()
 # Fields that messages got after version 0.1.0 was recorded. What was recorded is still read; what is written has one more form.
-ADDED = {"MetadataFeedRequest": ("applied",), "MetadataFeedResponse": ("contradiction",)}
+ADDED = {
+    "MetadataFeedRequest": ("applied",),
+    "MetadataFeedResponse": ("contradiction",),
+    "FetchResponse": (),
+    "FetchPartitionResponse": ("aborted",),
+}
 HELLOS: tuple[Any, ...] = (ClientHello, ServerHello)
 
 

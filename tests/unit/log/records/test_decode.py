@@ -10,6 +10,7 @@ from unit.log.records.record_world import NOW_MS, batch_at, cells, forged, marke
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import read_header
 from barnabas.log.format.record_codec import ProducerFields, encode_batch, iter_records
+from barnabas.log.records.aborted import AbortedFilter
 from barnabas.log.records.columns import Columns
 from barnabas.log.records.walk import section_of
 from barnabas.log.vocabulary.errors import CorruptRecordError, UnsupportedCompressionError
@@ -91,11 +92,12 @@ def test_timestamps_of_the_broker(codec, implementation):
     assert [view.timestamp_ms for view in views] == [77, 77]
 
 
-def test_control_batches_and_aborted_transactions_are_left_out(codec):
-    def written(offset, value, producer_id):
-        producer = ProducerFields(producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
-        return batch_at(offset, [value], producer=producer)
+def written(offset, value, producer_id):
+    producer = ProducerFields(producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
+    return batch_at(offset, [value], producer=producer)
 
+
+def test_control_batches_and_aborted_transactions_are_left_out(codec):
     log = b"".join(
         (
             written(0, b"committed before", 1),
@@ -109,10 +111,14 @@ def test_control_batches_and_aborted_transactions_are_left_out(codec):
         )
     )
     aborted = [(1, 2)]
-    columns = codec.decode([log], aborted=aborted)
+    columns = codec.decode([log], aborted=AbortedFilter(aborted))
     assert values_of(columns) == [b"committed before", b"of another", b"of none", b"committed after"]
     assert columns.next_offset == 8
-    assert values_of(codec.decode([log], 3, aborted=aborted)) == [b"of another", b"of none", b"committed after"]
+    assert values_of(codec.decode([log], 3, aborted=AbortedFilter(aborted))) == [
+        b"of another",
+        b"of none",
+        b"committed after",
+    ]
     assert len(values_of(codec.decode([log]))) == 5
 
 
@@ -215,3 +221,35 @@ def test_a_builder_takes_no_more_than_was_announced_and_nothing_after_its_end(im
         builder.finish()
     with pytest.raises(AssertionError):
         builder.add(section)
+
+
+def test_a_filter_of_aborted_transactions_knows_the_batches_before_the_next_offset(codec):
+    """Read in pieces, also before a damaged batch: what comes after an abort marker decides nothing about what is before it."""
+    batches = [
+        written(0, b"aborted", 1),
+        marker_at(1, producer_id=1, is_abort=True),
+        written(2, b"committed", 1),
+        damaged_records(written(3, b"damaged", 2)),
+        written(4, b"aborted too", 3),
+        marker_at(5, producer_id=3, is_abort=True),
+    ]
+    log = b"".join(map(bytes, batches))
+    aborted = AbortedFilter([(1, 0), (3, 4)])
+    first = codec.decode([log], aborted=aborted, check=False)
+    assert values_of(first) == [b"committed"] and first.next_offset == 3
+    rest = log[first.consumed_bytes + len(batches[3]) :]
+    assert values_of(codec.decode([rest], 4, aborted=aborted, check=False)) == []
+    again = AbortedFilter([(1, 0)])
+    parts, start, position = [], 0, 0
+    while start < 3:
+        part = codec.decode([memoryview(log)[position:]], start, 3, aborted=again, max_bytes=1)
+        parts += values_of(part)
+        start, position = part.next_offset, position + part.consumed_bytes
+    assert parts == [b"committed"]
+
+
+def damaged_records(batch):
+    """Its first record says that it is longer than the batch."""
+    found = bytearray(batch)
+    found[61] = 0x7E
+    return bytes(found)

@@ -52,6 +52,8 @@ class FakeCluster:
     logs: dict[TopicPartition, list[FakeRecord]] = field(default_factory=dict)
     committed: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
+    records_of: str = ""  # the isolation level of the last consumer
+    ends_of: set[str] = field(default_factory=set)  # the isolation levels for which offsets were looked up
     fenced: set[int] = field(default_factory=set)
     folders: tuple[responses.StorageFolder, ...] = ()
     troubled_folders: tuple[responses.TroubledFolder, ...] = ()  # of broker 1
@@ -96,8 +98,9 @@ class FakeCluster:
 
     @asynccontextmanager
     async def consumer(
-        self, bootstrap: str, *, topics: Sequence[str], group: str | None, start: str
+        self, bootstrap: str, *, topics: Sequence[str], group: str | None, start: str, isolation_level: str
     ) -> AsyncIterator[Any]:
+        self.records_of = isolation_level
         consumer = FakeConsumer(self, group)
         if group:
             known = self.committed.setdefault(group, {})
@@ -325,8 +328,9 @@ class FakeAdmin:
         return UndoOffsetResetResponse(reset_id=3, at_ms=1_000, by="cli@host", offsets=offsets)
 
     async def find_offsets(
-        self, timestamps_ms: Mapping[TopicPartition, int]
+        self, timestamps_ms: Mapping[TopicPartition, int], *, isolation_level: str = "read_uncommitted"
     ) -> Mapping[TopicPartition, OffsetAndTimestamp]:
+        self._cluster.ends_of.add(isolation_level)
         return {
             place: OffsetAndTimestamp(offset=self._offset(place, timestamp), timestamp_ms=-1, leader_epoch=1)
             for place, timestamp in timestamps_ms.items()

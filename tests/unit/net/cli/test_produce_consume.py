@@ -119,6 +119,14 @@ def test_consume_from_and_to(run: Any, arguments: tuple[str, ...], values: str) 
     assert (code, out) == (0, values)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "isolation"), [((), "read_uncommitted"), (("--isolation", "read_committed"), "read_committed")]
+)
+def test_consume_committed_records(run: Any, cluster: FakeCluster, arguments: tuple[str, ...], isolation: str) -> None:
+    assert run("topic", "consume", "t", *arguments)[0] == 0
+    assert (cluster.records_of, cluster.ends_of) == (isolation, {isolation})
+
+
 def test_consume_as_json(run: Any, cluster: FakeCluster) -> None:
     record = FakeRecord(topic="u", partition=0, offset=0, key=b"k", value=b"\xff", headers=[("h", b"1")])
     cluster.logs[TopicPartition("u", 0)] = [record]

@@ -40,6 +40,9 @@ class FakeLog:
         self.keep = True  # False: count only, for load tests.
         self.max_batch_bytes = 1 << 30
         self.producers = ProducerState()
+        self.aborted: list[
+            tuple[int, int]
+        ] = []  # (producer id, first offset), told with each read of committed records
 
     def append(self, records: bytes | memoryview) -> int:
         """The base offset, of the first time if it was there. Raises what a broker refuses, also what is out of order."""
@@ -249,7 +252,7 @@ class FakeCluster:
             elif not log.start_offset <= item.fetch_offset <= log.end_offset:
                 found[partition] = {"error": 1}
             elif left > 0 and (data := log.read(item.fetch_offset, min(left, item.max_bytes))):
-                found[partition] = {"records": data}
+                found[partition] = {"records": data, "aborted": log.aborted if request.isolation_level else ()}
                 left -= len(data)
         return self._fetched(request, found) if found else None
 

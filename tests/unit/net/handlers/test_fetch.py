@@ -3,6 +3,7 @@
 import asyncio
 
 from msgspec.structs import replace
+from simulation.log_building import NOW_MS, end_transaction, transactional
 from unit.net.handlers.handler_world import HandlerWorld, data, fetch, only, position, produce, soon, values
 from unit.net.shell_world import Client, broker, now_ms, partition, simulated, topic
 
@@ -74,6 +75,21 @@ async def test_a_consumer_of_committed_records_stops_before_an_open_transaction(
     world.append(b"c")
     await asyncio.sleep(0.1)
     assert client.replies == []
+
+
+@simulated
+async def test_a_consumer_of_committed_records_is_told_what_was_aborted_among_them() -> None:
+    world = await world_of(ALONE)
+    log = world.log()
+    for sequence in range(2):
+        log.append_as_leader(transactional(9, sequence, b"a"), leader_epoch=1, now_ms=NOW_MS)
+        end_transaction(log, 9, commits=False, leader_epoch=1)
+    world.append(b"b")
+    answer = only(world.read(position(), isolation_level=READ_COMMITTED))
+    assert answer.aborted == ((9, 0), (9, 2))
+    assert only(world.read(position(offset=2), isolation_level=READ_COMMITTED)).aborted == ((9, 2),)
+    assert only(world.read(position(max_bytes=1), isolation_level=READ_COMMITTED)).aborted == ((9, 0),)
+    assert only(world.read(position())).aborted == ()
 
 
 @simulated

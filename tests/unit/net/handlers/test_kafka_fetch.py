@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+from simulation.log_building import NOW_MS, end_transaction, transactional
 from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.handlers.kafka_client import KafkaClient, made
 from unit.net.shell_world import broker, image_of, partition, simulated, topic
@@ -94,3 +95,18 @@ async def test_a_replica_of_an_older_topic_is_not_read_as_the_newer_one() -> Non
     handler = FetchByTopicId(services, FetchHandler(world.services))
     answer = await KafkaClient(Dispatcher({KafkaApi.FETCH: handler})).ask(FETCH, 13, fetch_of(NOBODY))
     assert shown(answer) == {NOBODY: (ErrorCode.INCONSISTENT_TOPIC_ID, False)}
+
+
+@simulated
+async def test_aborted_transactions_are_told_to_readers_of_committed_records() -> None:
+    world, client = await started()
+    log = world.log()
+    log.append_as_leader(transactional(9, 0, b"a"), leader_epoch=1, now_ms=NOW_MS)
+    end_transaction(log, 9, commits=False, leader_epoch=1)
+    world.append(b"b")
+    request = fetch_of(OLD)
+    request.isolation_level = 1
+    found = (await client.ask(FETCH, 13, request)).responses[0].partitions[0]
+    assert [(it.producer_id, it.first_offset) for it in found.aborted_transactions] == [(9, 0)]
+    request = fetch_of(OLD)
+    assert not (await client.ask(FETCH, 13, request)).responses[0].partitions[0].aborted_transactions

@@ -28,7 +28,13 @@ class OptionalBuild(build_ext):
 setup(
     ext_modules=[
         # -g0: debug information would be nine tenths of the file.
-        Extension(NAME, ["log/records/_native.pyx"], optional=True, extra_compile_args=["-O3", "-g0"])
+        Extension(
+            NAME,
+            ["log/records/_native.pyx"],
+            depends=["log/records/_writing.pxi"],
+            optional=True,
+            extra_compile_args=["-O3", "-g0"],
+        )
     ],
     cmdclass={"build_ext": OptionalBuild},
 )

@@ -2,6 +2,7 @@
 
 from .pure import Accumulator as Accumulator
 from .pure import ColumnBuilder as ColumnBuilder
+from .pure import Receipt as Receipt
 from .pure import RecordView as RecordView
 from .pure import largest as largest
 from .pure import murmur2_column as murmur2_column

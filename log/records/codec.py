@@ -167,9 +167,10 @@ def _implementation() -> Any:
 
 
 if TYPE_CHECKING:
-    from .pure import Accumulator, RecordView, largest, murmur2_column, rows_by_partition
+    from .pure import Accumulator, Receipt, RecordView, largest, murmur2_column, rows_by_partition
 else:
     Accumulator = _implementation().Accumulator
+    Receipt = _implementation().Receipt
     RecordView = _implementation().RecordView
     largest = _implementation().largest
     murmur2_column = _implementation().murmur2_column
@@ -187,6 +188,7 @@ __all__ = [
     "MAX_DECODED_BYTES",
     "Accumulator",
     "Codec",
+    "Receipt",
     "RecordView",
     "decode",
     "encode",

@@ -8,7 +8,7 @@ import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from ..format.compression import Compression, compress
 from ..format.record_batch import HEADER_SIZE, TRANSACTIONAL_MASK, Buffer
@@ -29,6 +29,7 @@ MAX_BATCH_BYTES: Final = 2**31 - 1  # Its length is an i32.
 _BOUNDS: Final = struct.Struct("=2i")
 _LARGE_BOUNDS: Final = struct.Struct("=2q")
 _VARINTS = VarintTable()
+SomeReceipt = TypeVar("SomeReceipt", bound="Receipt")
 
 
 class RecordView(tuple[Any, ...]):
@@ -270,6 +271,16 @@ class ColumnBuilder:
 # --- writing ---
 
 
+class Receipt:
+    """Where a record went: a batch, by the name that its owner gives it, and the record's number there."""
+
+    __slots__ = ("batch", "position")
+
+    def __init__(self, batch: Any, position: int) -> None:
+        self.batch = batch
+        self.position = position
+
+
 class Accumulator:
     """Records that are encoded as they arrive, into a batch of at most `limit_bytes` before compression.
 
@@ -316,6 +327,19 @@ class Accumulator:
         self.size_bytes = size_bytes
         self.count += 1
         return self.count - 1
+
+    def append_for(
+        self,
+        receipt_type: type[SomeReceipt],
+        batch: object,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        timestamp_ms: int,
+    ) -> SomeReceipt | None:
+        """As `append`; returns a receipt for the record in `batch`, None if there is no room."""
+        position = self.append(value, key, headers, timestamp_ms)
+        return None if position < 0 else receipt_type(batch, position)
 
     def extend(
         self,

@@ -41,7 +41,8 @@ def test_the_sdist_has_the_source_of_the_compiled_module_and_nothing_built(tmp_p
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
-    assert {"setup.py", "log/records/_native.pyx", "log/records/_native.pyi", "log/records/pure.py"} <= names
+    sources = {"_native.pyx", "_native.pyi", "_writing.pxi", "pure.py"}
+    assert {"setup.py", *(f"log/records/{name}" for name in sources)} <= names
     assert not [name for name in names if name.endswith((".so", ".c", ".pyc"))]
 
 

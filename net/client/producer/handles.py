@@ -7,29 +7,21 @@ from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, overload
 
+from barnabas.log.records.codec import Receipt
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.records import RecordMetadata
 from .record_accumulator import Batch
 
 
-class Handle(tuple[Any, ...]):
+class Handle(Receipt):
     """Await it for the RecordMetadata; raises the typed error if the record could not be delivered.
 
-    `Handle((batch, position))`: a tuple, which is made in C; its position is the record's in its batch.
+    `Handle(batch, position)`: its position is the record's in its batch.
     """
 
     __slots__ = ()
-
-    @property
-    def batch(self) -> Batch:
-        batch: Batch = self[0]
-        return batch
-
-    @property
-    def position(self) -> int:
-        position: int = self[1]
-        return position
+    batch: Batch
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         if not self.batch.is_done:
@@ -86,7 +78,7 @@ class BatchHandles(Sequence[Handle]):
         position = index if index >= 0 else index + self._length
         for batch, first, count in self.runs:
             if 0 <= position < count:
-                return Handle((batch, first + position))
+                return Handle(batch, first + position)
             position -= count
         raise IndexError(f"there are {self._length} handles; index {index} is out of range")
 
@@ -96,7 +88,7 @@ class BatchHandles(Sequence[Handle]):
     def _as_sent(self) -> Iterator[Handle]:
         for batch, first, count in self.runs:
             for index in range(first, first + count):
-                yield Handle((batch, index))
+                yield Handle(batch, index)
 
     def _handles(self) -> list[Handle]:
         """In the order of the values."""

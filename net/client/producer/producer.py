@@ -22,7 +22,6 @@ from .bulk import send_columns
 from .departures import Departures
 from .handles import BatchHandles, Handle, finished
 from .producer_config import MAX_REQUEST_BYTES, ProducerConfig, acks_of, compression_named, idempotence_of
-from .record_accumulator import Batch
 from .record_buffer import RecordBuffer
 from .sender import ErrorCallback, Sender, SenderConfig
 
@@ -176,14 +175,19 @@ class Producer:
         Raises TypeError, RecordTooLargeError, BufferExhaustedError, and for an unknown topic the error of its metadata request.
         """
         if partition is None and headers is None and timestamp_ms is None:
-            batch = self._sticky.get(topic) if key is None else self._batch_for(topic, key)
+            if key is None:
+                batch = self._sticky.get(topic)
+            else:
+                state = self._topics.get(topic)
+                queue = None if state is None or key.__class__ is not bytes else state.by_key.get(key)
+                batch = None if queue is None else queue.open
             if batch is not None and value.__class__ is bytes:
                 now_ms = self._buffer.now_ms or self._buffer.read_clock()
                 if batch.stamp_ms != now_ms:
                     batch.restamp(now_ms)
-                position = batch.append(value, key, (), now_ms)
-                if position >= 0:
-                    return Handle((batch, position))
+                handle = batch.append_for(Handle, batch, value, key, (), now_ms)
+                if handle is not None:
+                    return handle
         return await self._send_slowly(topic, value, key, headers, partition, timestamp_ms)
 
     def send_nowait(
@@ -200,15 +204,15 @@ class Producer:
 
         The topic must be known: `await producer.prepare(topic)` first, else UnknownTopicOrPartitionError.
         """
-        batch = self._sticky.get(topic) if key is None else self._batch_for(topic, key)
+        batch = self._sticky.get(topic) if key is None else None
         is_plain = partition is None and headers is None and timestamp_ms is None and value.__class__ is bytes
         if batch is not None and is_plain:
             now_ms = self._buffer.now_ms or self._buffer.read_clock()
             if batch.stamp_ms != now_ms:
                 batch.restamp(now_ms)
-            position = batch.append(value, key, (), now_ms)
-            if position >= 0:
-                return Handle((batch, position))
+            handle = batch.append_for(Handle, batch, value, key, (), now_ms)
+            if handle is not None:
+                return handle
         self._check_usable()
         state = self._topics.get(topic)
         if state is None:
@@ -247,12 +251,6 @@ class Producer:
         return list(range(await self.prepare(topic)))
 
     # --- the slow path: once per batch, or for unusual records -------------------------------------------------------
-
-    def _batch_for(self, topic: str, key: bytes) -> Batch | None:
-        """The open batch of a key that was seen lately."""
-        state = self._topics.get(topic)
-        queue = None if state is None or key.__class__ is not bytes else state.by_key.get(key)
-        return None if queue is None else queue.open
 
     async def _send_slowly(
         self,

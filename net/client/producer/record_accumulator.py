@@ -38,7 +38,7 @@ class Batch:
     """Records of one partition that travel, succeed and fail together. They are encoded as they come."""
 
     __slots__ = (
-        "append",
+        "append_for",
         "attempts",
         "base_offset",
         "callbacks",
@@ -61,8 +61,8 @@ class Batch:
         """`room`: for so many bytes of records; a first record is taken whatever its size."""
         self.partition = partition
         self.records: Accumulator | None = Accumulator(room + HEADER_SIZE)  # Until they are encoded as a batch.
-        # For the producer itself, with `stamp_ms`: (value, key, headers, timestamp) -> index, or -1 if there is no room.
-        self.append = self.records.append
+        # For the producer itself: the timestamp must be `stamp_ms`. Gone with the records.
+        self.append_for = self.records.append_for
         self.reserved_bytes = room  # Of the producer's buffer; returned when the batch is done.
         self.created_ms = created_ms
         self.count = 0  # Records, once the batch is encoded; before, `records` tells.
@@ -80,9 +80,10 @@ class Batch:
 
     def add(self, value: bytes | None, key: bytes | None, headers: Headers, timestamp_ms: int) -> int:
         """Returns the index of the record; -1 if there is no room for it."""
+        assert self.records is not None
         if timestamp_ms != self.stamp_ms:
             self.restamp(timestamp_ms)
-        return self.append(value, key, headers, timestamp_ms)
+        return self.records.append(value, key, headers, timestamp_ms)
 
     def extend(
         self,
@@ -130,7 +131,7 @@ class Batch:
         if self.records is not None:
             self.count = self.records.count
             self.records = None
-            del self.append
+            del self.append_for
 
     def number_as(self, producer: ProducerFields | None) -> None:
         """Give the batch a sequence, or take it away; nothing else of its bytes changes."""

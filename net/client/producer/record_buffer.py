@@ -103,7 +103,7 @@ class RecordBuffer:
             position = batch.add(value, key, header_list, stamp_ms)
             if position >= 0:
                 self.filled(state, queue, batch)
-                return Handle((batch, position))
+                return Handle(batch, position)
             self.seal(state, queue)  # Which turns the sticky partition to another. A new batch takes the record.
 
     def filled(self, state: TopicQueues, queue: PartitionQueue, batch: Batch) -> None:

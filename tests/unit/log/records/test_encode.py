@@ -223,3 +223,20 @@ def test_a_batch_is_sealed_once_and_takes_nothing_afterwards(implementation):
         batch.seal()
     with pytest.raises(ZeroDivisionError):
         implementation.rows_by_partition([b"k"], 0)
+
+
+def test_a_receipt_names_the_batch_and_the_record(implementation):
+    class Named(implementation.Receipt):
+        __slots__ = ()
+
+    batch = implementation.Accumulator(61 + 30)
+    first, second = (batch.append_for(Named, "owner", b"x" * 5, None, (), 7) for _ in range(2))
+    assert [(type(found), found.batch, found.position) for found in (first, second)] == [
+        (Named, "owner", 0),
+        (Named, "owner", 1),
+    ]
+    assert batch.append_for(Named, "owner", b"x" * 5, None, (), 7) is None
+    with pytest.raises(TypeError):
+        batch.append_for(Named, "owner", "text", None, (), 7)
+    made = Named("other", 3)
+    assert (made.batch, made.position) == ("other", 3)

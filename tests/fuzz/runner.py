@@ -42,13 +42,13 @@ class Outcome:
 
 
 def run_case(name: str, seed: int) -> Failure | None:
-    began = time.monotonic()
+    began = time.process_time()  # A case on a busy machine may wait for long.
     try:
         TARGETS[name](Random(f"{name}:{seed}"))
     except Exception:
         return Failure(target=name, seed=seed, reason=traceback.format_exc(limit=-6))
-    if time.monotonic() - began > MAX_CASE_S:
-        return Failure(target=name, seed=seed, reason=f"took {time.monotonic() - began:.1f} s")
+    if time.process_time() - began > MAX_CASE_S:
+        return Failure(target=name, seed=seed, reason=f"computed for {time.process_time() - began:.1f} s")
     return None
 
 

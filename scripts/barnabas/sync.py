@@ -33,8 +33,10 @@ from barnabas.net.client.consumer import consumer as _consumer
 from barnabas.net.client.consumer.process_once import MAX_RECORDS, BlockingProcessOnce
 from barnabas.net.client.consumer.read_table import read_table
 from barnabas.net.client.producer import producer as _producer
+from barnabas.net.client.producer.handles import BatchExtent
 from barnabas.net.client.producer.handles import BatchHandles as _BatchHandles
 from barnabas.net.client.producer.handles import Handle as _Handle
+from barnabas.net.client.producer.table import TableHandle as _TableHandle
 
 if TYPE_CHECKING:  # of an extra
     import pyarrow
@@ -121,6 +123,24 @@ class BatchHandles:
         return metadata
 
 
+class TableHandle:
+    """The handle of the rows of a table."""
+
+    __slots__ = ("_handle", "_owner")
+
+    def __init__(self, owner: "Producer", handle: _TableHandle) -> None:
+        self._owner = owner
+        self._handle = handle
+
+    def __len__(self) -> int:
+        return len(self._handle)
+
+    def result(self, timeout: float | None = None) -> list[BatchExtent]:
+        """Wait until all rows are acknowledged; return the batches that they went into."""
+        found: list[BatchExtent] = self._owner._call(_resolved(self._handle), timeout)
+        return found
+
+
 async def _resolved(handle: Any) -> Any:
     return await handle
 
@@ -157,6 +177,10 @@ class Producer(_Blocking[_producer.Producer]):
     ) -> BatchHandles:
         coroutine = self._client.send_many(topic, values, keys, headers=headers, partition=partition)
         return BatchHandles(self, self._call(coroutine))
+
+    def send_table(self, topic: str, table: Any, **columns: Any) -> TableHandle:
+        """The columns are those of `barnabas.Producer.send_table`."""
+        return TableHandle(self, self._call(self._client.send_table(topic, table, **columns)))
 
     def flush(self, timeout: float | None = None) -> None:
         self._call(self._client.flush(), timeout)

@@ -7,10 +7,11 @@ is done per batch. So the two fast paths below are written out, and everything u
 import asyncio
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Self
+from typing import Any, Self
 
 from ...base.clock import Clock
 from ...wire.network import Network
+from ..arrow.extra import require
 from ..connection.client import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client, check_loop
 from ..connection.errors import (
     ClientClosedError,
@@ -24,6 +25,7 @@ from .handles import BatchHandles, Handle, finished
 from .producer_config import MAX_REQUEST_BYTES, ProducerConfig, acks_of, compression_named, idempotence_of
 from .record_buffer import RecordBuffer
 from .sender import ErrorCallback, Sender, SenderConfig
+from .table import TableHandle, send_rows
 
 
 class Producer:
@@ -241,6 +243,32 @@ class Producer:
         state = self._topics.get(topic) or await self._buffer.learn(topic)
         checked = None if headers is None else [checked_headers(pairs) for pairs in headers]
         return await send_columns(self._buffer, state, values, keys, headers=checked, partition=partition)
+
+    async def send_table(
+        self,
+        topic: str,
+        table: Any,
+        *,
+        key: str | None = None,
+        value: str | Sequence[str] | None = None,
+        headers: str | None = None,
+        timestamp: str | None = None,
+        partition: int | str | None = None,
+    ) -> TableHandle:
+        """Send the rows of an Arrow table, or of anything with the PyCapsule interface: polars, pandas, DuckDB, streams.
+
+        All arguments but the first two name columns. `value`: one column of bytes or text; several columns become one JSON
+        object; by default all columns without another use (as they are if it is one of bytes or text). Rows are partitioned
+        by the key, or by `partition`: a column of integers, or one number for all rows. Returns when the last row is in the
+        buffer; await the handle for the acknowledgements. Needs the extra: pip install 'barnabas[arrow]'.
+        """
+        self._check_usable()
+        require("pyarrow", extra="arrow", feature="send_table")
+        from ..arrow.outgoing import TableColumns
+
+        columns = TableColumns(key=key, value=value, headers=headers, timestamp=timestamp, partition=partition)
+        state = self._topics.get(topic) or await self._buffer.learn(topic)
+        return await send_rows(self._buffer, state, columns, table)
 
     async def prepare(self, topic: str) -> int:
         """Learn a topic before the first record, as `send_nowait` needs it; returns its number of partitions."""

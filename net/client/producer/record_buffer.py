@@ -29,6 +29,9 @@ SOFT_LIMIT_BATCHES = (
 # The longest such wait; the buffer still has free memory. After a wait without progress (a frozen leader, for example), `send`
 # does not wait for this partition again before it makes progress; until then, the buffer is the only limit.
 MAX_EASE_MS = 100
+# Of batches from tables. All rows are at hand, so a batch need not be small to leave soon; half of what topics take by default
+# (max.message.bytes).
+TABLE_BATCH_BYTES = 512 * 1024
 SEALS_PER_TURN = 4  # A `send` that never has to wait must not starve the loop: answers, heartbeats, other tasks.
 
 
@@ -55,6 +58,8 @@ class RecordBuffer:
         self.now_ms = 0  # Wall time of this iteration of the loop; 0 before it is first read.
         self.is_closed = False
         self.max_record_bytes = max_record_bytes(config.max_request_bytes)
+        self.table_batch_bytes = min(max(config.batch_size, TABLE_BATCH_BYTES), config.max_request_bytes)
+        self.compression = config.compression
         self._client = client
         self._config = config
         self._queue_type = IdempotentQueue if config.enable_idempotence else PartitionQueue
@@ -122,6 +127,19 @@ class RecordBuffer:
         queue.open = batch
         self.open[queue] = None
         self._departures.opened(batch)
+        return batch
+
+    def put_encoded(self, queue: PartitionQueue, data: bytes, record_count: int, stamp_ms: int) -> Batch | None:
+        """Add a whole batch, behind the open one of the queue, and send it if possible; None if the buffer is full."""
+        self.seal_of(queue)
+        if self.reserved_bytes and self.reserved_bytes + len(data) > self._config.buffer_memory:
+            return None
+        batch = Batch(queue.partition, room=0, created_ms=self._client.clock.now_ms(), stamp_ms=stamp_ms)
+        batch.encoded, batch.count, batch.reserved_bytes = data, record_count, len(data)
+        self.reserved_bytes += len(data)
+        queue.open = batch
+        self._departures.opened(batch)
+        self.seal_of(queue)
         return batch
 
     def seal(self, state: TopicQueues, queue: PartitionQueue) -> None:

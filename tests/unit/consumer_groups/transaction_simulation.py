@@ -15,7 +15,7 @@ partition leaders fail, producers sleep until they are zombies. `run` raises Vio
 
 import random
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
@@ -28,7 +28,6 @@ from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
 from barnabas.kraft.metadata.records import TransactionRecord
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
-    CoordinatorNotAvailableError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     InvalidTxnStateError,
@@ -45,6 +44,8 @@ from barnabas.log.vocabulary.transaction_messages import (
     TransactionTopic,
 )
 
+from .transaction_log_model import LOST, Done, Log, Token, Violation
+
 TRANSACTIONAL_IDS = ("payments", "orders")  # each with a group of its own
 PARTITIONS = 3
 TIMEOUT_MS = 2_000
@@ -54,126 +55,8 @@ FAULTY_STEPS = 1_500
 QUIET_STEPS = 40_000
 FATAL = (ProducerFencedError, InvalidProducerIdMappingError, InvalidProducerEpochError, InvalidTxnStateError)
 
-Done = Callable[[Any], None]
-Call = Callable[[Done], None]  # what a request does where it arrives; `Done` takes the answer or an error
+Call = Callable[[Done], None]  # what a request does where it arrives
 Actor = Generator[Call, Any, None]
-LOST = CoordinatorNotAvailableError("no answer")
-
-
-class Violation(AssertionError):
-    pass
-
-
-@dataclass(eq=False)
-class Token:
-    """One transaction as its producer sees it."""
-
-    number: int
-    transactional_id: str
-    wants_commit: bool
-    told: bool | None = None  # the outcome that was acknowledged
-    written: set[int] = field(default_factory=set)  # partitions with an acknowledged record
-    has_offset: bool = False  # acknowledged
-    outcomes: set[bool] = field(default_factory=set)  # of the markers that ended it anywhere
-
-
-@dataclass
-class _Producer:
-    epoch: int
-    token: Token | None = None  # of the open transaction
-
-
-class Log:
-    """A model of a partition leader with its replicas: what lies below `high_watermark` survives an election."""
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[int, int, Token | None, bool | None]] = []  # producer id, epoch, token, or outcome
-        self.high_watermark = 0
-        self.producers: dict[int, _Producer] = {}
-        self.waiting: list[tuple[int, Done]] = []
-        self.permits: dict[int, int] = {}  # producer id -> first valid one
-        self.last_permit = 0
-
-    def open_token(self, producer_id: int, epoch: int) -> Token | None:
-        known = self.producers.get(producer_id)
-        return known.token if known is not None and known.epoch == epoch else None
-
-    def take_permit(self, producer_id: int) -> int:
-        self.last_permit += 1
-        self.permits.setdefault(producer_id, self.last_permit)
-        return self.last_permit
-
-    def write(self, who: ProducerIdentity, token: Token, done: Done) -> None:
-        known = self.producers.get(who.producer_id)
-        if known is not None and who.producer_epoch < known.epoch:
-            done(InvalidProducerEpochError("fenced"))
-            return
-        if known is not None and known.token is not None and who.producer_epoch > known.epoch:
-            done(InvalidTxnStateError("the last transaction is open"))
-            return
-        self._append((who.producer_id, who.producer_epoch, token, None), done)
-
-    def mark(self, producer_id: int, epoch: int, outcome: bool, uses_v2: bool, done: Done) -> None:
-        known = self.producers.get(producer_id)
-        if known is not None and (
-            epoch < known.epoch or (uses_v2 and epoch == known.epoch and known.token is not None)
-        ):
-            done(None)  # superseded
-            return
-        self.permits.pop(producer_id, None)
-        if known is not None and uses_v2 and epoch == known.epoch:
-            self.wait(done)
-            return
-        self._append((producer_id, epoch, None, outcome), done)
-
-    def _append(self, entry: tuple[int, int, Token | None, bool | None], done: Done) -> None:
-        self.entries.append(entry)
-        self._note(entry, judge=True)
-        self.wait(done)
-
-    def wait(self, done: Done) -> None:
-        self.waiting.append((len(self.entries), done))
-
-    def _note(self, entry: tuple[int, int, Token | None, bool | None], *, judge: bool) -> None:
-        producer_id, epoch, token, outcome = entry
-        known = self.producers.setdefault(producer_id, _Producer(epoch))
-        if outcome is None:
-            if known.token is not None and known.token is not token:
-                raise Violation(f"records of transaction {token} behind those of the open one {known.token}")
-            self.producers[producer_id] = _Producer(epoch, token)
-            return
-        if known.token is not None and judge:
-            known.token.outcomes.add(outcome)
-            if len(known.token.outcomes) > 1:
-                raise Violation(f"transaction {known.token} has both outcomes")
-        self.producers[producer_id] = _Producer(epoch)
-
-    def replicate(self) -> None:
-        self.high_watermark = len(self.entries)
-        ready, self.waiting = self.waiting, []
-        for _, done in ready:
-            done(None)
-
-    def elect(self) -> None:
-        """A new leader has what was replicated."""
-        del self.entries[self.high_watermark :]
-        self.producers, self.permits = {}, {}
-        for entry in self.entries:
-            self._note(entry, judge=False)
-        lost, self.waiting = self.waiting, []
-        for _, done in lost:
-            done(LOST)
-
-    def outcomes(self) -> dict[Token, bool]:
-        """Of the transactions that have ended here."""
-        opened: dict[int, Token] = {}
-        found: dict[Token, bool] = {}
-        for producer_id, _, token, outcome in self.entries:
-            if token is not None:
-                opened[producer_id] = token
-            elif outcome is not None and producer_id in opened:
-                found[opened.pop(producer_id)] = outcome
-        return found
 
 
 class Host:

@@ -53,6 +53,13 @@ def refusals(libraries: Path, bootstrap: str) -> list[str]:
     ]
 
 
+def transactions(libraries: Path, bootstrap: str, topic: str, *, count: int) -> list[str]:
+    """The command line of Transactions.java."""
+    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+    source = str(SOURCES / "Transactions.java")
+    return ["java", quiet, "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*", source, bootstrap, topic, str(count)]
+
+
 def tool(libraries: Path, main_class: str, *arguments: str) -> list[str]:
     """The command line of one of Kafka's tools, such as kafka.admin.ConfigCommand."""
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from integration import java_client
 from integration.cluster import Cluster, partitions_of
 from integration.load import read_all
 
 VERSION = "4.1.1"
 COUNT = 2_000
+TRANSACTIONS = 10
 PAUSE_MS = 50  # between hundreds, so that the leader dies among them
 CODECS = "lz4,none,gzip,snappy,zstd"
 LIMIT_S = 150.0
@@ -70,6 +72,44 @@ async def test_what_java_writes_it_reads_once_though_a_leader_is_killed(
 
 
 @pytest.mark.timeout(LIMIT_S)
+async def test_java_transactions_are_all_or_nothing(new_cluster: Callable[..., Cluster], libraries: Path) -> None:
+    """By the second version of the protocol (KIP-890), which Java uses where transaction.version is 2."""
+    cluster = await new_cluster().ready()
+    async with cluster.admin() as admin:
+        await admin.create_topic("tx", partitions=3, replication_factor=3)
+    command = java_client.transactions(libraries, cluster.bootstrap, "tx", count=TRANSACTIONS)
+    ended = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=LIMIT_S / 2, check=True
+    )
+    assert ended.stdout.splitlines() == [f"ENDED {TRANSACTIONS}", "FENCED ProducerFencedException"], ended.stderr
+    kept = sorted([f"kept-{number}" for number in range(0, TRANSACTIONS, 2)] * 3)
+    assert await asyncio.to_thread(committed_values, cluster.bootstrap, "tx") == kept
+
+
+def committed_values(bootstrap: str, topic: str) -> list[str]:
+    """What a reader of committed records finds before the last stable offsets."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "readers",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(3)])
+    found: list[str] = []
+    ended = 0
+    while ended < 3:
+        for message in consumer.consume(100, timeout=LIMIT_S / 10):
+            if message.error():
+                ended += 1
+            else:
+                found.append(message.value().decode())
+    consumer.close()
+    return sorted(found)
+
+
+@pytest.mark.timeout(LIMIT_S)
 async def test_what_is_not_there_ends_a_java_client_at_once(
     new_cluster: Callable[..., Cluster], libraries: Path
 ) -> None:
@@ -82,6 +122,5 @@ async def test_what_is_not_there_ends_a_java_client_at_once(
         what: (int(took_ms), error)
         for what, took_ms, error in (line.split(" ", 2) for line in ended.stdout.splitlines())
     }
-    assert "TransactionalIdAuthorizationException" in told["TRANSACTION"][1]
     assert "UnsupportedSaslMechanismException" in told["SASL"][1] and "mechanisms are []" in told["SASL"][1]
     assert max(took_ms for took_ms, _ in told.values()) < AT_ONCE_MS

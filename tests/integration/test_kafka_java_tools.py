@@ -108,7 +108,7 @@ async def test_kafka_features_shows_what_is_served(tools: Tools) -> None:
         "group.version": "1",
         "kraft.version": "0",
         "metadata.version": "4.0-IV3",
-        "transaction.version": "0",
+        "transaction.version": "2",
     }
 
 

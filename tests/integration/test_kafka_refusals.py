@@ -1,4 +1,4 @@
-"""Clients that ask for what is not there (transactions, SASL) end at once, with an error that says so, instead of waiting."""
+"""Clients that ask for what is not there (SASL) end at once, with an error that says so, instead of waiting."""
 
 import asyncio
 import subprocess
@@ -7,10 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import TransactionalIdAuthorizationFailed
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from integration.cluster import Cluster
 
@@ -30,31 +27,6 @@ def failure_of(expression: str) -> str:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=AT_ONCE_S * 4, check=False)
     assert ended.returncode != 0
     return ended.stderr.splitlines()[-1]
-
-
-async def test_a_transactional_producer_ends_at_once_with_every_client(shared_cluster: Cluster) -> None:
-    await shared_cluster.ready()
-    bootstrap = shared_cluster.bootstrap
-
-    def librdkafka() -> None:
-        producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "tx"})
-        with pytest.raises(KafkaException, match="transactions are not supported yet") as refused:
-            producer.init_transactions(60)
-        assert refused.value.args[0].fatal()
-
-    def kafka_python() -> None:
-        keywords = f"bootstrap_servers={bootstrap!r}, transactional_id='tx'"
-        assert "TransactionalIdAuthorizationFailed" in failure_of(f"KafkaProducer({keywords}).init_transactions()")
-
-    for client in (librdkafka, kafka_python):
-        assert await asyncio.to_thread(timed, client) < AT_ONCE_S, client.__name__
-    ours = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="tx")
-    try:
-        async with asyncio.timeout(AT_ONCE_S):
-            with pytest.raises(TransactionalIdAuthorizationFailed):
-                await ours.start()
-    finally:
-        await ours.stop()
 
 
 async def test_a_client_with_sasl_ends_at_once(shared_cluster: Cluster) -> None:

@@ -1,6 +1,6 @@
 """Produce (key 0): append record batches to partitions that this broker leads.
 
-Versions: 0 of our protocol, 3 to 9 of Kafka's. Behaviour: a bad batch, a partition led elsewhere or too few in-sync replicas are
+Versions: 0 of our protocol, 3 to 12 of Kafka's. Behaviour: a bad batch, a partition led elsewhere or too few in-sync replicas are
 answered per partition; the others of the request are appended all the same. acks=0 is never answered: an error ends the
 connection, as with Kafka, or the producer would go on sending to a broker that leads no more; acks=1 once every batch is in
 this leader's log (with flush.messages=1: on its disk); acks=all once the high watermark has passed every batch.

@@ -99,7 +99,7 @@ class Served:
 
 
 SERVED: dict[int, Served] = {
-    0: Served(name="Produce", versions=Versions(0, 9), taken_from=3),
+    0: Served(name="Produce", versions=Versions(0, 12), taken_from=3),
     1: Served(name="Fetch", versions=Versions(4, 13)),
     2: Served(name="ListOffsets", versions=Versions(1, 8)),
     3: Served(name="Metadata", versions=Versions(0, 12)),

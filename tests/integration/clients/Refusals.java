@@ -1,4 +1,4 @@
-// A transactional producer, and one with SASL, where there is neither: prints how each ends, and after how many milliseconds.
+// A producer with SASL, where there is none: prints how it ends, and after how many milliseconds.
 
 import java.util.Properties;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -11,9 +11,6 @@ public class Refusals {
     }
 
     public static void main(String[] arguments) {
-        Properties transactional = properties(arguments[0]);
-        transactional.put("transactional.id", "tx");
-        tell("TRANSACTION", transactional, KafkaProducer::initTransactions);
         Properties sasl = properties(arguments[0]);
         sasl.put("security.protocol", "SASL_PLAINTEXT");
         sasl.put("sasl.mechanism", "PLAIN");

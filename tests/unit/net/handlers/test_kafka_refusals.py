@@ -66,12 +66,14 @@ def test_features_are_told_as_kafka_tells_them(version: int) -> None:
     supported = {item.name: (item.min_version, item.max_version) for item in answer.supported_features}
     finalized = {item.name: (item.min_version_level, item.max_version_level) for item in answer.finalized_features}
     assert answer.finalized_features_epoch == 9
-    assert finalized == {"metadata.version": (25, 25), "group.version": (1, 1)}, "what is at 0 is absent"
+    assert finalized == {"metadata.version": (25, 25), "group.version": (1, 1), "transaction.version": (2, 2)}, (
+        "what is at 0 is absent"
+    )
     if version < 4:  # clients of then fail at a range that begins at 0
         assert supported == {"metadata.version": (7, 25)}
     else:
         assert supported == {name: (first, last) for name, (first, last, _) in FEATURES.items()}
-        assert supported["transaction.version"] == (0, 0), "nobody may try KIP-890"
+        assert supported["transaction.version"] == (0, 2), "KIP-890"
 
 
 def test_a_broker_without_metadata_tells_no_finalized_features() -> None:

@@ -69,6 +69,8 @@ class SimBroker:
 
 
 class IsrCluster:
+    fetch_bytes = FETCH_BYTES
+
     def __init__(self, seed: int, scenario: Scenario | None = None) -> None:
         self.scenario = scenario or Scenario()
         self.rng = rng = Random(seed)
@@ -113,13 +115,17 @@ class IsrCluster:
         self.publish()
 
     def _new_broker(self, node_id: int) -> SimBroker:
+        log = self._new_log(node_id)
+        partition = self.scenario.partition_class(log, node_id, replica_lag_time_max_ms=LAG_MS)
+        return SimBroker(node_id, log, partition, Purgatory(lambda _: partition))
+
+    def _new_log(self, node_id: int) -> MemoryLog:
         own = self.scenario.min_isr_of_brokers
         log = MemoryLog(TP, min_insync_replicas=self.scenario.min_isr if own is None else own)
         if self.flush_first:
             log.config.flush_messages = 1
         log.appended_hashes = self.appended
-        partition = self.scenario.partition_class(log, node_id, replica_lag_time_max_ms=LAG_MS)
-        return SimBroker(node_id, log, partition, Purgatory(lambda _: partition))
+        return log
 
     @property
     def now_ms(self) -> int:
@@ -392,7 +398,7 @@ class IsrCluster:
                 node_id,
                 broker_epoch=broker_epoch,
                 offset=position.offset,
-                max_bytes=FETCH_BYTES,
+                max_bytes=self.fetch_bytes,
                 current_leader_epoch=position.leader_epoch,
                 last_fetched_epoch=position.last_fetched_epoch,
                 now_ms=self.now_ms,
@@ -403,7 +409,7 @@ class IsrCluster:
         else:
             answer = FetchAnswer(
                 error=read.error,
-                records=cast(bytes, read.records),
+                records=read.records if isinstance(read.records, bytes) else read.records.read(),
                 high_watermark=read.high_watermark,
                 log_start_offset=read.log_start_offset,
                 diverging_epoch=read.diverging_epoch,
@@ -479,7 +485,7 @@ class IsrCluster:
     def _on_consume(self, broker: SimBroker, offset: int) -> None:
         try:
             read = broker.partition.reads.read_for_consumer(
-                offset, max_bytes=FETCH_BYTES, allow_follower=self.rng.random() < 0.5
+                offset, max_bytes=self.fetch_bytes, allow_follower=self.rng.random() < 0.5
             )
         except BarnabasError:
             return
@@ -558,14 +564,17 @@ class IsrCluster:
         broker.is_up, broker.is_paused, broker.inbox = False, False, []
         broker.incarnation += 1
         broker.is_flushing = broker.is_flush_wanted = False
-        broker.log.end_change()  # or never begun: its thread died with the process
         # A broker cannot know whether anything was lost; only that it may have been.
         broker.lost_data = is_power_loss or (broker.lost_data and broker.broker_epoch == 0)
+        self._crash_log(broker, is_power_loss)
+        self.at(self.rng.choice([0.05, 0.5, 3]), self._restart, broker)
+
+    def _crash_log(self, broker: SimBroker, is_power_loss: bool) -> None:
         log = broker.log
+        log.end_change()  # or never begun: its thread died with the process
         if is_power_loss:
             log.power_cut(self.rng.randint(log.recovery_point, log.log_end_offset))
         log.high_watermark = log.high_watermark if self.rng.random() < 0.5 else 0  # the checkpoint may be old
-        self.at(self.rng.choice([0.05, 0.5, 3]), self._restart, broker)
 
     def _restart(self, broker: SimBroker) -> None:
         partition = self.scenario.partition_class(broker.log, broker.node_id, replica_lag_time_max_ms=LAG_MS)

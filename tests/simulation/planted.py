@@ -13,7 +13,16 @@ from typing import Any
 
 from .history import Result, Scenario
 
-MOST_SEEDS = {"schedule": 20, "partition": 500, "log": 500, "journal": 300, "quorum": 120, "cluster": 40, "groups": 40}
+MOST_SEEDS = {
+    "schedule": 20,
+    "partition": 500,
+    "transactions": 200,
+    "log": 500,
+    "journal": 300,
+    "quorum": 120,
+    "cluster": 40,
+    "groups": 40,
+}
 
 
 Plant = Callable[[], AbstractContextManager[Any]]
@@ -53,10 +62,19 @@ def in_histories(level: str, bugs: InHistories, run_history: Callable[[int, Scen
 
 
 def all_bugs() -> list[Planted]:
-    from . import cluster_bugs, disk_bugs, group_bugs, isr_bugs, partition_bugs, promise_bugs, quorum_bugs
+    from . import (
+        cluster_bugs,
+        disk_bugs,
+        group_bugs,
+        isr_bugs,
+        isr_transactions,
+        partition_bugs,
+        promise_bugs,
+        quorum_bugs,
+    )
 
     own = [*partition_bugs.bugs(isr_bugs.PLANTED), *disk_bugs.bugs(), *quorum_bugs.bugs(), *cluster_bugs.bugs()]
-    own += [*promise_bugs.bugs(), *group_bugs.bugs()]
+    own += [*promise_bugs.bugs(), *group_bugs.bugs(), *isr_transactions.bugs()]
     return sorted(own, key=lambda bug: (list(MOST_SEEDS).index(bug.level), bug.name))
 
 

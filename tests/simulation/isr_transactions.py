@@ -174,7 +174,7 @@ class TransactionCluster(IsrCluster):
         self.reads += 1
         for header in iter_headers(data):
             batch = data[header.position : header.position + header.size_bytes]
-            self._check_shown(header, batch, to_leave_out.leaves_out(data, header), f"broker {broker.node_id}")
+            self._check_shown(header, batch, to_leave_out.leaves_out(header, data), f"broker {broker.node_id}")
             epoch = broker.partition.role.leader_epoch
             if broker.partition.role.is_leader:
                 self.shown[epoch] = max(self.shown.get(epoch, 0), header.next_offset)

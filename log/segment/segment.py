@@ -300,6 +300,7 @@ class LogSegment:
         for path in self._paths:
             if self._files.exists(path):
                 self._files.remove(path)
+        self.transaction_index.start_empty()
         self.records.size_bytes = 0
         self.open_active()
         self.records.create()
@@ -308,9 +309,12 @@ class LogSegment:
         """Rebuild both indexes from the log."""
         next_offset = self.next_offset
         self.indexes.clear()
-        self.note_batches(self.indexes.start_of_unindexed())
-        # A sealed segment ends where the next one begins, which may be behind its last batch (compaction).
-        self.next_offset = max(next_offset, self.next_offset)
+        try:
+            self.note_batches(self.indexes.start_of_unindexed())
+        finally:
+            # A sealed segment ends where the next one begins, which may be behind its last batch (compaction). An active segment
+            # ends where the log ends, also if a read fails here: the next batch and the next segment begin there.
+            self.next_offset = max(next_offset, self.next_offset)
         self.indexes.are_loaded = self.indexes.know_timestamps = True
         if not self.is_active:
             self.indexes.save_whole()

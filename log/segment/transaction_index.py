@@ -42,6 +42,10 @@ class TransactionIndex:
             self._entries = self._read() if self._files.exists(self.path) else []
         return self._entries
 
+    def start_empty(self) -> None:
+        """The segment is new and has no file: a flush, in the thread of the log, need not look for one."""
+        self._entries = []
+
     def append(self, transaction: AbortedTransaction) -> None:
         file = self._files.open_append(self.path)
         file.append(

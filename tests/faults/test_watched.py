@@ -40,7 +40,7 @@ ON_THE_LOOP: Final = {
     "a new replica: its empty folder is made and opened, and a thread makes it durable": (
         "partition_folder.make_partition_folder", "log_manager._make_folder", "recovery._found_segments",
         "segment_swap.finish_swaps", "checkpoint._read", "checkpoint._text", "saved_append_times._read",
-        "partition_folder.read_topic_id", "partition_folder.has_records",
+        "partition_folder.read_topic_id", "partition_folder.has_records", "transaction_index.recover",
     ),
     "a replica goes: its folder gets another name, and a thread flushes and removes it": (
         "log_removals.retire", "log_removals.set_aside",

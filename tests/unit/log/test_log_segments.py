@@ -1,14 +1,19 @@
-"""A roll that the disk refuses: the former segment goes on growing, and nothing of the new one is left behind."""
+"""What the disk refuses to the active segment: a roll, the rebuild of its indexes, its own file."""
+
+from pathlib import Path
 
 import pytest
 from simulation.disk import SimulatedDisk
-from simulation.log_building import NOW_MS, append, base_offsets, open_log, read_all
+from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, open_log, read_all
+from unit.log.refusing_files import RefusingFiles
 
-from barnabas.log.disk.files import AppendFile
+from barnabas.log.disk.files import AppendFile, RealFiles
+from barnabas.log.partition.log_flushes import IDLE_MS
 from barnabas.log.settings.config import LogConfig
-from barnabas.log.vocabulary.errors import StorageError
+from barnabas.log.vocabulary.errors import DiskFullError, StorageError
 
 CONFIG = LogConfig(index_interval_bytes=1)
+LAST_OFFSET_DELTA_END = 26  # the position of its last byte in a batch
 
 
 class LateRefusals(SimulatedDisk):
@@ -59,3 +64,46 @@ def test_a_log_whose_refused_segment_cannot_be_removed_takes_no_more_writes() ->
     disk.refuses_made = ""
     with pytest.raises(StorageError, match="accepts no more writes"):
         append(log, b"c")
+
+
+def test_a_rebuild_of_indexes_that_fails_leaves_the_end_of_the_log() -> None:
+    """Else a refused append would take the end of the log back, and later records would get offsets that others have."""
+    files = RefusingFiles(SimulatedDisk())
+    log = open_log(files, config=CONFIG)
+    for _ in range(12):
+        append(log, bytes(200_000))  # a rebuild reads a MiB at once
+    size_bytes = log.size_bytes // 12
+    files.disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 9 * size_bytes + LAST_OFFSET_DELTA_END)
+    files.arm(3, StorageError)
+    with pytest.raises(StorageError, match="refused by the test"):
+        log.read(9, max_bytes=1, up_to_offset=12)
+    assert [action for action, _ in files.log] == [
+        "read_at"
+    ] * 3  # the batch of the index entry, and two parts of the segment
+    files.arm(1, DiskFullError)
+    with pytest.raises(DiskFullError):
+        append(log, b"refused")
+    assert log.log_end_offset == 12
+    files.arm(0, StorageError)
+    log.tail.roll(NOW_MS, log.config)
+    assert log.segments.active.base_offset == 12
+    assert append(log, b"behind") == 12
+
+
+def test_an_active_segment_whose_file_is_missing_is_not_made_again(tmp_path: Path) -> None:
+    """An idle log has closed its file. A new file would begin in the middle of the log, and the records before would be lost
+    without a word."""
+    log = open_log(RealFiles(), str(tmp_path / "orders-0"), config=CONFIG)
+    append(log, b"a")
+    log.flush()
+    log.flushes.release_if_idle(NOW_MS + IDLE_MS)
+    path = tmp_path / "orders-0" / f"{0:020d}.log"
+    path.unlink()
+    for use in (lambda: append(log, b"b"), lambda: read_all(log), lambda: log.segments.files_to_flush(0)):
+        with pytest.raises(
+            StorageError, match="the file is missing: only the broker may change its data folders"
+        ) as refused:
+            use()
+        assert str(path) in refused.value.message
+    assert not path.exists()
+    assert (log.log_start_offset, log.log_end_offset) == (0, 1)

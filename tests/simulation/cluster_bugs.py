@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -43,10 +44,11 @@ def _truncation_to_the_high_watermark() -> Iterator[None]:
     genuine = Partition.make_follower
 
     def make_follower(self: Any, assignment: Any, now_ms: int) -> Any:
-        is_new = assignment.leader_epoch > self.leader_epoch
+        before, log = self.role.follower_state, self.log
         effects = genuine(self, assignment, now_ms)
-        if is_new and self.storage.error is None:
-            self.log.truncate_to(self.log.high_watermark)
+        if self.role.follower_state is not before and self.storage.is_usable:
+            work = partial(log.truncate_to, log.high_watermark)
+            effects += self.storage.begin_change("truncation to the high watermark", work)
         return effects
 
     with patch.object(Partition, "make_follower", make_follower):
@@ -122,17 +124,17 @@ def _successor_takes_the_log() -> Iterator[None]:
 def commits_out_of_order() -> Iterator[None]:
     """Of two offset commits that follow each other, the second is applied first."""
     genuine = SlotState.replay
-    held: dict[int, OffsetCommitRecord] = {}
+    held: dict[int, tuple[Any, ...]] = {}
 
-    def replay(self: Any, record: Any) -> bool:
+    def replay(self: Any, record: Any, *log_offset: int) -> bool:
         if not isinstance(record, OffsetCommitRecord):
-            return genuine(self, record)
+            return genuine(self, record, *log_offset)
         before = held.pop(id(self), None)
         if before is None:
-            held[id(self)] = record
+            held[id(self)] = (record, *log_offset)
             return True
-        genuine(self, record)
-        return genuine(self, before)
+        genuine(self, record, *log_offset)
+        return genuine(self, *before)
 
     with patch.object(SlotState, "replay", replay):
         yield

@@ -130,8 +130,8 @@ def _sessions_are_not_handed_over() -> Iterator[None]:
 def _growth_is_not_noticed() -> Iterator[None]:
     """Added partitions, and topics that begin to match, are assigned to no member."""
 
-    def topics_changed(self: Any, topics: Any, recreated: Any, decision: Any) -> None:
-        self.topics = topics
+    def topics_changed(self: Any, topics: Any, recreated: Any, changed: Any, decision: Any) -> None:
+        self.subscriptions.topics_changed(topics, frozenset(topics if changed is None else changed))
 
     with patch.object(Targets, "topics_changed", topics_changed):
         yield

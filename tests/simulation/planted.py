@@ -6,6 +6,7 @@ is where it is looked for: in the smallest machine that has what it needs.
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ MOST_SEEDS = {
 Plant = Callable[[], AbstractContextManager[Any]]
 InHistories = dict[str, tuple[Plant, tuple[str, ...]]]  # by name: the bug, and the kinds of faults that show it
 FAULTS_S = 6.0
+# The product survives errors of a record and of a coordinator, and reports them: such a report finds no bug either.
+_MISFITS = (TypeError, AttributeError, NameError)
+_MISFIT = re.compile("|".join(rf"\b{kind.__name__}\b" for kind in _MISFITS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,10 @@ class Found:
     bug: Planted
     seeds: int  # how many were run; the last one shows it
     by: str  # what was said
+
+
+class MisfitError(Exception):
+    """What is planted replaces a function that is called in another way: it breaks the product, and is not the bug."""
 
 
 def in_histories(level: str, bugs: InHistories, run_history: Callable[[int, Scenario], Result]) -> list[Planted]:
@@ -79,15 +87,15 @@ def all_bugs() -> list[Planted]:
 
 
 def find(bug: Planted, first: int = 0) -> Found | None:
-    """Run seeds until one shows the bug; None: as many as its level grants have passed."""
+    """Run seeds until one shows the bug; None: as many as its level grants have passed. Raises MisfitError."""
     with bug.plant(), _quiet():
         for count in range(1, MOST_SEEDS[bug.level] + 1):
             try:
                 if bug.run(first + count - 1):
                     return Found(bug=bug, seeds=count, by="")
-            except (TypeError, AttributeError, NameError):
-                raise  # what is planted does not fit the product any more
             except Exception as error:  # a checker's, or an error of the product that stops it
+                if isinstance(error, _MISFITS) or _MISFIT.search(str(error)):
+                    raise MisfitError(f"{bug.name} does not fit the product any more: correct its patch") from error
                 return Found(bug=bug, seeds=count, by=str(error).splitlines()[0] if str(error) else repr(error))
     return None
 

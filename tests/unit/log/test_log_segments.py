@@ -1,14 +1,26 @@
 """What the disk refuses to the active segment: a roll, the rebuild of its indexes, its own file."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from simulation.disk import SimulatedDisk
-from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, open_log, read_all
+from simulation.log_building import (
+    DIRECTORY,
+    NOW_MS,
+    append,
+    base_offsets,
+    batch_of,
+    end_transaction,
+    open_log,
+    read_all,
+    transactional,
+)
 from unit.log.refusing_files import RefusingFiles
 
 from barnabas.log.disk.files import AppendFile, RealFiles
 from barnabas.log.partition.log_flushes import IDLE_MS
+from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import DiskFullError, StorageError
 
@@ -107,3 +119,45 @@ def test_an_active_segment_whose_file_is_missing_is_not_made_again(tmp_path: Pat
         assert str(path) in refused.value.message
     assert not path.exists()
     assert (log.log_start_offset, log.log_end_offset) == (0, 1)
+
+
+def _aborts(log: PartitionLog) -> None:
+    log.append_as_leader(transactional(7, 0, b"x"), leader_epoch=0, now_ms=NOW_MS)
+    end_transaction(log, 7, commits=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda log: log.tail.roll(NOW_MS, log.config),
+        lambda log: log.segments.retire_first(NOW_MS),
+        _aborts,
+    ],
+    ids=["a new segment", "a segment that goes", "the first entry of an index of aborted transactions"],
+)
+def test_names_that_come_or_go_are_made_durable_with_the_next_flush(change: Callable[[PartitionLog], object]) -> None:
+    files = RefusingFiles(SimulatedDisk())
+    log = open_log(files, config=CONFIG)
+    append(log, b"a")
+    log.tail.roll(NOW_MS, log.config)
+    append(log, b"b")
+    log.flush()
+    names = files.list_dir(DIRECTORY)
+    change(log)
+    append(log, b"c")
+    assert files.list_dir(DIRECTORY) != names
+    files.arm(0, StorageError)
+    log.flush()
+    assert ("sync_dir", DIRECTORY) in files.log
+
+
+def test_a_segment_is_as_old_as_its_begin() -> None:
+    """Without timestamps, a segment ages since it was begun, also by a roll or when the log was started over."""
+    log = open_log(SimulatedDisk(), config=LogConfig(segment_ms=1_000))
+    for now_ms in (NOW_MS, NOW_MS + 1_500, NOW_MS + 2_000):
+        log.append_as_leader(batch_of(b"a", timestamp_ms=-1), leader_epoch=0, now_ms=now_ms)
+    assert [segment.base_offset for segment in log.segments.all] == [0, 1]
+    log.truncate_fully_and_start_at(5)
+    for now_ms in (NOW_MS + 2_700, NOW_MS + 2_800):
+        log.append_as_leader(batch_of(b"b", timestamp_ms=-1), leader_epoch=0, now_ms=now_ms)
+    assert [segment.base_offset for segment in log.segments.all] == [5]

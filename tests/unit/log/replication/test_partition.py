@@ -22,14 +22,17 @@ from unit.log.replication.partitions import (
 from barnabas.log.replication.effects import (
     HighWatermarkAdvanced,
     IsrAnswer,
+    IsrMember,
     LeadershipLost,
+    ProposeIsr,
     StartFetching,
     StopFetching,
 )
 from barnabas.log.replication.follower import FetchAnswer
-from barnabas.log.replication.isr import PROPOSAL_LIFETIME_MS, PROPOSAL_RETRY_MS
+from barnabas.log.replication.isr import PROPOSAL_LIFETIME_MS, PROPOSAL_RETRY_MS, IsrProposals
 from barnabas.log.replication.leading import ACKS_ALL
 from barnabas.log.replication.partition import Partition
+from barnabas.log.replication.replica import Followers
 from barnabas.log.vocabulary.errors import (
     ErrorCode,
     FencedLeaderEpochError,
@@ -404,3 +407,23 @@ def test_unbroken_leadership_is_told_from_one_that_came_back():
     a.make_leader(assignment(1, 8), 0)
     assert a.leadership == 8
     assert str(a).startswith("t-0 pe80 leader e8")
+
+
+def test_only_members_of_the_isr_have_the_lag_time_before_their_first_fetch() -> None:
+    followers = Followers(0, max_lag_ms=10)
+    followers.assign((0, 1, 2), (0, 1), now_ms=100)
+    assert [followers.is_lagging(replica_id, leader_end_offset=5, now_ms=110) for replica_id in (0, 1, 2)] == [
+        False, False, True,
+    ]  # fmt: skip
+    assert followers.is_lagging(1, leader_end_offset=5, now_ms=111)
+
+
+def test_a_refused_proposal_is_not_repeated_at_once() -> None:
+    proposals = IsrProposals()
+    proposals.committed((0, 1), partition_epoch=1, eligible=())
+    proposal = ProposeIsr(topic_partition=TP, topic_id="id", leader_epoch=1, partition_epoch=1,
+                          isr=(IsrMember(node_id=0, broker_epoch=-1),), proposal_id=proposals.next_id())  # fmt: skip
+    proposals.propose(proposal, now_ms=100)
+    proposals.refused(ErrorCode.INELIGIBLE_REPLICA, now_ms=100)
+    assert not proposals.may_propose(100 + PROPOSAL_RETRY_MS - 1)
+    assert proposals.may_propose(100 + PROPOSAL_RETRY_MS)

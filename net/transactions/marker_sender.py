@@ -45,6 +45,13 @@ class _Work:
     record: TransactionRecord
     partitions: set[TopicNumber]
     groups: set[str]
+    in_flight: set[TopicNumber | str] = field(
+        default_factory=set
+    )  # partitions and groups that a queue or a request has
+    is_repeated_soon: bool = False  # a timer runs
+    is_done: bool = (
+        False  # reported once: a second report might meet the next transaction of the same producer and epoch
+    )
     attempts: int = 0
 
     @property
@@ -112,17 +119,18 @@ class MarkerSender:
 
     def _send(self, work: _Work) -> None:
         """Give what has not answered to the queues of the brokers in charge."""
-        if work.is_void:
+        work.is_repeated_soon = False
+        if work.is_void or work.is_done:
             return
         image = self._image()
-        work.partitions = {item for item in work.partitions if _exists(item, image)}
+        work.partitions = {item for item in work.partitions if item in work.in_flight or _exists(item, image)}
         if not work.partitions and not work.groups:
             self._done(work)
             return
         parts: dict[int, _Part] = {}
-        for partition in sorted(work.partitions):
+        for partition in sorted(work.partitions - work.in_flight):
             parts.setdefault(_leader_of(partition, image), _Part(work)).partitions.append(partition)
-        for group_id in sorted(work.groups):
+        for group_id in sorted(work.groups - work.in_flight):
             parts.setdefault(image.slots[slot_of(group_id)].coordinator, _Part(work)).groups.append(group_id)
         work.attempts += 1
         if work.attempts % LOG_AFTER_ATTEMPTS == 0:
@@ -142,6 +150,7 @@ class MarkerSender:
                 self._enqueue(node_id, part)
 
     def _enqueue(self, node_id: int, part: _Part) -> None:
+        part.work.in_flight.update(part.partitions, part.groups)
         queue = self._queues.get(node_id)
         if queue is not None:
             queue.append(part)
@@ -178,11 +187,15 @@ class MarkerSender:
             self._again(work)
 
     def _again(self, work: _Work) -> None:
+        if work.is_repeated_soon:
+            return
+        work.is_repeated_soon = True
         asyncio.get_running_loop().call_later(RETRY_MS / 1000, self._send, work)
 
     def _done(self, work: _Work) -> None:
         record = work.record
-        if not work.is_void:
+        if not work.is_void and not work.is_done:
+            work.is_done = True
             work.slot.decide_later(
                 lambda machine: machine.transactions.markers_done(
                     transactional_id=record.transactional_id,
@@ -206,9 +219,10 @@ def _taken(queue: deque[_Part]) -> list[_Part]:
 
 def _settle(part: _Part, outcome: MarkerOutcomes | None) -> bool:
     """Note the answers; False if something of the part must be sent again."""
+    work = part.work
+    work.in_flight.difference_update(part.partitions, part.groups)
     if outcome is None:
         return False
-    work = part.work
     written = {
         (item.topic, item.partition) for item in outcome.partitions if not item.error or item.error in _SUPERSEDED
     }

@@ -1,5 +1,6 @@
 """The types of the compiled twin are those of `pure`."""
 
+from .pure import INTERFACE as INTERFACE
 from .pure import Accumulator as Accumulator
 from .pure import ColumnBuilder as ColumnBuilder
 from .pure import Receipt as Receipt

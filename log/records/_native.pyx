@@ -26,6 +26,8 @@ from .columns import BinaryColumn, HeaderColumn, check_input
 from .faults import damaged
 from .pure import encoded_fields
 
+INTERFACE = 2  # As in `pure` when this was compiled.
+
 cdef extern from "Python.h":
     ctypedef struct PyObject
     PyObject* PyBytes_New "PyBytes_FromStringAndSize" (const char* data, Py_ssize_t size) except NULL

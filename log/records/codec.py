@@ -156,14 +156,19 @@ class Codec:
         return sealed
 
 
-def _implementation() -> Any:
-    if os.environ.get("BARNABAS_PURE", "0") not in ("", "0"):
-        return pure
+def compiled() -> Any:
+    """The compiled module; None if it was not built, or from the source of another version (after an update without a build)."""
     try:
         from barnabas.log.records import _native
     except ImportError:
+        return None
+    return _native if getattr(_native, "INTERFACE", 0) == pure.INTERFACE else None
+
+
+def _implementation() -> Any:
+    if os.environ.get("BARNABAS_PURE", "0") not in ("", "0"):
         return pure
-    return _native
+    return compiled() or pure
 
 
 if TYPE_CHECKING:
@@ -190,6 +195,7 @@ __all__ = [
     "Codec",
     "Receipt",
     "RecordView",
+    "compiled",
     "decode",
     "encode",
     "largest",

@@ -25,6 +25,7 @@ _MAX_I64: Final = 2**63 - 1
 _CONTINUES: Final = 0x80
 _LAST_SHIFT: Final = 63  # Of the tenth byte of a number, which has one bit left.
 _MIN_HEADER_BYTES: Final = 2  # The lengths of its name and its value.
+INTERFACE: Final = 2  # Of this module and its twin: one more with each change of a name, an argument or a result.
 MAX_BATCH_BYTES: Final = 2**31 - 1  # Its length is an i32.
 _BOUNDS: Final = struct.Struct("=2i")
 _LARGE_BOUNDS: Final = struct.Struct("=2q")

@@ -1,6 +1,5 @@
 """Both implementations, strategies for records, and columns as plain values."""
 
-import importlib
 from array import array
 from struct import pack_into
 from types import ModuleType
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from barnabas.log.format.record_batch import NO_PRODUCER_ID, patch
 from barnabas.log.format.record_codec import ProducerFields, encode_batch, seal_batch
 from barnabas.log.records import pure
+from barnabas.log.records.codec import compiled
 from barnabas.log.records.columns import BinaryColumn, Columns, HeaderColumn
 
 NOW_MS = 1_700_000_000_000
@@ -24,10 +24,8 @@ record_rows = st.lists(st.tuples(stamps, optional_data, optional_data, headers),
 
 
 def implementations() -> list[ModuleType]:
-    try:
-        return [pure, importlib.import_module("barnabas.log.records._native")]
-    except ImportError:
-        return [pure]
+    native = compiled()
+    return [pure] if native is None else [pure, native]
 
 
 def batch_at(offset: int, values: list[bytes | None], **options: Any) -> bytes:

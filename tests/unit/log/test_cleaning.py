@@ -227,6 +227,21 @@ def test_nothing_of_an_open_transaction_or_above_the_high_watermark_is_cleaned()
     assert dirty_part_of(log, 0, now_ms=NOW_MS) is None
 
 
+def test_a_transaction_whose_end_is_not_replicated_is_not_cleaned():
+    """Another leader may decide otherwise on it."""
+    log = open_log(SimulatedDisk(), config=COMPACT)
+    append_keyed(log, (b"k", b"v" * 600))
+    produce(log, 7, 0, (b"k", b"aborted" * 90), is_transactional=True)
+    fill(log)
+    replicated_end = log.log_end_offset
+    log_building.end_transaction(log, 7, commits=False)
+    log.tail.roll(NOW_MS, COMPACT)
+    log.set_high_watermark(replicated_end)
+    assert dirty_part_of(log, 0, now_ms=NOW_MS).end_offset == 1
+    log.set_high_watermark(replicated_end + 1)
+    assert dirty_part_of(log, 0, now_ms=NOW_MS).end_offset == replicated_end + 1
+
+
 def test_the_lags():
     lags = LogConfig(
         cleanup_policy=("compact",), segment_bytes=600, min_compaction_lag_ms=1_000, max_compaction_lag_ms=5_000,

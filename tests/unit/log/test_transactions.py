@@ -17,6 +17,7 @@ from simulation.log_building import (
 from barnabas.log.format.record_codec import ProducerFields
 from barnabas.log.segment import producer_state
 from barnabas.log.segment.producer_state import EndedTransaction, OpenTransactions, ProducerState
+from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import (
     InvalidProducerEpochError,
     InvalidRecordError,
@@ -185,6 +186,27 @@ def test_a_transaction_whose_begin_was_deleted_holds_readers_at_the_log_start():
     log.set_high_watermark(3)
     log.delete_records_before(2)
     assert log.last_stable_offset == 2
+
+
+def test_retention_over_an_open_transaction_leaves_what_is_left_of_it_open_and_then_aborted():
+    small = LogConfig(segment_bytes=500, retention_bytes=600, file_delete_delay_ms=0)
+    log = open_log(SimulatedDisk(), config=small)
+    for sequence in range(3):
+        send(log, sequence, b"x" * 60)
+    end_transaction(log, 9, commits=False)  # an entry in a segment that goes
+    for sequence in range(3, 12):
+        send(log, sequence, b"x" * 60)
+    log.set_high_watermark(log.log_end_offset)
+    assert log.last_stable_offset == 4
+    assert log.delete_old_segments(NOW_MS)
+    start = log.log_start_offset
+    assert start > 4 and log.last_stable_offset == start
+    assert log.aborted.between(0, log.log_end_offset) == ()
+    end_transaction(log, 9, commits=False)
+    log.set_high_watermark(log.log_end_offset)
+    assert log.last_stable_offset == log.log_end_offset
+    (aborted,) = log.aborted.between(start, start + 1)
+    assert aborted.first_offset == 4 < start
 
 
 def test_the_first_of_many_open_transactions_is_found_without_a_look_at_the_others():

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from simulation.log_building import NOW_MS, end_transaction, transactional
 from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.handlers.kafka_client import KafkaClient, made, versions_of
 from unit.net.shell_world import partition, simulated, topic
@@ -229,3 +230,18 @@ async def test_producers_are_described_where_there_is_a_replica() -> None:
     assert answer.topics[1].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     slots = [(item.error_code, item.active_producers) for item in answer.topics[2].partitions]
     assert slots == [(0, []), (0, []), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])], "listed, and produced to by nobody"
+
+
+@simulated
+async def test_open_transactions_are_described_with_the_coordinator_that_ended_the_last_one() -> None:
+    world, client = await started(ALONE)
+    log = world.log()
+    log.append_as_leader(transactional(7, 0, b"a"), leader_epoch=1, now_ms=NOW_MS)
+    end_transaction(log, 7, commits=True, coordinator_epoch=5, leader_epoch=1)
+    log.append_as_leader(transactional(7, 1, b"b"), leader_epoch=1, now_ms=NOW_MS)
+    log.append_as_leader(transactional(8, 0, b"c"), leader_epoch=1, now_ms=NOW_MS)
+    message = "DescribeProducersRequest"
+    asked = made(message, topics=[made(message, "TopicRequest", name="t", partition_indexes=[0])])
+    found = (await client.ask(PRODUCERS, 0, asked)).topics[0].partitions[0].active_producers
+    told = {it.producer_id: (it.current_txn_start_offset, it.coordinator_epoch) for it in found}
+    assert told == {7: (2, 5), 8: (3, -1)}

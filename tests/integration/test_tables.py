@@ -1,12 +1,17 @@
 """Tables of topics on real brokers: read while a broker is killed, taken by other libraries without a copy."""
 
 import asyncio
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import duckdb
 import polars
 import pyarrow
+import pytest
 from integration.cluster import Cluster
 
 from barnabas import sync
@@ -72,6 +77,43 @@ async def test_polars_pandas_and_duckdb_take_a_table(shared_cluster: Cluster) ->
         assert rows == 1_000
 
     await asyncio.to_thread(take)
+
+
+async def rows_of(cluster: Cluster, topic: str) -> list[dict[str, object]]:
+    columns = ["partition", "timestamp", "key", "value", "headers"]
+    table = await asyncio.to_thread(barnabas.read_table, topic, bootstrap=cluster.bootstrap, columns=columns)
+    found: list[dict[str, object]] = table.to_pylist()
+    return found
+
+
+def command(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-P", "-m", "barnabas", *arguments, "--bootstrap", cluster.bootstrap]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "ndjson"])
+async def test_an_export_that_is_imported_is_the_same(shared_cluster: Cluster, tmp_path: Path, kind: str) -> None:
+    await shared_cluster.ready()
+    source, target = f"source-{kind}", f"target-{kind}"
+    async with shared_cluster.admin() as admin:
+        for topic in (source, target):
+            await admin.create_topic(topic, partitions=2, replication_factor=3)
+    now_ms = time.time_ns() // 1_000_000
+    values = [b"plain", None, b"", b"\xff\x00", 'quote " comma , line\nnext \\ ü'.encode(), b"null", b"1"]
+    async with barnabas.Producer(shared_cluster.bootstrap) as producer:
+        for number, value in enumerate(values * 50):
+            headers = [("h", b"\xfe"), ("h", None), ("ü", b"")] if number % 3 == 0 else None
+            key = None if number % 4 == 0 else b"key-%d" % (number % 9)
+            await producer.send(
+                source, value, key=key, headers=headers, timestamp_ms=now_ms - 1_000 * number, partition=number % 2
+            )
+        await producer.flush()
+    path = str(tmp_path / f"records.{kind}")
+    exported = await asyncio.to_thread(command, shared_cluster, "topic", "export", source, path)
+    assert (exported.returncode, exported.stderr) == (0, f"exported 350 records to {path}\n")
+    imported = await asyncio.to_thread(command, shared_cluster, "topic", "import", path, target, "--keep-partitions")
+    assert (imported.returncode, imported.stderr) == (0, "acknowledged 350 records\n")
+    assert await rows_of(shared_cluster, target) == await rows_of(shared_cluster, source)
 
 
 async def test_a_stream_that_is_dropped_closes_its_connections(shared_cluster: Cluster) -> None:

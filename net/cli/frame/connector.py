@@ -16,6 +16,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from barnabas.net.client.admin.admin import Admin
+    from barnabas.net.client.connection.client import Client
     from barnabas.net.client.connection.records import ConsumerRecord
     from barnabas.net.client.consumer.consumer import Consumer
     from barnabas.net.client.producer.producer import Producer
@@ -40,6 +41,17 @@ class Connector:
         from barnabas.net.client.admin.admin import Admin
 
         return Admin(bootstrap)
+
+    @asynccontextmanager
+    async def client(self, bootstrap: str) -> AsyncIterator[Client]:
+        from barnabas.net.client.connection.client import Client
+
+        client = Client(bootstrap, client_id=CLIENT_ID)
+        try:
+            await client.start()
+            yield client
+        finally:
+            await client.close()
 
     @asynccontextmanager
     async def producer(self, bootstrap: str, *, acks: str) -> AsyncIterator[Producer]:

@@ -10,7 +10,7 @@ from ..frame.command import Context, Verb, key_value, name_argument, number_from
 from ..frame.confirmation import exit_code_in, shown_doubt
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
-from . import consume, produce
+from . import consume, produce, table_file
 
 _COMMITTED_END = -1  # DeleteRecords: up to the high watermark
 
@@ -246,4 +246,18 @@ VERBS = (
     Verb(name="delete", summary="delete topics and all that is in them", arguments=_delete_arguments, run=_delete),
     Verb(name="produce", summary="send lines as records", arguments=produce.arguments, run=produce.run, timed=False),
     Verb(name="consume", summary="print records as lines", arguments=consume.arguments, run=consume.run, timed=False),
+    Verb(
+        name="export",
+        summary="write records to a Parquet, CSV or NDJSON file",
+        arguments=table_file.export_arguments,
+        run=table_file.run_export,
+        timed=False,
+    ),
+    Verb(
+        name="import",
+        summary="send the rows of a Parquet, CSV or NDJSON file as records",
+        arguments=table_file.import_arguments,
+        run=table_file.run_import,
+        timed=False,
+    ),
 )

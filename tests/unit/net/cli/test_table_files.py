@@ -1,0 +1,90 @@
+"""Files of records: what is wrong with a file is an error that names the line; positions of arguments."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from barnabas.net.cli.frame.exit_codes import CommandError
+from barnabas.net.cli.frame.table_files import format_of, pieces
+from barnabas.net.cli.verbs.table_file import position_from
+
+
+def rows(path: Path, kind: str) -> list[dict[str, object]]:
+    found, _ = pieces(str(path), kind)
+    return [row for batch, _ in found for row in batch.to_pylist()]
+
+
+def test_lines_become_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.ndjson"
+    lines = [{"value": "x"}, {"value": None, "key": "k"}, {"value_base64": "/w==", "headers": [{"key": "h"}]}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert rows(path, "ndjson") == [
+        {"key": None, "value": b"x", "headers": []},
+        {"key": b"k", "value": None, "headers": []},
+        {"key": None, "value": b"\xff", "headers": [{"key": "h", "value": None}]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"value": "x"}\n{"value": \n', "line 2 is no record"),
+        ('{"value": "x"}\n{"value": 7}\n', r"line 2 is no record: Expected .*\$.value"),
+        ('{"value": "x"}\n\n{"value": "y"}', "line 2 is no record"),
+        ('{"key": "x"}\n', "line 1 has no field 'value'.*topic produce"),
+        ('{"value_base64": "?"}\n', "base64 that cannot be decoded"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_text(text)
+    with pytest.raises(CommandError, match=message):
+        rows(path, "ndjson")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("key,value\na,b\nc\n", "Row #3: Expected 2 columns, got 1"),
+        ("value,timestamp\na,1\nb,x\n", "Row #3: CSV conversion error to int64: invalid value 'x'"),
+        ('value,headers\na,"[{"\n', "headers after line 2 are no JSON list"),
+        ("", "Empty CSV file"),
+    ],
+)
+def test_a_bad_row_of_csv_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    with pytest.raises(CommandError, match=message):
+        rows(path, "csv")
+
+
+def test_a_csv_of_other_columns_keeps_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("name,age\nx,1\n")
+    assert rows(path, "csv") == [{"name": "x", "age": 1}]
+
+
+def test_what_is_no_parquet_and_what_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(CommandError, match=r"a.parquet is no Parquet file"):
+        rows(path, "parquet")
+    with pytest.raises(CommandError, match=r"b.csv cannot be read: No such file"):
+        rows(tmp_path / "b.csv", "csv")
+
+
+def test_formats_by_suffix() -> None:
+    assert [format_of(name, None) for name in ("a.parquet", "a.CSV", "a.jsonl")] == ["parquet", "csv", "ndjson"]
+    assert format_of("a.txt", "csv") == "csv"
+    with pytest.raises(CommandError, match="a.txt ends with none of .parquet"):
+        format_of("a.txt", None)
+
+
+def test_positions_of_arguments() -> None:
+    assert [position_from(text) for text in ("start", "7", "@5")] == ["start", 7, "@5"]
+    assert position_from("2026-01-31T12:00Z") == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    for text in ("2026-01-31", "soon", "@", "-1"):
+        with pytest.raises(CommandError, match="give start, end, an offset"):
+            position_from(text)

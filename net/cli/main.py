@@ -22,8 +22,9 @@ NOUNS: Final = {
     "broker": ("brokers", "start, add, drain and decommission brokers; their data folders"),
 }
 PLAIN_VERBS: Final = {
-    "up": "start a local cluster in the foreground",
-    "down": "stop a local cluster",
+    "up": ("local", "start a local cluster in the foreground"),
+    "down": ("local", "stop a local cluster"),
+    "sql": ("sql", "query topics with SQL (DuckDB)"),
 }
 
 
@@ -92,10 +93,10 @@ def build_parser(given: Sequence[str]) -> argparse.ArgumentParser:
     )
     nouns = parser.add_subparsers(metavar="COMMAND", required=True)
     chosen = next((word for word in given if not word.startswith("-")), None)
-    for name, summary in PLAIN_VERBS.items():
+    for name, (module, summary) in PLAIN_VERBS.items():
         plain = nouns.add_parser(name, help=summary, description=summary)
         if name == chosen:
-            verb = importlib.import_module(".verbs.local", __package__).VERBS[name]
+            verb = importlib.import_module(f".verbs.{module}", __package__).VERBS[name]
             verb.arguments(plain)
             plain.set_defaults(verb=verb)
             _add_shared(plain)

@@ -116,6 +116,33 @@ async def test_an_export_that_is_imported_is_the_same(shared_cluster: Cluster, t
     assert await rows_of(shared_cluster, target) == await rows_of(shared_cluster, source)
 
 
+async def test_sql_over_topics(shared_cluster: Cluster) -> None:
+    await shared_cluster.ready()
+    async with shared_cluster.admin() as admin:
+        await admin.create_topic("orders", partitions=3, replication_factor=3)
+    orders: list[bytes | None] = [b'{"user": "u%d", "amount": %d}' % (number % 3, number) for number in range(300)]
+    await spread(shared_cluster, "orders", orders, partitions=3)
+
+    async def sql(query: str, *options: str) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(command, shared_cluster, "sql", query, *options)
+
+    found = await sql('select "user", count(*) as n, sum(amount) as total from orders group by all order by 1', "--csv")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.split() == ["user,n,total", "u0,100,14850", "u1,100,14950", "u2,100,15050"]
+    query = 'select partition, "offset", amount from orders where partition = 1 and "offset" >= 98 order by 2'
+    found = await sql(query, "-f", "json")
+    assert found.stdout.splitlines() == [
+        '{"partition": 1, "offset": 98, "amount": 295}',
+        '{"partition": 1, "offset": 99, "amount": 298}',
+    ]
+    assert "USER" in (await sql('select "user" from orders limit 1')).stdout
+    found = await sql("select * from ordrs")
+    assert (found.returncode, found.stderr) == (1, "barnabas: there is no topic 'ordrs'; near names: orders\n")
+    found = await sql("select nothing from orders")
+    assert found.returncode == 1
+    assert "barnabas: the query failed: Binder Error:" in found.stderr
+
+
 async def test_a_stream_that_is_dropped_closes_its_connections(shared_cluster: Cluster) -> None:
     await shared_cluster.ready()
     async with shared_cluster.admin() as admin:

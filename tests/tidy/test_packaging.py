@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tidy.source_tree import FACE, PACKAGES, ROOT, SPARK_FACE
 
-from barnabas.net.cli.main import build_parser
+from barnabas.net.cli.main import PLAIN_VERBS, build_parser
 
 
 def test_the_package_list_is_the_tree() -> None:
@@ -68,7 +68,7 @@ def test_commands_in_the_documents_exist(command: str) -> None:
     nouns = [word for word in words[1:3] if re.fullmatch(r"[a-z-]+", word) and not word.startswith("-")]
     parser = build_parser(nouns)
     with pytest.raises(SystemExit) as stop:
-        parser.parse_args([*nouns[: 1 if nouns[0] in ("up", "down") else 2], "--help"])
+        parser.parse_args([*nouns[: 1 if nouns[0] in PLAIN_VERBS else 2], "--help"])
     assert stop.value.code == 0
 
 

@@ -81,7 +81,7 @@ async def test_polars_pandas_and_duckdb_take_a_table(shared_cluster: Cluster) ->
 
 async def rows_of(cluster: Cluster, topic: str) -> list[dict[str, object]]:
     columns = ["partition", "timestamp", "key", "value", "headers"]
-    table = await asyncio.to_thread(barnabas.read_table, topic, bootstrap=cluster.bootstrap, columns=columns)
+    table = await asyncio.to_thread(read_table, topic, bootstrap=cluster.bootstrap, columns=columns)
     found: list[dict[str, object]] = table.to_pylist()
     return found
 
@@ -100,7 +100,7 @@ async def test_an_export_that_is_imported_is_the_same(shared_cluster: Cluster, t
             await admin.create_topic(topic, partitions=2, replication_factor=3)
     now_ms = time.time_ns() // 1_000_000
     values = [b"plain", None, b"", b"\xff\x00", 'quote " comma , line\nnext \\ ü'.encode(), b"null", b"1"]
-    async with barnabas.Producer(shared_cluster.bootstrap) as producer:
+    async with Producer(shared_cluster.bootstrap) as producer:
         for number, value in enumerate(values * 50):
             headers = [("h", b"\xfe"), ("h", None), ("ü", b"")] if number % 3 == 0 else None
             key = None if number % 4 == 0 else b"key-%d" % (number % 9)

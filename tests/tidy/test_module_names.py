@@ -18,7 +18,7 @@ from .source_tree import PACKAGES, ROOT, SourceFile, production_files
 # A package and names below it, in backquotes or not: `log.disk.files.Files`, barnabas.net.wire.rpc.
 ABSOLUTE: Final = re.compile(rf"(?<![\w./])(?:barnabas\.)?((?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+)(?![\w*/])")
 GUIDES: Final = ("ARCHITECTURE.md", "CONTRIBUTING.md")
-PATH: Final = re.compile(rf"`((?:{'|'.join(PACKAGES)})/[\w/]+)(?:\.py)?(?:\.\w+)?`")
+PATH: Final = re.compile(rf"`((?:{'|'.join(PACKAGES)})/[\w/]+)(?:\.pyx?|\.pxi)?(?:\.\w+)?`")
 
 
 @cache
@@ -76,7 +76,7 @@ def test_modules_that_the_guides_name_exist() -> None:
         f"{guide}: {path}"
         for guide in GUIDES
         for path in PATH.findall((ROOT / guide).read_text(encoding="utf-8"))
-        if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()
+        if not any((ROOT / f"{path}{suffix}").exists() for suffix in ("", ".py", ".pyx"))
     }
     assert not missing, "these modules have moved or never existed:\n" + "\n".join(sorted(missing))
 

@@ -117,7 +117,16 @@ class Batch:
     @property
     def used_bytes(self) -> int:
         """Of the room; more than there was for one record that is larger than a batch."""
-        return self.records.size_bytes - HEADER_SIZE if self.records is not None else 0
+        if self.records is not None:
+            return self.records.size_bytes - HEADER_SIZE
+        return 0 if self.encoded is None else len(self.encoded)
+
+    def take_encoded(self, data: bytes, record_count: int) -> None:
+        """Be a batch that is encoded already, instead of adding records."""
+        self.encoded = data
+        self._let_go()
+        self.count = record_count
+        self.reserved_bytes = len(data)
 
     def encode(self, compression: Compression) -> bytes:
         """Complete the batch once; then the records as they were are let go."""

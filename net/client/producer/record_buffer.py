@@ -135,7 +135,7 @@ class RecordBuffer:
         if self.reserved_bytes and self.reserved_bytes + len(data) > self._config.buffer_memory:
             return None
         batch = Batch(queue.partition, room=0, created_ms=self._client.clock.now_ms(), stamp_ms=stamp_ms)
-        batch.encoded, batch.count, batch.reserved_bytes = data, record_count, len(data)
+        batch.take_encoded(data, record_count)
         self.reserved_bytes += len(data)
         queue.open = batch
         self._departures.opened(batch)

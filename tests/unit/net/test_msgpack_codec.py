@@ -46,6 +46,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         hints = typing.get_type_hints(hint) | {"records": bytes}
         return st.builds(hint, **{field.name: values_of(hints[field.name]) for field in structs.fields(hint)})
     origin, arguments_of = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple and len(arguments_of) > 1 and arguments_of[1] is not ...:
+        return st.tuples(*map(values_of, arguments_of))
     if origin is tuple:
         return st.lists(values_of(arguments_of[0]), max_size=3).map(tuple)
     if origin is dict:

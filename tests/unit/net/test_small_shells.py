@@ -193,7 +193,7 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         groups=SimpleNamespace(machines=lambda: [1, 2], unowned_counts=lambda: {"billing": 6}, parked_count=4),
         replication=SimpleNamespace(manager=SimpleNamespace(counts=lambda: counts), purgatory=[1, 2, 3]),
         logs=_two_logs(),
-        servers={LISTENER: server},
+        listeners=SimpleNamespace(servers={LISTENER: server}),
         journal_storage=None,
         cleaner_service=SimpleNamespace(cleaner=SimpleNamespace(totals=totals)),
         ports=SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: 9_500)),

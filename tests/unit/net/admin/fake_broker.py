@@ -73,6 +73,9 @@ class FakeBroker:
                 entries=(_entry("retention.ms", "5", "topic"), _entry("segment.bytes", "9", "default"))
             ),
             requests.ProduceRequest: _produced,
+            requests.DescribeClusterRequest: lambda request: responses.DescribeClusterResponse(
+                cluster_id="c1", controller_id=0, offset=1, brokers=()
+            ),
             requests.CreateTopicRequest: lambda request: CreateTopicResponse(
                 name=request.name, topic_id="b" * 32, partition_count=4, replication_factor=2
             ),

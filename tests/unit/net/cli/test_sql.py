@@ -22,7 +22,7 @@ COUNT = 100
 
 def table(values: list[bytes | None]) -> pyarrow.Table:
     """A topic whose partitions all have these values, a second apart."""
-    rows = [
+    rows: list[dict[str, object]] = [
         {
             "topic": "t",
             "partition": number,

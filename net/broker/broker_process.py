@@ -43,6 +43,7 @@ FATAL_EXIT_CODE = 70  # EX_SOFTWARE: the state in memory cannot be trusted, only
 # At its default thresholds, the cyclic collector doubles the cost of decoding (hot path study). Young garbage of a broker is not
 # cyclic, so collections may be rarer.
 GC_THRESHOLDS = (50_000, 20, 100)
+ENDPOINTS_RETRY_S = 5  # A full disk, or a full table of open files, often has room again soon.
 
 
 def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None) -> int:
@@ -93,7 +94,8 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> in
         return EXIT_OK
     listening = starting.result()
     try:
-        _write_endpoints(broker)
+        background.append(asyncio.create_task(publish_endpoints(lambda: _write_endpoints(broker))))
+        await asyncio.sleep(0)  # The file is there before anything else happens.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -191,6 +193,21 @@ async def _look_where_clients_are_sent(broker: Broker) -> None:
         trouble = mismatch(broker.node_id, broker.metadata.image.cluster_id, address, found)
         if trouble:
             logger.warning("event=advertised_address_wrong listener=%s %s", endpoint.listener, trouble)
+
+
+async def publish_endpoints(write: Callable[[], None]) -> None:
+    """Write `endpoints.json`, and repeat it until it succeeds: the broker serves its clients without the file."""
+    while True:
+        try:
+            write()
+        except OSError as error:
+            logger.error(
+                "event=endpoints_not_written cause=%s; programs that look for the addresses of this broker in its data folder do"
+                " not find them; repeated every %d s", error, ENDPOINTS_RETRY_S
+            )  # fmt: skip
+            await asyncio.sleep(ENDPOINTS_RETRY_S)
+        else:
+            return
 
 
 def _write_endpoints(broker: Broker) -> None:

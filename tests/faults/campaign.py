@@ -190,6 +190,9 @@ class Campaign:
         await self._until(self.is_whole, "every ISR is full", WHOLE_S)
 
     async def is_whole(self) -> bool:
+        """A broker that was killed may be in every ISR for some time: until its end is noticed. So all must have started, too."""
+        if not all(broker.has_started for broker in self.cluster.brokers):
+            return False
         partitions = (await self._admin.describe_topic(TOPIC)).partitions
         return len(partitions) == PARTITIONS and all(len(item.isr) == 3 and item.leader >= 0 for item in partitions)
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.local_cluster import LAUNCHER, _free_ports
+from barnabas.net.settings.endpoints import read_endpoints, remove_endpoints
 
 from . import disks, network, shim
 
@@ -66,6 +67,11 @@ class FaultBroker:
         return self.folder / "broker.log"
 
     @property
+    def has_started(self) -> bool:
+        """Whether the process that runs now has bound its ports."""
+        return self.is_running and read_endpoints(str(self.data / "logs")) is not None
+
+    @property
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
@@ -87,6 +93,7 @@ class FaultBroker:
 
     def start(self) -> None:
         assert not self.is_running
+        remove_endpoints(str(self.data / "logs"))  # of a process that was killed
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [*self.launcher, *self.program, str(self.config_path)],

@@ -1,9 +1,11 @@
 """A start that fails: the reason is told, nothing stays behind, and nothing is forgotten. Real sockets and files."""
 
+import asyncio
 import socket
 from pathlib import Path
 
 import pytest
+from unit.net.client.virtual_time import run
 
 from barnabas.log.disk.files import RealFiles
 from barnabas.log.folders.log_manager import LogManager
@@ -66,3 +68,17 @@ def test_a_start_beside_a_running_broker_does_not_take_its_addresses_away(tmp_pa
     assert broker_process.run(config_in(tmp_path)) == 1
     assert read_endpoints(str(tmp_path)) == addresses
     running.close()
+
+
+def test_addresses_that_cannot_be_written_are_written_later(caplog):
+    refusals = [OSError(24, "Too many open files"), OSError(28, "No space left on device")]
+
+    def write() -> None:
+        if refusals:
+            raise refusals.pop(0)
+        written.append(asyncio.get_running_loop().time())
+
+    written: list[float] = []
+    run(broker_process.publish_endpoints(write))
+    assert len(written) == 1 and written[0] >= 2 * broker_process.ENDPOINTS_RETRY_S
+    assert "cause=[Errno 28] No space left on device" in caplog.text

@@ -189,6 +189,10 @@ class LogManager:
                 f"the partition is in two folders of log.dirs: {log.directory} is not used, remove one of them",
             )
             _log.error("event=duplicate_partition folder=%s", log.directory)
+        here = {log.topic_partition for log in self.registry.in_folder(folder)}
+        self.removals.found_lost(
+            folder, lambda topic_partition: topic_partition in here or topic_partition in self.offline
+        )
 
     def end_loading(self) -> None:
         self._is_loaded = True
@@ -284,9 +288,6 @@ class LogManager:
         folder = min(self.folders, key=lambda folder: (folder.is_full, self.registry.count_in(folder)))
         directory = f"{folder.path}/{topic_partition}"
         topic_id = self._make_folder(directory, topic_id)
-        if any([offsets.pop(topic_partition, 0) for offsets in folder.all_offsets]):
-            # A power loss took its folder: after a crash, its log start must not count.
-            self.removals.unsettled[topic_partition] = folder
         unsettled = self.removals.unsettled_folder(topic_partition)
         if unsettled is not None:
             self.removals.settle(unsettled)  # callers that must not wait do it beforehand

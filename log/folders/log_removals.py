@@ -82,6 +82,14 @@ class LogRemovals:
         """Folders of deleted logs, found at a start."""
         self._due_folders.add(now_ms, *paths)
 
+    def found_lost(self, folder: LogFolder, is_known: Callable[[TopicPartition], bool]) -> None:
+        """The checkpoint files of a folder may list logs that a power loss took, with their folders: after a crash, their offsets
+        must not count for new logs of the same names."""
+        for offsets in folder.all_offsets:
+            for topic_partition in [name for name in offsets if not is_known(name)]:
+                del offsets[topic_partition]
+                self.unsettled[topic_partition] = folder
+
     def remove_due(self, folder: LogFolder, now_ms: int) -> None:
         """Remove files of a folder that were deleted long enough ago, and withdraw offers that were given up. In the folder's
         thread. Raises the first StorageError, after the others are removed."""

@@ -574,3 +574,26 @@ def test_a_checkpoint_amid_a_truncation_does_not_raise_the_written_recovery_poin
     a.truncate_to(2)
     known.checkpoint.join()
     assert b"a 0 2\n" in disk.read_bytes("/one/recovery-point-offset-checkpoint")
+
+
+def test_offsets_of_a_log_that_a_power_loss_took_are_known_at_the_start():
+    """So that callers on an event loop can have them removed in a thread before a new log gets the name."""
+    disk = SimulatedDisk()
+    logs = manager(disk, dirs=("/one",))
+    (log,) = create(logs, A)
+    for _ in range(3):
+        append(log, b"x")
+    log.set_high_watermark(3)
+    log.flush()
+    logs.checkpoints.take()
+    disk.kill()
+    disk.remove_tree(log.directory)
+
+    again = manager(disk, dirs=("/one",))
+    (folder,) = again.folders
+    assert again.removals.unsettled_folder(A) is folder
+    assert all(A not in offsets for offsets in folder.all_offsets)
+    again.removals.settle(folder)
+    assert again.removals.unsettled_folder(A) is None
+    disk.kill()
+    assert manager(disk, dirs=("/one",)).removals.unsettled_folder(A) is None

@@ -214,11 +214,12 @@ async def test_replicas_are_reassigned_and_the_preferred_leader_elected(
         return not await asyncio.to_thread(admin.list_partition_reassignments) and (await state())[1] == [0, 1]
 
     await until(moved, "the reassignment has ended")
-    await until(lambda: led_by(1), "it led before, and is still in sync")
     (cancelled,) = (await asyncio.to_thread(admin.alter_partition_reassignments, {item: None})).values()
     assert cancelled is NoReassignmentInProgressError
-    elected = await asyncio.to_thread(admin.elect_leaders, 0, {"kp-moves": [0]})
-    assert elected.replica_election_results[0].partition_result[0].error_code == 0
+    # Broker 1 led before, and is still in sync; but soon after brokers have started, the controller balances leaders by itself.
+    elected = await asyncio.to_thread(admin.elect_leaders, 0, {"kp-moves": [0]}, raise_errors=False)
+    code = elected.replica_election_results[0].partition_result[0].error_code
+    assert code in (0, ErrorCode.ELECTION_NOT_NEEDED)
     await until(lambda: led_by(0), "everybody knows that broker 0 leads")
     codes = []
     for kind in (0, 1):  # preferred, unclean

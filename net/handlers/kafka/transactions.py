@@ -17,7 +17,7 @@ from operator import attrgetter
 from barnabas.consumer_groups.transactions.states import TransactionState
 from barnabas.kraft.metadata.records import TransactionRecord
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
-from barnabas.log.vocabulary.group_messages import OffsetToCommit, PartitionOutcome
+from barnabas.log.vocabulary.group_messages import PartitionOutcome
 from barnabas.log.vocabulary.name_pattern import NamePattern, name_pattern
 from barnabas.log.vocabulary.transaction_messages import (
     AddToTransactionRequest,
@@ -27,6 +27,7 @@ from barnabas.log.vocabulary.transaction_messages import (
 from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.protocol.kafka.group_apis import offsets_to_commit
 from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.many import check_count
@@ -164,17 +165,7 @@ class KafkaTransactionHandlers:
         self, request: KafkaRequest[bodies.TxnOffsetCommitRequest], context: RequestContext
     ) -> KafkaResponse[bodies.TxnOffsetCommitResponse]:
         body = request.body
-        offsets = tuple(
-            OffsetToCommit(
-                topic=topic.name,
-                partition=item.partition_index,
-                offset=item.committed_offset,
-                leader_epoch=item.committed_leader_epoch,
-                metadata=item.committed_metadata or "",
-            )
-            for topic in body.topics
-            for item in topic.partitions
-        )
+        offsets = offsets_to_commit(body)
         check_count(offsets)
         asked = TransactionalOffsetCommitRequest(
             transactional_id=body.transactional_id,

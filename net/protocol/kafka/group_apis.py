@@ -34,7 +34,18 @@ def heartbeat_response(response: EmptyResponse, version: int) -> bodies.Heartbea
 
 def offset_commit_request(body: bodies.OffsetCommitRequest, version: int) -> OffsetCommitRequest:
     """Kafka's clients do not number their commits: any order is taken."""
-    partitions = tuple(
+    return OffsetCommitRequest(
+        group_id=body.group_id,
+        member_id=body.member_id,
+        member_epoch=body.generation_id_or_member_epoch,
+        instance_id=body.group_instance_id,
+        partitions=offsets_to_commit(body),
+    )
+
+
+def offsets_to_commit(body: bodies.OffsetCommitRequest | bodies.TxnOffsetCommitRequest) -> tuple[OffsetToCommit, ...]:
+    """Both requests name offsets alike."""
+    return tuple(
         OffsetToCommit(
             topic=topic.name,
             partition=item.partition_index,
@@ -44,13 +55,6 @@ def offset_commit_request(body: bodies.OffsetCommitRequest, version: int) -> Off
         )
         for topic in body.topics
         for item in topic.partitions
-    )
-    return OffsetCommitRequest(
-        group_id=body.group_id,
-        member_id=body.member_id,
-        member_epoch=body.generation_id_or_member_epoch,
-        instance_id=body.group_instance_id,
-        partitions=partitions,
     )
 
 

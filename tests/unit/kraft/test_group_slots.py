@@ -1,9 +1,8 @@
 """The state of groups per slot: replay, fencing by coordinator epoch, rebuilding from records, isolation of copies."""
 
-from collections.abc import Iterable
-
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.kraft.replayed_slots import rebuilt, replayed
 
 from barnabas.kraft.group_state.group_slots import (
     MAX_KEPT_RESETS,
@@ -122,22 +121,6 @@ def slot_records(draw: st.DrawFn) -> SlotStateRecord:
     return draw(st.sampled_from(makers))
 
 
-def replayed(records: Iterable[SlotStateRecord]) -> GroupSlots:
-    slots = GroupSlots()
-    for index, record in enumerate(records, start=1):
-        slots.replay(record, index)
-    return slots
-
-
-def rebuilt(slots: GroupSlots) -> GroupSlots:
-    fresh = GroupSlots()
-    for slot in range(SLOT_COUNT):
-        fresh.on_slot_moved(slot, slots.slot(slot).coordinator_epoch)
-        for record in slots.records_of(slot):
-            assert fresh.replay(record, 1)
-    return fresh
-
-
 def test_slot_of_a_group_is_that_of_kafka_and_within_range() -> None:
     assert slot_of("abc") == 479470107 % 50
     assert slot_of("foobar") == (-790332482 & 0x7FFFFFFF) % 50
@@ -145,13 +128,13 @@ def test_slot_of_a_group_is_that_of_kafka_and_within_range() -> None:
 
 
 def test_a_commit_replaces_the_one_before_it() -> None:
-    slots = replayed([commit(offset=5), commit(offset=4)])
+    slots = replayed(commit(offset=5), commit(offset=4))
     assert slots.slot(7).offset("g1", ("t1", 0)) == (4, 3, "note", 1000, first_log_offset(2))
     assert slots.index == 2
 
 
 def test_a_record_of_a_replaced_coordinator_is_void() -> None:
-    slots = replayed([commit(offset=5, epoch=1)])
+    slots = replayed(commit(offset=5, epoch=1))
     assert slots.replay(SlotRecord(slot=7, coordinator=2, coordinator_epoch=2), 2)
     assert not slots.replay(commit(offset=6, epoch=1), 3)
     assert slots.replay(commit(slot=8, offset=6, epoch=1), 4), "other slots have their own epochs"
@@ -161,14 +144,14 @@ def test_a_record_of_a_replaced_coordinator_is_void() -> None:
 
 
 def test_members_of_unknown_groups_and_assignments_of_unknown_members_are_passed_over() -> None:
-    slots = replayed([member_record(), current_record()])
+    slots = replayed(member_record(), current_record())
     assert slots.slot(7).groups == {}
-    slots = replayed([group_record(), current_record()])
+    slots = replayed(group_record(), current_record())
     assert slots.slot(7).groups["g1"].currents == {}
 
 
 def test_removing_a_member_releases_its_partitions() -> None:
-    slots = replayed([group_record(), member_record(), current_record(assigned=(0, 1), pending=(2,))])
+    slots = replayed(group_record(), member_record(), current_record(assigned=(0, 1), pending=(2,)))
     assert slots.slot(7).groups["g1"].owners == {("t1", 0): "m1", ("t1", 1): "m1", ("t1", 2): "m1"}
     slots.replay(RemoveMemberRecord(slot=7, coordinator_epoch=1, group_id="g1", member_id="m1"), 9)
     state = slots.slot(7).groups["g1"]
@@ -176,26 +159,26 @@ def test_removing_a_member_releases_its_partitions() -> None:
 
 
 def test_a_new_assignment_of_a_member_replaces_what_it_owned() -> None:
-    slots = replayed([group_record(), member_record(), current_record(assigned=(0, 1)), current_record(assigned=(1,))])
+    slots = replayed(group_record(), member_record(), current_record(assigned=(0, 1)), current_record(assigned=(1,)))
     assert slots.slot(7).groups["g1"].owners == {("t1", 1): "m1"}
 
 
 def test_deleting_a_topic_drops_its_offsets_only() -> None:
-    slots = replayed([commit(topic="t1"), commit(topic="t2"), commit(slot=8, group="g2", topic="t1")])
+    slots = replayed(commit(topic="t1"), commit(topic="t2"), commit(slot=8, group="g2", topic="t1"))
     slots.delete_topic("t1")
     assert slots.slot(7).offsets == {"g1": {("t2", 0): (5, 3, "note", 1000, first_log_offset(2))}}
     assert slots.slot(8).offsets == {}
 
 
 def test_deleting_a_topic_leaves_a_copy_alone() -> None:
-    slots = replayed([commit(topic="t1")])
+    slots = replayed(commit(topic="t1"))
     copied = slots.copy()
     slots.delete_topic("t1")
     assert copied.slot(7).offset("g1", ("t1", 0)) is not None
 
 
 def test_a_copy_shares_what_nobody_writes_to() -> None:
-    slots = replayed([commit(slot=7), commit(slot=8)])
+    slots = replayed(commit(slot=7), commit(slot=8))
     copied = slots.copy()
     slots.replay(commit(slot=7, offset=9), 3)
     assert copied.slot(8) is slots.slot(8)
@@ -204,7 +187,7 @@ def test_a_copy_shares_what_nobody_writes_to() -> None:
 
 @given(st.lists(slot_records(), max_size=40))
 def test_records_of_rebuild_the_slots_exactly(records: list[SlotStateRecord]) -> None:
-    slots = replayed(records)
+    slots = replayed(*records)
     assert rebuilt(slots) == slots
 
 
@@ -227,19 +210,19 @@ def test_stale_records_change_nothing(records: list[SlotStateRecord]) -> None:
 def test_a_copy_and_its_origin_do_not_see_each_other_s_writes(
     before: list[SlotStateRecord], after: list[SlotStateRecord], elsewhere: list[SlotStateRecord]
 ) -> None:
-    slots = replayed(before)
+    slots = replayed(*before)
     copied = slots.copy()
     for record in after:
         slots.replay(record, len(before) + 1)
-    assert copied == replayed(before)
+    assert copied == replayed(*before)
     for record in elsewhere:
         copied.replay(record, len(before) + 1)
-    assert slots == replayed([*before, *after])
+    assert slots == replayed(*before, *after)
 
 
 @given(st.lists(slot_records(), max_size=40))
 def test_a_coordinator_s_own_copy_replays_to_the_same_state(records: list[SlotStateRecord]) -> None:
-    slots = replayed(records)
+    slots = replayed(*records)
     own = SlotState(slot=3)
     for record in records:
         if record.slot == 3:
@@ -267,7 +250,7 @@ def staged(*records: SlotStateRecord, epoch: int = 1, part_bytes: int = 40) -> l
 def test_a_decision_in_parts_is_applied_with_its_last_part_also_across_a_snapshot() -> None:
     parts = staged(group_record(), commit(offset=8))
     assert len(parts) > 1
-    slots = replayed(parts[:-1])
+    slots = replayed(*parts[:-1])
     assert not slots.slot(7).groups and not slots.slot(7).offsets
     rebuilt = GroupSlots()
     for record in slots.records_of(7):
@@ -282,7 +265,7 @@ def test_a_decision_in_parts_is_applied_with_its_last_part_also_across_a_snapsho
 
 def test_a_decision_whose_coordinator_is_replaced_before_its_last_part_is_void_as_a_whole() -> None:
     parts = staged(commit(offset=8), part_bytes=10)
-    slots = replayed(parts[:-1])
+    slots = replayed(*parts[:-1])
     slots.on_slot_moved(7, 2)
     assert not slots.replay(parts[-1], slots.index + 1)
     later = staged(commit(offset=9, epoch=2), epoch=2, part_bytes=10)
@@ -311,7 +294,7 @@ def test_log_offsets_follow_the_quorum_index_and_survive_a_snapshot() -> None:
 
 
 def test_the_tail_is_bounded() -> None:
-    slots = replayed([commit(offset=number) for number in range(MAX_TAIL_RECORDS + 3)])
+    slots = replayed(*(commit(offset=number) for number in range(MAX_TAIL_RECORDS + 3)))
     entries = slots.tail(7).after(0, 10_000)
     assert len(entries) == MAX_TAIL_RECORDS and entries[0].log_offset >= slots.tail(7).start_offset
     assert slots.tail(7).start_offset == first_log_offset(3) + 1
@@ -328,7 +311,7 @@ def reset_record(reset_id: int, *topics: str) -> OffsetResetRecord:
 
 
 def test_the_newest_resets_are_kept_and_those_of_a_deleted_topic_are_not() -> None:
-    slots = replayed([reset_record(number, "t1", "t2") for number in range(MAX_KEPT_RESETS + 2)])
+    slots = replayed(*(reset_record(number, "t1", "t2") for number in range(MAX_KEPT_RESETS + 2)))
     assert [reset.reset_id for reset in slots.slot(7).resets["g1"]] == list(range(2, MAX_KEPT_RESETS + 2))
     slots.delete_topic("t1")
     assert {item.topic for reset in slots.slot(7).resets["g1"] for item in reset.before} == {"t2"}
@@ -340,10 +323,8 @@ def test_the_newest_resets_are_kept_and_those_of_a_deleted_topic_are_not() -> No
 
 def test_a_snapshot_in_batches_holds_what_the_records_hold() -> None:
     slots = replayed(
-        [
-            group_record(), member_record(), current_record(assigned=(0,)),
-            *(commit(topic=f"t{number}") for number in range(2_000)), reset_record(1, "t1"), *staged(commit())[:1],
-        ]
+        group_record(), member_record(), current_record(assigned=(0,)),
+        *(commit(topic=f"t{number}") for number in range(2_000)), reset_record(1, "t1"), *staged(commit())[:1],
     )  # fmt: skip
     batches = list(slots.batches_of(7))
     assert max(map(len, batches)) < 2 * MAX_OFFSET_BATCH_BYTES and len(batches) > 4
@@ -356,7 +337,7 @@ def test_a_snapshot_in_batches_holds_what_the_records_hold() -> None:
 
 
 def test_a_view_stays_as_it_is() -> None:
-    slots = replayed([commit(offset=1)])
+    slots = replayed(commit(offset=1))
     view = slots.view(7)
     slots.replay(commit(offset=2), 2)
     value = view.offset("g1", ("t1", 0))

@@ -2,10 +2,10 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.kraft.replayed_slots import rebuilt, replayed
 
 from barnabas.kraft.group_state.group_slots import GroupSlots, SlotState, SlotStateRecord
 from barnabas.kraft.group_state.offsets_log import first_log_offset
-from barnabas.kraft.metadata.image import SLOT_COUNT
 from barnabas.kraft.metadata.records import (
     ALL_PARTITIONS,
     GroupRecord,
@@ -82,22 +82,6 @@ def plain(offset: int, *, partition: int = 0, topic: str = "t") -> OffsetCommitR
         metadata="",
         commit_timestamp_ms=5,
     )
-
-
-def replayed(*records: SlotStateRecord) -> GroupSlots:
-    slots = GroupSlots()
-    for index, record in enumerate(records, start=1):
-        slots.replay(record, index)
-    return slots
-
-
-def rebuilt(slots: GroupSlots) -> GroupSlots:
-    fresh = GroupSlots()
-    for slot in range(SLOT_COUNT):
-        fresh.on_slot_moved(slot, slots.slot(slot).coordinator_epoch)
-        for record in slots.records_of(slot):
-            assert fresh.replay(record, 1)
-    return fresh
 
 
 def offset_of(slots: GroupSlots, partition: int = 0) -> int | None:

@@ -24,7 +24,7 @@ from barnabas.net.logs.log_service import LogService
 from barnabas.net.protocol.responses import ProduceResponse
 
 from .history import run_history
-from .planted import InHistories, Planted, in_histories
+from .planted import in_histories
 
 
 @contextlib.contextmanager
@@ -195,21 +195,24 @@ def _compaction_takes_the_newest_too() -> Iterator[None]:
         yield
 
 
-BUGS: InHistories = {
-    "acks=all by the leader alone": (_acks_by_the_leader_alone, ("kill", "isolate")),
-    "truncation to the high watermark": (_truncation_to_the_high_watermark, ("kill", "stop", "stall", "cut")),
-    "a shrink before its commit": (_shrink_before_its_commit, ("cut_one_way", "isolate", "stall")),
-    "group answers before their commit": (_commits_before_the_quorum, ("kill", "kill_all", "isolate")),
-    "a power loss that is not noticed": (_forgotten_loss, ("power_loss", "kill")),
-    "a deleted topic's log goes to its successor": (_successor_takes_the_log, ("recreate", "kill")),
-    "a repeated creation has the deleted topic's id": (_ids_of_requests, ("recreate", "slow", "stall", "die_in_write")),
-    "the last leader before eligible ones": (_last_leader_before_eligible, ("power_loss", "stop", "min_insync")),
-    "offset commits applied out of order": (commits_out_of_order, ("slow",)),
-    "consumers read up to the log end": (_consumers_read_the_log_end, ("kill", "isolate")),
-    "compaction takes a key's last value": (_compaction_takes_the_newest_too, ("compact", "kill")),
-    "retention deletes what nobody allowed": (_retention_passes_the_high_watermark, ("delete_records", "stall")),
-}
-
-
-def bugs() -> list[Planted]:
-    return in_histories("cluster", BUGS, run_history)
+BUGS = in_histories(
+    "cluster",
+    run_history,
+    {
+        "acks=all by the leader alone": (_acks_by_the_leader_alone, ("kill", "isolate")),
+        "truncation to the high watermark": (_truncation_to_the_high_watermark, ("kill", "stop", "stall", "cut")),
+        "a shrink before its commit": (_shrink_before_its_commit, ("cut_one_way", "isolate", "stall")),
+        "group answers before their commit": (_commits_before_the_quorum, ("kill", "kill_all", "isolate")),
+        "a power loss that is not noticed": (_forgotten_loss, ("power_loss", "kill")),
+        "a deleted topic's log goes to its successor": (_successor_takes_the_log, ("recreate", "kill")),
+        "a repeated creation has the deleted topic's id": (
+            _ids_of_requests,
+            ("recreate", "slow", "stall", "die_in_write"),
+        ),
+        "the last leader before eligible ones": (_last_leader_before_eligible, ("power_loss", "stop", "min_insync")),
+        "offset commits applied out of order": (commits_out_of_order, ("slow",)),
+        "consumers read up to the log end": (_consumers_read_the_log_end, ("kill", "isolate")),
+        "compaction takes a key's last value": (_compaction_takes_the_newest_too, ("compact", "kill")),
+        "retention deletes what nobody allowed": (_retention_passes_the_high_watermark, ("delete_records", "stall")),
+    },
+)

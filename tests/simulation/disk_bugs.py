@@ -1,6 +1,5 @@
 """Bugs of what stands on the disk: a partition's log and the quorum's journal, found by `log_machine` and `journal_machine`."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
@@ -22,7 +21,7 @@ from barnabas.log.segment.transaction_index import TransactionIndex
 from barnabas.log.vocabulary.errors import StorageError
 
 from . import journal_machine, log_machine
-from .planted import Planted
+from .planted import planted
 
 
 def _torn_batch_is_kept() -> AbstractContextManager[Any]:
@@ -177,10 +176,9 @@ def _durable_when_written() -> AbstractContextManager[Any]:
     """The journal takes what it has written for what is on the disk: the leader counts itself too early."""
     genuine = JournalWriter._write
 
-    def write(self: Any) -> bool:
-        waits = genuine(self)
+    def write(self: Any) -> None:
+        genuine(self)
         self.durable_index = self._last_index
-        return waits
 
     return patch.object(JournalWriter, "_write", write)
 
@@ -242,52 +240,39 @@ class _WithoutSyncDir:
         return getattr(self._storage, name)
 
 
-LOG_BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "recovery keeps a torn batch": _torn_batch_is_kept,
-    "a recovery point without a flush": _recovery_point_without_flush,
-    "a truncation leaves the recovery point above the end": _recovery_point_stays_at_truncation,
-    "a truncation keeps a batch too many": _truncation_keeps_a_record,
-    "recovery overlooks a gap between segments": _gap_between_segments,
-    "DeleteRecords deletes a record too many": _retention_above_the_start,
-    "a snapshot of producers is taken within an append": _snapshot_within_an_append,
-    "a refusal forgets producers of what is in the log": _refusal_forgets_producers,
-    "retention forgets segments that the disk has": _segments_go_before_their_files,
-    "the index of aborted transactions is not rebuilt": _abort_index_is_not_rebuilt,
-    "the index of aborted transactions is not flushed": _abort_index_is_not_flushed,
-}
-# Found by a schedule.
-SCHEDULED_LOG_BUGS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], type[log_machine.LogMachine]]] = {
-    "a removed snapshot of producers comes back": (_removed_snapshot_comes_back, log_machine.CutAndGrown),
-}
-JOURNAL_BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "a vote without fsync": _vote_without_flush,
-    "the leader counts itself before its append is durable": _durable_when_written,
-    "a snapshot newer than the journal replaces it": _snapshot_swallows_the_journal,
-    "the journal is trimmed before its snapshot is on the disk": _journal_is_trimmed_before_the_snapshot,
-    "a flush counts for entries that replaced what it flushed": _truncation_during_a_flush_is_forgotten,
-    "a rename without a flush of the folder": _old_file_in_place,
-}
-
-
-def bugs() -> list[Planted]:
-    def log(seed: int) -> bool:
-        log_machine.run_seed(seed)
-        return False
-
-    def journal(seed: int) -> bool:
-        journal_machine.run_seed(seed)
-        return False
-
-    def scheduled(machine: type[log_machine.LogMachine]) -> Callable[[int], bool]:
-        def run(seed: int) -> bool:
-            log_machine.run_seed(seed, machine)
-            return False
-
-        return run
-
-    logs = [Planted(level="log", name=name, plant=plant, run=log) for name, plant in LOG_BUGS.items()]
-    logs += [
-        Planted(level="log", name=name, plant=plant, run=scheduled(machine))
-        for name, (plant, machine) in SCHEDULED_LOG_BUGS.items()
-    ]
-    return logs + [Planted(level="journal", name=n, plant=plant, run=journal) for n, plant in JOURNAL_BUGS.items()]
+BUGS = [
+    *planted(
+        "log",
+        log_machine.run_seed,
+        {
+            "recovery keeps a torn batch": _torn_batch_is_kept,
+            "a recovery point without a flush": _recovery_point_without_flush,
+            "a truncation leaves the recovery point above the end": _recovery_point_stays_at_truncation,
+            "a truncation keeps a batch too many": _truncation_keeps_a_record,
+            "recovery overlooks a gap between segments": _gap_between_segments,
+            "DeleteRecords deletes a record too many": _retention_above_the_start,
+            "a snapshot of producers is taken within an append": _snapshot_within_an_append,
+            "a refusal forgets producers of what is in the log": _refusal_forgets_producers,
+            "retention forgets segments that the disk has": _segments_go_before_their_files,
+            "the index of aborted transactions is not rebuilt": _abort_index_is_not_rebuilt,
+            "the index of aborted transactions is not flushed": _abort_index_is_not_flushed,
+        },
+    ),
+    *planted(
+        "log",
+        lambda seed: log_machine.run_seed(seed, log_machine.CutAndGrown),  # a schedule
+        {"a removed snapshot of producers comes back": _removed_snapshot_comes_back},
+    ),
+    *planted(
+        "journal",
+        journal_machine.run_seed,
+        {
+            "a vote without fsync": _vote_without_flush,
+            "the leader counts itself before its append is durable": _durable_when_written,
+            "a snapshot newer than the journal replaces it": _snapshot_swallows_the_journal,
+            "the journal is trimmed before its snapshot is on the disk": _journal_is_trimmed_before_the_snapshot,
+            "a flush counts for entries that replaced what it flushed": _truncation_during_a_flush_is_forgotten,
+            "a rename without a flush of the folder": _old_file_in_place,
+        },
+    ),
+]

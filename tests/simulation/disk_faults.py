@@ -6,11 +6,10 @@ What a power loss leaves of unflushed writes (nothing, a part, a torn end) is th
 from typing import ClassVar
 
 from barnabas.log.vocabulary.errors import DiskFullError, StorageError
-
-from .cluster import PLENTY_BYTES, is_serving
-from .disk import Write
-from .fault_room import FaultRoom
-from .process import ProcessDied
+from barnabas.net.testing.simulation.cluster import PLENTY_BYTES, is_serving
+from barnabas.net.testing.simulation.disk import Write
+from barnabas.net.testing.simulation.fault_room import FaultRoom
+from barnabas.net.testing.simulation.process import ProcessDied
 
 FAILING = ("append", "flush", "write", "rename")
 FAILING_FILES = ("*.log", "*.index", "*.timeindex", "*checkpoint", "*quorum.journal", "*")

@@ -8,12 +8,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
 
-from .cluster import SimulatedCluster
+from barnabas.net.testing.simulation.cluster import SimulatedCluster
+from barnabas.net.testing.simulation.fault_room import FaultPlan, FaultRoom
+from barnabas.net.testing.simulation.link_faults import LinkFaults
+from barnabas.net.testing.simulation.node_faults import NodeFaults
+
 from .disk_faults import DiskFaults
-from .fault_room import FaultPlan, FaultRoom
 from .folder_faults import FolderFaults
-from .link_faults import LinkFaults
-from .node_faults import NodeFaults
 from .operations import Operations
 from .promise_faults import PromiseFaults
 from .workload import Workload

@@ -5,19 +5,15 @@ be there all the same: the comparison at the end of a history knows no exception
 """
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
 from random import Random
 from typing import Any, ClassVar
-from unittest.mock import patch
 
 from barnabas.log.partition.pending_flush import PendingFlush
-from barnabas.log.replication.guarded_log import GuardedLog
 from barnabas.net.broker.broker import Broker
 from barnabas.net.logs.flusher import Flusher
+from barnabas.net.testing.simulation.node_faults import NodeFaults
 
 from .history import Result, Scenario, run_history
-from .node_faults import NodeFaults
 
 KINDS = ("kill", "power_loss", "power_loss_of_all", "stall", "isolate")
 SLOWEST_FLUSH_S = 0.03
@@ -74,10 +70,3 @@ def run_flush_history(seed: int, **facts: Any) -> Result:
     result = run_history(seed, scenario)
     result.counts["flushes"] = SlowFlusher.flushes
     return result
-
-
-@contextlib.contextmanager
-def acknowledges_before_the_flush() -> Iterator[None]:
-    """A planted bug: what is in the page cache counts, and the flush follows."""
-    with patch.object(GuardedLog, "durable_end_offset", property(lambda self: self.log.log_end_offset)):
-        yield

@@ -11,16 +11,17 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from barnabas.net.testing.simulation.cluster import SimulatedNode, is_serving, wait_until
+from barnabas.net.testing.simulation.fault_room import FaultPlan
+from barnabas.net.testing.simulation.process import SimulatedProcess
+
 from .checkers.groups import GroupChecker, Partition
 from .checkers.violation import Violation
-from .cluster import SimulatedNode, is_serving, wait_until
-from .fault_room import FaultPlan
 from .faults import WEIGHTS, Faults
 from .group_faults import GroupFaults
 from .group_members import SimulatedMember
 from .history import SETTLE_S, START_LIMIT_S, History, Result, Scenario, run_history
 from .once_members import ONCE, ONCE_MEMBERS, ONCE_TOPICS, EffectsDatabase, OnceFaults, OnceMember
-from .process import SimulatedProcess
 from .workload import PHOENIX
 
 BY_NAME, BY_PATTERN = "readers", "watchers"

@@ -11,11 +11,12 @@ from random import Random
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.clock import SimulatedClock
+from barnabas.net.client.connection.client import Client
 from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.testing.simulation.cluster import CLIENT_PORT, SimulatedCluster, wait_until
+from barnabas.net.testing.simulation.process import NOBODY, SimulatedProcess
 
 from .checkers.groups import GroupChecker, Partition
-from .cluster import CLIENT_PORT, SimulatedCluster, wait_until
-from .process import NOBODY, SimulatedProcess
 
 MAX_POLL_INTERVAL_MS = 2_000
 REBALANCE_TIMEOUT_MS = 2_000
@@ -177,9 +178,16 @@ class SimulatedMember:
         self._commits_itself = rng.random() < 0.4
         self._walks = rng.random() < 0.3
         self._names_offsets = rng.choice((0.0, 0.0, 0.3))  # commit_nowait, beside whatever else commits
+        client = Client(
+            [f"node-{node.node_id}:{CLIENT_PORT}" for node in self.cluster.nodes],
+            client_id=self.identity,
+            request_timeout_ms=1_500,
+            network=self.cluster.world.node(self.name),
+            clock=SimulatedClock(self.cluster.loop),
+            rng=rng,
+        )
         return Consumer(
             *self.topics,
-            bootstrap=[f"node-{node.node_id}:{CLIENT_PORT}" for node in self.cluster.nodes],
             group=self.group,
             pattern=self.pattern,
             instance_id=self.instance_id,
@@ -191,10 +199,7 @@ class SimulatedMember:
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             fetch_max_wait_ms=200,
             request_timeout_ms=1_500,
-            client_id=self.identity,
-            network=self.cluster.world.node(self.name),
-            clock=SimulatedClock(self.cluster.loop),
-            rng=rng,
+            client=client,
         )
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:

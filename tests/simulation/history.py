@@ -18,18 +18,25 @@ from barnabas.kraft.quorum.config import SnapshotPolicy
 from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest
 from barnabas.log.vocabulary.errors import BarnabasError, StorageError
 from barnabas.net.broker.broker import Broker
+from barnabas.net.testing.simulation.cluster import (
+    FIRST_FOLDER,
+    SECOND_FOLDER,
+    SimulatedCluster,
+    SimulatedNode,
+    is_serving,
+    wait_until,
+)
+from barnabas.net.testing.simulation.fault_room import FaultPlan
+from barnabas.net.testing.simulation.node_faults import NodeFaults
+from barnabas.net.testing.simulation.observed_loop import ObservedLoop
+from barnabas.net.testing.simulation.process import OWNER, ProcessDied, SimulatedProcess
 
 from .checkers.clients import ClientChecker
 from .checkers.eligible import EligibleChecker
 from .checkers.metadata import MetadataChecker
 from .checkers.partitions import PartitionChecker, read_batches
 from .checkers.violation import Violation
-from .cluster import FIRST_FOLDER, SECOND_FOLDER, SimulatedCluster, SimulatedNode, is_serving, wait_until
-from .fault_room import FaultPlan
 from .faults import FIRST_ERA, WEIGHTS, Faults
-from .node_faults import NodeFaults
-from .observed_loop import ObservedLoop
-from .process import OWNER, ProcessDied, SimulatedProcess
 from .workload import LATEST_VALUES, PHOENIX, SHORT, Workload
 
 START_LIMIT_S = 20.0
@@ -310,6 +317,8 @@ class History:
                 continue
             deadline = self.loop.time() + SETTLE_S
             while True:
+                # An administrator's request that was under way when everything was healed may add a partition later.
+                self.workload.learn_partitions(self.cluster.newest_image())
                 owned = sorted(key for member in own for key in member.owned)
                 if owned == sorted(self.workload.partitions):
                     break

@@ -211,32 +211,46 @@ class TakesRefusalForConsent(IsrProposals):
 LOSSY = False  # flush_first: power cuts lose data, within the promise
 DURABLE = True  # flush.messages=1: power cuts of all at once lose nothing
 
-PLANTED: dict[str, Scenario] = {
-    "truncates_to_high_watermark": Scenario(partition_class=TruncatesToHighWatermark),
-    "compares_offsets_only": Scenario(partition_class=_with_parts("ComparesOffsets", reads=ComparesOffsetsOnly)),
-    "any_answer_counts": Scenario(partition_class=_with_machines("AnyAnswer", follower=AnyAnswerCounts)),
-    "shrinks_at_once": Scenario(partition_class=_with_machines("ShrinksAtOnce", leader=ShrinksAtOnce)),
-    "expands_early": Scenario(partition_class=_with_machines("ExpandsEarly", leader=ExpandsEarly)),
-    "acknowledges_alone": Scenario(partition_class=_with_machines("Alone", leader=AcknowledgesAlone)),
-    "trusts_its_own_min_isr": Scenario(
+SCENARIOS: dict[str, Scenario] = {
+    "truncation to the high watermark instead of by epoch (KIP-101)": Scenario(
+        partition_class=TruncatesToHighWatermark
+    ),
+    "divergence by offset only (KIP-279, KIP-320)": Scenario(
+        partition_class=_with_parts("ComparesOffsets", reads=ComparesOffsetsOnly)
+    ),
+    "a fetch answer that is not tied to its request": Scenario(
+        partition_class=_with_machines("AnyAnswer", follower=AnyAnswerCounts)
+    ),
+    "an ISR shrink counts before it is committed": Scenario(
+        partition_class=_with_machines("ShrinksAtOnce", leader=ShrinksAtOnce)
+    ),
+    "whoever fetches joins the ISR": Scenario(partition_class=_with_machines("ExpandsEarly", leader=ExpandsEarly)),
+    "the leader's own log end is the high watermark": Scenario(
+        partition_class=_with_machines("Alone", leader=AcknowledgesAlone)
+    ),
+    "a leader commits by its own value of min.insync.replicas": Scenario(
         min_isr_of_brokers=1, partition_class=_with_machines("TrustsItsOwn", leader=TrustsItsOwnMinIsr)
     ),
-    "serves_uncommitted": Scenario(partition_class=_with_parts("ServesUncommitted", reads=ServesUncommitted)),
-    "unclean_election": Scenario(bugs=frozenset({"unclean_election"})),
-    "counts_before_flush": Scenario(
+    "consumers read what is not committed": Scenario(
+        partition_class=_with_parts("ServesUncommitted", reads=ServesUncommitted)
+    ),
+    "anyone is elected": Scenario(bugs=frozenset({"unclean_election"})),
+    "counts before flush": Scenario(
         partition_class=_with_machines("CountsBeforeFlush", leader=CountsBeforeFlush),
         flush_first=DURABLE,
         faults=("power_all", "power"),
     ),
-    "reports_before_flush": Scenario(
+    "reports before flush": Scenario(
         partition_class=_with_parts("ReportsBeforeFlush", storage=ReportsBeforeFlush),
         flush_first=DURABLE,
         faults=("power_all", "power"),
     ),
-    "truncates_while_in_the_isr": Scenario(
+    "truncates while in the isr": Scenario(
         partition_class=_with_parts("TruncatesInIsr", repair=TruncatesWhileInTheIsr), faults=("rot", "kill")
     ),
-    "no_elr": Scenario(bugs=frozenset({"no_elr"}), flush_first=LOSSY),
+    "the last replica standing is elected after a lossy restart (KIP-966)": Scenario(
+        bugs=frozenset({"no_elr"}), flush_first=LOSSY
+    ),
 }
 # Found by a schedule: random faults do not come to these moments in thousands of seeds.
 DIRECTED: dict[str, tuple[type[ScheduledCluster], Scenario]] = {

@@ -50,6 +50,7 @@ class MemoryConfig:
     compression_type: str = "producer"
     compression_level: int = 0
     is_compacted: bool = False
+    takes_batches_as_sent: bool = True
     max_message_bytes: int = 1 << 20
     is_deleted_by_retention: bool = True
 

@@ -8,8 +8,7 @@ Beside what `isr_cluster` checks, after each event and at each read:
   its high watermark; it does not go back within a leadership, nor behind what earlier leaders have shown.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -26,13 +25,13 @@ from barnabas.log.segment.segment import LogRead
 from barnabas.log.segment.transaction_index import AbortedTransaction
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.net.server.purgatory import DelayedProduce
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
-from .disk import SimulatedDisk
 from .isr_cluster import CLIENT, TP, IsrCluster, SimBroker
-from .isr_disk_log import DiskLog
+from .isr_disk_log import Contents, DiskLog
 from .isr_log import MemoryLog, Value
 from .isr_scenario import Scenario, Violation
-from .planted import Planted
+from .planted import planted
 from .txn_coordinator import NOW_MS, ModelTransactions, TransactionalProducer
 
 FAULTS = ("kill", "power", "power_all", "pause", "cut", "one_way", "isolate")  # no bit rot: its model is MemoryLog's
@@ -47,6 +46,9 @@ class TransactionCluster(IsrCluster):
     def __init__(self, seed: int, scenario: Scenario | None = None) -> None:
         self.disks: dict[int, SimulatedDisk] = {}
         self.recovery_points: dict[int, int] = {}  # as in the checkpoint of each broker
+        self.log_starts: dict[int, int] = {}  # as well
+        self.deleted = Contents()  # everything before the highest log start
+        self.deletions = self.deletions_into_transactions = 0
         self.shown: dict[int, int] = {}  # how far committed records were shown, by the leader epoch of who showed them
         self.stable: dict[
             int, tuple[int, int]
@@ -58,6 +60,7 @@ class TransactionCluster(IsrCluster):
         for producer in self.transactions.producers.values():
             self.at(0.05 * self.rng.random(), self._producer_tick, producer)
         self.at(0.5, self._replace_coordinator)
+        self.at(0.4, self._delete_records)
 
     # --- logs on disks -----------------------------------------------------------------------------------------------
 
@@ -77,6 +80,8 @@ class TransactionCluster(IsrCluster):
             min_isr=self.scenario.min_isr,
             recovery_point=self.recovery_points[node_id],
             before_truncation=lower,
+            log_start_offset=self.log_starts.get(node_id, 0),
+            deleted=self.deleted,
         )
         return cast(MemoryLog, log)
 
@@ -128,6 +133,34 @@ class TransactionCluster(IsrCluster):
             self.send(CLIENT, max(guess, 0), self._append, zombie, (producer.producer_id, -1, -1), True)
         pause_s = 0.5 if self.is_healed else 0.1  # so that slow replicas catch up in the end
         self.at(0.02 + self.rng.random() * pause_s, self._producer_tick, producer)
+
+    def _delete_records(self) -> None:
+        """An administrator deletes records, also those of a transaction that is open; retention follows in its own time."""
+        for broker in self.brokers:
+            log = cast(DiskLog, broker.log)
+            if not broker.is_up or log.is_changing:
+                continue
+            if broker.partition.role.is_leader and self.rng.random() < 0.5:
+                self._delete_from(broker, log)
+            if self.rng.random() < 0.5:
+                log.delete_old_segments(NOW_MS)
+            if self.rng.random() < 0.5:
+                self.log_starts[broker.node_id] = log.log_start_offset
+        self.at(0.4 + 0.4 * self.rng.random(), self._delete_records)
+
+    def _delete_from(self, broker: SimBroker, log: DiskLog) -> None:
+        before_offset = self.rng.randint(log.log_start_offset, log.high_watermark)
+        if before_offset > len(self.deleted.records):
+            known = log.contents().up_to(before_offset)
+            self.deleted.records, self.deleted.hashes = known.records, known.hashes
+            self.deleted.markers = known.markers
+        undecided = log.producers.transactions.first_undecided_offset
+        try:
+            broker.partition.leading.delete_records(before_offset)
+        except BarnabasError:
+            return
+        self.deletions += 1
+        self.deletions_into_transactions += undecided is not None and undecided < before_offset
 
     def _replace_coordinator(self) -> None:
         self.transactions.replaced()
@@ -213,7 +246,9 @@ class TransactionCluster(IsrCluster):
             raise Violation(f"the last stable offset of {broker.node_id} went back from {before[1]} to {stable}")
         self.stable[broker.node_id] = (epoch, stable)
         replicated = max(log.high_watermark, len(self.oracle.committed))
-        least, most = self._stable_end(log, log.high_watermark), self._stable_end(log, replicated)
+        least = max(self._stable_end(log, log.high_watermark), log.log_start_offset)
+        # A replica need not know of a transaction that began before its log.
+        most = max(self._stable_end(log, replicated, log.log_start_offset), log.log_start_offset)
         if not least <= stable <= most:
             raise Violation(
                 f"{broker.node_id} is stable up to {stable}, and not between {least} and {most}: {self.describe()}"
@@ -229,7 +264,6 @@ class TransactionCluster(IsrCluster):
         log = cast(DiskLog, broker.log)
         if self.checked_markers == end or broker.log.high_watermark < end:
             return
-        _ = log.records
         for offset in range(self.checked_markers, end):
             if offset in log.markers:
                 producer_id, epoch, is_commit = log.markers[offset]
@@ -237,14 +271,14 @@ class TransactionCluster(IsrCluster):
                     raise Violation(f"the marker at {offset} of {producer_id} in epoch {epoch} was not decided on")
         self.checked_markers = end
 
-    def _stable_end(self, log: DiskLog, replicated_end: int) -> int:
+    def _stable_end(self, log: DiskLog, replicated_end: int, since_offset: int = 0) -> int:
         """By the records alone: where the first transaction begins that has no end before `replicated_end`."""
         opened: dict[int, int] = {}
         for offset, (_, (producer_id, _)) in enumerate(log.records):
             if offset in log.markers:
                 if offset < replicated_end:
                     opened.pop(producer_id, None)
-            elif producer_id in self.transactions.producers and offset < log.high_watermark:
+            elif producer_id in self.transactions.producers and since_offset <= offset < log.high_watermark:
                 opened.setdefault(producer_id, offset)
         return min([log.high_watermark, *opened.values()])
 
@@ -252,7 +286,7 @@ class TransactionCluster(IsrCluster):
         """Longer than without transactions: there is more to copy."""
         super().heal_and_finish(within_s)
         for node_id in self.controller.isr:
-            self._on_consume(self.brokers[node_id], 0)
+            self._on_consume(self.brokers[node_id], self.brokers[node_id].log.log_start_offset)
 
 
 def run_seed(seed: int, scenario: Scenario | None = None, *, events: int = EVENTS) -> TransactionCluster:
@@ -310,22 +344,20 @@ def _newer_epoch_ends_what_is_open() -> AbstractContextManager[Any]:
             entry.open_transaction_offset = -1
         return genuine(self, header, **facts)
 
-    return patch.object(ProducerState, "update", update)
+    planted = ExitStack()
+    planted.enter_context(patch.object(ProducerState, "update", update))
+    planted.enter_context(patch.object(ProducerState, "_check_continues", staticmethod(lambda *_, **__: None)))
+    return planted
 
 
-BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "the index of aborted transactions is not rebuilt after a crash": _index_is_not_rebuilt,
-    "the list of aborted transactions is that of the request, and not of what was read": _list_of_the_request,
-    "a transaction is stable when its marker is appended": _stable_at_append,
-    "the marker of a replaced coordinator is taken": _takes_any_coordinator,
-    "a newer epoch ends the open transaction of its producer": _newer_epoch_ends_what_is_open,
-}
-
-
-def bugs() -> list[Planted]:
-    return [Planted(level="transactions", name=name, plant=plant, run=_shows) for name, plant in BUGS.items()]
-
-
-def _shows(seed: int) -> bool:
-    run_seed(seed)
-    return False
+BUGS = planted(
+    "transactions",
+    run_seed,
+    {
+        "the index of aborted transactions is not rebuilt after a crash": _index_is_not_rebuilt,
+        "the list of aborted transactions is that of the request, and not of what was read": _list_of_the_request,
+        "a transaction is stable when its marker is appended": _stable_at_append,
+        "the marker of a replaced coordinator is taken": _takes_any_coordinator,
+        "a newer epoch ends the open transaction of its producer": _newer_epoch_ends_what_is_open,
+    },
+)

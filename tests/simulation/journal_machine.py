@@ -11,10 +11,10 @@ from random import Random
 from typing import Any
 
 from barnabas.kraft.raft.disk.folder import QuorumFolder
+from barnabas.net.testing.simulation.disk import SimulatedDisk
+from barnabas.net.testing.simulation.process import ProcessDied
 
 from .checkers.violation import Violation
-from .disk import SimulatedDisk
-from .process import ProcessDied
 
 DIRECTORY = "/quorum"
 STEPS = 120

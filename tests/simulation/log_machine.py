@@ -15,12 +15,12 @@ from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import DiskFailedError, DiskFullError, StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.testing.simulation.disk import DEFAULT_CAPACITY_BYTES, SimulatedDisk
+from barnabas.net.testing.simulation.process import ProcessDied
 
 from .checkers.logs import check_log
 from .checkers.violation import Violation
-from .disk import DEFAULT_CAPACITY_BYTES, SimulatedDisk
 from .log_building import retain
-from .process import ProcessDied
 
 PARTITION = TopicPartition("orders", 0)
 NOW_MS = 1_700_000_000_000

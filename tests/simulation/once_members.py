@@ -21,11 +21,11 @@ from barnabas.net.client.connection.errors import OffsetOutOfRangeError, TopicRe
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.consumer.process_once import process_once
 from barnabas.net.protocol.requests import ResetOffsetsRequest
+from barnabas.net.testing.simulation.cluster import SimulatedCluster
+from barnabas.net.testing.simulation.fault_room import FaultPlan, FaultRoom
+from barnabas.net.testing.simulation.process import SimulatedProcess
 
-from .cluster import SimulatedCluster
-from .fault_room import FaultPlan, FaultRoom
 from .group_members import SimulatedMember
-from .process import SimulatedProcess
 from .workload import PHOENIX, Workload
 
 ONCE = "once"

@@ -23,9 +23,9 @@ from barnabas.net.protocol.requests import (
     DeleteRecordsRequest,
     DeleteTopicRequest,
 )
+from barnabas.net.testing.simulation.cluster import SimulatedCluster
+from barnabas.net.testing.simulation.fault_room import FaultPlan, FaultRoom
 
-from .cluster import SimulatedCluster
-from .fault_room import FaultPlan, FaultRoom
 from .workload import LATEST_VALUES, PHOENIX, SHORT, Workload
 
 TOPIC_RESOURCE = 2

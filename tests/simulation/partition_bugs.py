@@ -1,7 +1,6 @@
 """Bugs of one partition's leader and followers, found by `isr_cluster` (more of them are in `isr_bugs`)."""
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 from barnabas.log.replication.current_role import CurrentRole
@@ -11,11 +10,11 @@ from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.partition_reads import PartitionReads
 from barnabas.log.replication.replica import Replica
 
-from .isr_bugs import DIRECTED, _with_machines, _with_parts
+from .isr_bugs import DIRECTED, SCENARIOS, _with_machines, _with_parts
 from .isr_cluster import run_seed
 from .isr_scenario import Scenario
 from .isr_schedules import MomentMissed, ScheduledCluster, run_schedule
-from .planted import Planted
+from .planted import Planted, Run
 
 
 class HighWatermarkFalls(LeaderState):
@@ -80,7 +79,7 @@ RARE: dict[str, Scenario] = {
         partition_class=_with_parts("TakesAnyEpoch", role=TakesFetchesOfAnyEpoch)
     ),
 }
-BUGS: dict[str, Scenario] = {
+_SCENARIOS: dict[str, Scenario] = {
     "the high watermark falls": Scenario(partition_class=_with_machines("Falls", leader=HighWatermarkFalls)),
     "a follower counts for what it was only sent": Scenario(
         partition_class=_with_machines("CountsEarly", leader=CountsBeforeTheFollowerHasIt)
@@ -93,50 +92,30 @@ BUGS: dict[str, Scenario] = {
         partition_class=_with_machines("JoinsBehind", leader=JoinsBehindEarlierLeaders)
     ),
 }
-NAMES = {
-    "truncates_to_high_watermark": "truncation to the high watermark instead of by epoch (KIP-101)",
-    "compares_offsets_only": "divergence by offset only (KIP-279, KIP-320)",
-    "any_answer_counts": "a fetch answer that is not tied to its request",
-    "shrinks_at_once": "an ISR shrink counts before it is committed",
-    "expands_early": "whoever fetches joins the ISR",
-    "acknowledges_alone": "the leader's own log end is the high watermark",
-    "trusts_its_own_min_isr": "a leader commits by its own value of min.insync.replicas",
-    "serves_uncommitted": "consumers read what is not committed",
-    "unclean_election": "anyone is elected",
-    "no_elr": "the last replica standing is elected after a lossy restart (KIP-966)",
-}
 
 
-def bugs(others: dict[str, Scenario]) -> list[Planted]:
-    named = {NAMES.get(name, name.replace("_", " ")): scenario for name, scenario in others.items()}
-    return (
-        [
-            Planted(level="partition", name=name, plant=contextlib.nullcontext, run=_runner(scenario))
-            for name, scenario in {**BUGS, **named}.items()
-        ]
-        + [
-            Planted(level="partition", name=name, plant=contextlib.nullcontext, run=_runner(scenario, RARE_FROM))
-            for name, scenario in RARE.items()
-        ]
-        + [
-            Planted(level="schedule", name=name, plant=contextlib.nullcontext, run=_directed_runner(kind, scenario))
-            for name, (kind, scenario) in DIRECTED.items()
-        ]
-    )
+def _in_scenario(scenario: Scenario, first: int = 0) -> Run:
+    return lambda seed: run_seed(first + seed, scenario)
 
 
-def _runner(scenario: Scenario, first: int = 0) -> Callable[[int], bool]:
-    def run(seed: int) -> bool:
-        run_seed(first + seed, scenario)
-        return False
-
-    return run
-
-
-def _directed_runner(kind: type[ScheduledCluster], scenario: Scenario) -> Callable[[int], bool]:
-    def run(seed: int) -> bool:
+def _in_schedule(kind: type[ScheduledCluster], scenario: Scenario) -> Run:
+    def run(seed: int) -> None:
         with contextlib.suppress(MomentMissed):
             run_schedule(kind, seed, scenario)
-        return False
 
     return run
+
+
+# The machines themselves are exchanged, by their scenario.
+_RUNS: dict[str, dict[str, Run]] = {
+    "partition": {
+        **{name: _in_scenario(scenario) for name, scenario in (SCENARIOS | _SCENARIOS).items()},
+        **{name: _in_scenario(scenario, RARE_FROM) for name, scenario in RARE.items()},
+    },
+    "schedule": {name: _in_schedule(kind, scenario) for name, (kind, scenario) in DIRECTED.items()},
+}
+BUGS = [
+    Planted(level=level, name=name, plant=contextlib.nullcontext, run=run)
+    for level, runs in _RUNS.items()
+    for name, run in runs.items()
+]

@@ -15,7 +15,7 @@ from barnabas.log.replication.leader import LeaderState
 from barnabas.net.logs.storage_service import StorageService
 
 from .history import run_history
-from .planted import InHistories, Planted, in_histories
+from .planted import in_histories
 
 
 @contextlib.contextmanager
@@ -76,13 +76,13 @@ def _eligible_off_by_one() -> AbstractContextManager[Any]:
     return patch.object(ElectionRules, "enough", lambda self, partition: genuine(self, partition) - 1)
 
 
-BUGS: InHistories = {
-    "a wiped replica says nothing": (_wiped_in_silence, ("wipe", "kill")),
-    "who has lost data stays eligible": (_losers_stay_eligible, ("power_loss", "kill", "wipe", "stall")),
-    "nobody is relieved when min.insync.replicas falls": (_nobody_is_relieved, ("min_insync", "kill", "stall")),
-    "eligible replicas are one too few": (_eligible_off_by_one, ("kill", "stall", "isolate")),
-}
-
-
-def bugs() -> list[Planted]:
-    return in_histories("cluster", BUGS, run_history)
+BUGS = in_histories(
+    "cluster",
+    run_history,
+    {
+        "a wiped replica says nothing": (_wiped_in_silence, ("wipe", "kill")),
+        "who has lost data stays eligible": (_losers_stay_eligible, ("power_loss", "kill", "wipe", "stall")),
+        "nobody is relieved when min.insync.replicas falls": (_nobody_is_relieved, ("min_insync", "kill", "stall")),
+        "eligible replicas are one too few": (_eligible_off_by_one, ("kill", "stall", "isolate")),
+    },
+)

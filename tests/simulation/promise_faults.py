@@ -10,10 +10,10 @@ from typing import ClassVar
 from barnabas.kraft.metadata.records import BROKER_RESOURCE, TOPIC_RESOURCE
 from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS
 from barnabas.log.vocabulary.cluster_changes import AlterConfigRequest, ConfigEntryChange
+from barnabas.net.testing.simulation.cluster import SimulatedCluster
+from barnabas.net.testing.simulation.fault_room import FaultPlan, FaultRoom
+from barnabas.net.testing.simulation.node_faults import MOST_LOSSY
 
-from .cluster import SimulatedCluster
-from .fault_room import FaultPlan, FaultRoom
-from .node_faults import MOST_LOSSY
 from .workload import Workload
 
 LOSES_WRITES = frozenset({"power_loss", "folder_failure", "wipe"})

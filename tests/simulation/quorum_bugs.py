@@ -1,8 +1,8 @@
 """Bugs of consensus, found by `raft_cluster`: whole quorums with crashes, power losses and wiped disks."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -11,8 +11,8 @@ from barnabas.kraft.raft.consensus.leading import Leader
 from barnabas.kraft.raft.disk.hard_state import DurableHardState
 from barnabas.kraft.raft.net.admission import Admission
 
-from .planted import Planted
-from .raft_cluster import run_seed
+from .planted import planted
+from .raft_cluster import checked_seed
 from .raft_schedules import run_vote_schedule
 
 
@@ -60,32 +60,24 @@ def _hello_is_believed() -> AbstractContextManager[Any]:
     return patch.object(Admission, "_confirm", confirm)
 
 
-BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "a minority commits": _minority_commits,
-    "a commit index beyond what was compared": _commit_beyond_what_was_compared,
-}
+def _run_vote(seed: int) -> None:
+    violations = run_vote_schedule(seed)
+    assert not violations, violations[0]
 
 
-def bugs() -> list[Planted]:
-    def run(seed: int) -> bool:
-        result = run_seed(seed)
-        assert not result.violations, result.violations[0]
-        return not result.converged
-
-    def run_vote(seed: int) -> bool:
-        return bool(run_vote_schedule(seed))
-
-    vote = Planted(
-        level="schedule",
-        name="a vote leaves before it is on the disk",
-        plant=_vote_before_it_is_on_the_disk,
-        run=run_vote,
-    )
-
-    def run_stranger(seed: int) -> bool:
-        result = run_seed(seed, stranger=True)
-        assert not result.violations, result.violations[0]
-        return not result.converged
-
-    believed = Planted(level="quorum", name="whoever says hello is a voter", plant=_hello_is_believed, run=run_stranger)
-    return [vote, believed, *(Planted(level="quorum", name=name, plant=plant, run=run) for name, plant in BUGS.items())]
+BUGS = [
+    *planted("schedule", _run_vote, {"a vote leaves before it is on the disk": _vote_before_it_is_on_the_disk}),
+    *planted(
+        "quorum",
+        partial(checked_seed, stranger=True),
+        {"a connection that claims to be a voter is one": _hello_is_believed},
+    ),
+    *planted(
+        "quorum",
+        checked_seed,
+        {
+            "a minority commits": _minority_commits,
+            "a commit index beyond what was compared": _commit_beyond_what_was_compared,
+        },
+    ),
+]

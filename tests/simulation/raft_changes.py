@@ -1,4 +1,4 @@
-"""Histories in which voters are added and removed under crashes, cuts, power loss and wiped disks; and planted faults.
+"""Histories in which voters are added and removed under crashes, cuts, power loss and wiped disks.
 
 `run_changes(seed)` is one. Beyond the oracles of `raft_cluster` it checks leader completeness (a leader of the newest term
 holds what was acknowledged) and, at the end, that all voters that are left agree and go on.
@@ -11,11 +11,6 @@ from typing import Any
 from simulation.raft_cluster import NEVER_COMPACT, Result, SimulatedQuorum, _Faults, _result
 
 from barnabas.kraft.quorum.config import SnapshotPolicy
-from barnabas.kraft.raft.consensus.core import RaftCore
-from barnabas.kraft.raft.consensus.electorate import Electorate
-from barnabas.kraft.raft.consensus.leading import Leader
-from barnabas.kraft.raft.consensus.links import Links
-from barnabas.kraft.raft.consensus.voter_changes import VoterChanges
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.node_address import NodeAddress
@@ -189,91 +184,3 @@ def run_changes_of(first: int, count: int) -> list[ChangeResult]:
     """Many histories; the ones that went wrong are returned."""
     found = (run_changes(seed) for seed in range(first, first + count))
     return [item for item in found if item.result.violations or not item.result.converged]
-
-
-# --- planted faults ---------------------------------------------------------------------------------------------------
-
-
-class _OldMajority(Electorate):
-    """Counts the majority that the bootstrap configuration needed, whatever is in force."""
-
-    def refresh(self) -> None:
-        super().refresh()
-        first = getattr(self, "_first_majority", self.majority)
-        self._first_majority = self.majority = first
-
-
-class _CountsLearners(Leader):
-    """A learner's acknowledgement makes up for a voter's."""
-
-    links: Links
-
-    def commit_what_a_majority_has(self) -> None:
-        voters = self._electorate.other_ids
-        if self.links.learner is not None:
-            self._electorate.other_ids = sorted({*voters, self.links.learner.node_id})
-        super().commit_what_a_majority_has()
-        self._electorate.other_ids = voters
-
-
-class _NeverCaughtUp(VoterChanges):
-    """A learner stays a learner, so that there is always one to count."""
-
-    def is_caught_up(self, learner: Any, now: float) -> bool:
-        return False
-
-
-class _TwoAtOnce(VoterChanges):
-    """Takes a change while another one is not committed."""
-
-    def _is_settled(self) -> bool:
-        return True
-
-
-class _WithoutOwnTerm(VoterChanges):
-    """Changes the configuration before an entry of its own term is committed (the fault that Ongaro reported in 2015)."""
-
-    def may_change_voters(self) -> bool:
-        return self._engine.is_leader and self._is_settled()
-
-
-class _OldMajorityCore(RaftCore):
-    electorate_type = _OldMajority
-
-
-class _CountsLearnersCore(RaftCore):
-    leader_type = _CountsLearners
-    changes_type = _NeverCaughtUp
-
-    def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
-        assert isinstance(self.leader, _CountsLearners)
-        self.leader.links = self.links
-
-
-class _TwoAtOnceCore(RaftCore):
-    changes_type = _TwoAtOnce
-
-
-class _WithoutOwnTermCore(RaftCore):
-    changes_type = _WithoutOwnTerm
-
-
-def _with(core: type[RaftCore]) -> type[RaftQuorum]:
-    return type(f"Quorum{core.__name__}", (RaftQuorum,), {"core_type": core})
-
-
-PLANTED = {
-    "the majority of an old configuration": _with(_OldMajorityCore),
-    "learners count": _with(_CountsLearnersCore),
-    "two changes at once": _with(_TwoAtOnceCore),
-    "no entry of its own term": _with(_WithoutOwnTermCore),
-}
-
-
-def seeds_until_found(name: str, limit: int, **options: float | None) -> int | None:
-    """How many seeds it takes to see the fault; None: more than `limit`."""
-    for seed in range(limit):
-        if run_changes(seed, quorum_type=PLANTED[name], wipes=False, **options).result.violations:  # type: ignore[arg-type]
-            return seed + 1
-    return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgpack
 from simulation.raft_disk import FakeDisk
-from simulation.raft_loop import DelayedExecutor, VirtualLoop
+from simulation.raft_loop import VirtualLoop
 from simulation.raft_net import FakeNet
 from simulation.raft_stranger import speak_in_the_name_of_a_voter
 
@@ -19,6 +19,7 @@ from barnabas.kraft.quorum.config import RaftTiming, SnapshotPolicy
 from barnabas.kraft.quorum.quorum import AppendOutcome, Leadership
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.vocabulary.quorum import CommittedCommand
+from barnabas.net.testing.simulation.executor import DelayedExecutor
 
 DIRECTORY = "/quorum"
 TIMING = RaftTiming(election_min_s=0.3, election_max_s=0.6, heartbeat_s=0.06, leader_fallback_s=0.27)
@@ -368,6 +369,14 @@ class _Faults:
             if node.quorum.leadership.is_self and self.rng.random() < 0.7:
                 for _ in range(self.rng.randint(1, 5)):
                     self.cluster.append(node_id)
+
+
+def checked_seed(seed: int, *, stranger: bool = False) -> Result:
+    """Raises what went wrong."""
+    result = run_seed(seed, stranger=stranger)
+    assert not result.violations, result.violations[0]
+    assert result.converged, "no progress after the last fault"
+    return result
 
 
 def run_seeds(first: int, count: int, **options: float) -> list[Result]:

@@ -4,6 +4,7 @@ import asyncio
 import random
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 from barnabas.kraft.raft.net.network import Listener, ProtocolFactory
@@ -155,7 +156,7 @@ class NodeNetwork:
         port: int,
         *,
         sock: socket.socket | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> Listener:
         self._net.listeners[self._node_id] = protocol_factory
         return _FakeListener(self._net, self._node_id)

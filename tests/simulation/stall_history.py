@@ -4,17 +4,11 @@ Each quorum runs in a thread of its own here. While the fault lasts, every parti
 `RESUME_S`: the fault itself does not end, because a hanging disk does not recover by itself.
 """
 
-import contextlib
-from collections.abc import Iterator
 from random import Random
-from typing import Any
-from unittest.mock import patch
 
-from barnabas.net.logs.log_service import LogService
-from barnabas.net.metadata.loop_watch import LoopWatch
+from barnabas.net.testing.simulation.cluster import wait_until
 
 from .checkers.violation import Violation
-from .cluster import wait_until
 from .history import START_LIMIT_S, History, Result, Scenario, run_history
 
 RESUME_S = (
@@ -59,23 +53,3 @@ class StallHistory(History):
 
 def run_stall_history(seed: int) -> Result:
     return run_history(seed, Scenario(brokers=3, kinds=("stall",), has_quorum_threads=True), make=StallHistory)
-
-
-@contextlib.contextmanager
-def a_silent_loop_is_not_noticed() -> Iterator[None]:
-    """A planted bug: the watchdog is gone."""
-    with patch.object(LoopWatch, "is_silent", property(lambda self: False)):
-        yield
-
-
-@contextlib.contextmanager
-def high_watermarks_are_written_on_the_loop() -> Iterator[None]:
-    """A planted bug: the checkpoint waits for the disk where clients wait."""
-
-    def checkpoint(self: Any) -> None:
-        for folder in self._logs.folders:
-            self._logs.checkpoints.note_high_watermarks(folder)
-            self._logs.checkpoints.write_high_watermarks(folder)
-
-    with patch.object(LogService, "_checkpoint_high_watermarks", checkpoint):
-        yield

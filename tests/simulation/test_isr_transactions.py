@@ -12,7 +12,7 @@ SEEDS = int(os.environ.get("BARNABAS_TXN_SEEDS", "150"))  # some twelve seconds
 
 
 def test_readers_see_what_was_decided_and_no_more() -> None:
-    reads = filtered = decided = 0
+    reads = filtered = decided = deletions = deletions_into = 0
     for seed in range(SEEDS):
         try:
             cluster = run_seed(seed)
@@ -21,7 +21,16 @@ def test_readers_see_what_was_decided_and_no_more() -> None:
         reads += cluster.reads
         filtered += cluster.filtered
         decided += len(cluster.transactions.decisions)
-    assert reads > 10 * SEEDS and filtered > 4 * SEEDS and decided > 4 * SEEDS
+        deletions += cluster.deletions
+        deletions_into += cluster.deletions_into_transactions
+    # Deletions take a part of what readers would have to filter.
+    assert reads > 10 * SEEDS and filtered > 3 * SEEDS and decided > 4 * SEEDS
+    assert deletions > 2 * SEEDS and deletions_into > SEEDS // 4, (deletions, deletions_into)
+
+
+def test_what_a_follower_knows_of_deleted_records_is_that_of_its_leader() -> None:
+    """It ended where the leader's log began, with other records before: it kept the transaction that they had opened."""
+    run_seed(249)
 
 
 def test_power_losses_of_all_replicas_at_once_take_no_aborted_transaction_from_the_index() -> None:

@@ -35,12 +35,12 @@ from barnabas.net.protocol.requests import (
     ProduceRequest,
 )
 from barnabas.net.protocol.responses import MetadataResponse
+from barnabas.net.testing.simulation.cluster import CLIENT_PORT, SimulatedCluster
 from barnabas.net.wire.rpc import RpcPool
 
 from .checkers.clients import ClientChecker
 from .checkers.compacted import CompactedChecker
 from .checkers.violation import Violation
-from .cluster import CLIENT_PORT, SimulatedCluster
 from .numbered import OUT_OF_SEQUENCE, Numbered
 
 Partition = tuple[str, int]

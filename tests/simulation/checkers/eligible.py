@@ -10,11 +10,10 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
-from simulation.cluster import SimulatedCluster, SimulatedNode, voter_machine
-from simulation.process import SimulatedProcess
-
 from barnabas.kraft.metadata.image import MetadataImage, PartitionImage, TopicImage
 from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS
+from barnabas.net.testing.simulation.cluster import SimulatedCluster, SimulatedNode, voter_machine
+from barnabas.net.testing.simulation.process import SimulatedProcess
 
 from .partitions import History, Key, PartitionChecker, View
 from .violation import Violation

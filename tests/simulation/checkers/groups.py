@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from simulation.cluster import SimulatedNode, voter_machine
-
 from barnabas.consumer_groups.model.states import GroupPhase, phase_of
 from barnabas.kraft.group_state.group_slots import GroupState, slot_of
+from barnabas.net.testing.simulation.cluster import SimulatedNode, voter_machine
 
 from .partitions import PartitionChecker
 

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from simulation.cluster import SimulatedCluster, SimulatedNode, is_serving, voter_machine
-from simulation.process import SimulatedProcess
-
 from barnabas.kraft.group_state.group_slots import GroupSlots, partition_keys
 from barnabas.kraft.metadata.image import NO_LEADER, MetadataImage
+from barnabas.net.testing.simulation.cluster import SimulatedCluster, SimulatedNode, is_serving, voter_machine
+from barnabas.net.testing.simulation.process import SimulatedProcess
 
 from .violation import Violation
 

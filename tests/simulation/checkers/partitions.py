@@ -9,12 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from simulation.cluster import SimulatedCluster, SimulatedNode, is_serving
-from simulation.process import SimulatedProcess
-
 from barnabas.log.format.record_batch import BatchHeader, iter_headers
 from barnabas.log.replication.partition import Partition
 from barnabas.log.segment.producer_state import ProducerState
+from barnabas.net.testing.simulation.cluster import SimulatedCluster, SimulatedNode, is_serving
+from barnabas.net.testing.simulation.process import SimulatedProcess
 
 from .logs import check_producer, check_segments
 from .violation import Violation
@@ -355,8 +354,9 @@ def read_batches(log: Any, offset: int) -> list[Batch]:
 
 
 def _batch_of(header: BatchHeader) -> Batch:
-    producer = (header.producer_id, header.producer_epoch, header.base_sequence) if header.producer_id >= 0 else None
-    return Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc, header.size_bytes, producer)
+    producer = (header.producer_id, header.producer_epoch, header.base_sequence)
+    return Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc, header.size_bytes,
+                 None if header.producer_id < 0 or header.is_control else producer)  # fmt: skip
 
 
 def _shape_of(log: Any) -> Shape:

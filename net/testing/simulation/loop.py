@@ -1,7 +1,7 @@
 """An asyncio loop on virtual time: no sockets, no threads, no wall clock; the same program takes the same course.
 
-Time stands still while anything is ready to run, and then jumps to the next timer. When there is none either, whatever
-is being waited for will never come: that is reported as a deadlock instead of hanging the test.
+Time stands still while anything is ready to run, and then jumps to the next timer. Without a timer, what the tasks
+wait for never comes: this is reported as a deadlock instead of hanging the test.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the future has it
             future.set_exception(error)
         return future
 

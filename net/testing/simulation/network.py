@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from barnabas.net.wire.network import Listener, ProtocolFactory
-from barnabas.net.wire.tcp import USER_TIMEOUT_MS
-
+from ...wire.network import Listener, ProtocolFactory
+from ...wire.tcp import USER_TIMEOUT_MS
 from .process import NOBODY, OWNER, call_in
 
 WINDOW_BYTES = 256 * 1024  # On the way or unread, per direction, before the writer has to keep its bytes.
@@ -134,7 +133,7 @@ class SimulatedNetwork:
 
 
 class NodeNetwork:
-    """Implements net.network.Network for one node."""
+    """Implements net.wire.network.Network for one node."""
 
     def __init__(self, world: SimulatedNetwork, name: str) -> None:
         self._world = world

@@ -1,16 +1,14 @@
 """A cluster of whole, real brokers in one process, on virtual time: the network, the disks and the clocks are simulated.
 
-Each node runs `net.broker.Broker` as a real process would: the real handlers, the real quorum (pysyncobj) on the same
+Each node runs `net.broker.broker.Broker` as a real process would: the real handlers, the real quorum (pysyncobj) on the same
 loop, real logs on a `SimulatedDisk`. What happens to nodes is done here: `start`, `kill`, `power_loss`, `stall`, `stop`;
 what happens between them on `world` (simulation.network). When and to whom is decided in `faults`.
 """
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from socket import socket
 from typing import Any
 
 from barnabas.kraft.metadata.image import MetadataImage
@@ -20,18 +18,18 @@ from barnabas.kraft.raft.net.network import Listener as RaftListener
 from barnabas.kraft.raft.net.network import ProtocolFactory
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.vocabulary.errors import BarnabasError
-from barnabas.net.base.clock import SimulatedClock
-from barnabas.net.broker.broker import Broker, Ports
-from barnabas.net.broker.metadata_sources import QuorumPorts, build_source
-from barnabas.net.metadata.quorum_role import QuorumRole
-from barnabas.net.metadata.quorum_source import BuildQuorum, SameLoopHost, VoterMetadata, Work
-from barnabas.net.settings.config import load
 
+from ...base.clock import SimulatedClock
+from ...broker.broker import Broker, Ports
+from ...broker.metadata_sources import QuorumPorts, build_source
+from ...metadata.quorum_role import QuorumRole
+from ...metadata.quorum_source import BuildQuorum, SameLoopHost, VoterMetadata, Work
+from ...settings.config import load
 from .disk import SimulatedDisk
+from .executor import DelayedExecutor
 from .network import NodeNetwork, SimulatedNetwork
 from .observed_loop import ObservedLoop
 from .process import NOBODY, OWNER, ProcessDied, SimulatedProcess, SimulatedThread
-from .raft_loop import DelayedExecutor
 
 CLIENT_PORT, QUORUM_PORT = 9092, 9093
 MOST_VOTERS = 3
@@ -45,6 +43,7 @@ TIMING = RaftTiming(election_min_s=0.3, election_max_s=0.6, heartbeat_s=0.06, le
 # Everything that waits is shortened, so that a seed sees in ten virtual seconds what production sees in minutes.
 SETTINGS = {
     "admin.listener": "none",
+    "allow.plaintext.listeners": "true",  # the simulated network has no strangers
     "auto.create.topics.enable": "false",
     "broker.heartbeat.interval.ms": "100",
     "broker.session.timeout.ms": "900",
@@ -117,31 +116,15 @@ class OwnThreadHost:
 
 
 class QuorumNetwork:
-    """The simulated network as the quorum has it."""
+    """The simulated network as the port of the quorum. It has neither TLS nor sockets: these options are left out."""
 
     def __init__(self, network: NodeNetwork) -> None:
         self._network = network
 
-    async def connect(
-        self,
-        protocol_factory: ProtocolFactory,
-        host: str,
-        port: int,
-        *,
-        tls: ssl.SSLContext | None = None,
-        server_hostname: str | None = None,
-    ) -> None:
+    async def connect(self, protocol_factory: ProtocolFactory, host: str, port: int, **_: object) -> None:
         await self._network.connect(protocol_factory, host, port)
 
-    async def listen(
-        self,
-        protocol_factory: ProtocolFactory,
-        host: str,
-        port: int,
-        *,
-        sock: socket | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> RaftListener:
+    async def listen(self, protocol_factory: ProtocolFactory, host: str, port: int, **_: object) -> RaftListener:
         listener: Any = await self._network.listen(protocol_factory, host, port)
         return _QuorumListener(listener)
 

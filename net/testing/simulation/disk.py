@@ -13,7 +13,7 @@ from random import Random
 
 from barnabas.log.disk.files import AppendFile, DiskUsage, FileLock
 from barnabas.log.format.record_batch import Buffer
-from barnabas.log.vocabulary.errors import DiskFailedError, DiskFullError, StorageError
+from barnabas.log.vocabulary.errors import DiskFailedError, DiskFullError, MissingFileError, StorageError
 
 from .process import ProcessDied
 
@@ -313,7 +313,7 @@ class SimulatedDisk:
         folder, name = self._place(path)
         if name not in folder.live:
             if not create:
-                raise StorageError(f"cannot open {path}: No such file or directory")
+                raise MissingFileError(f"cannot open {path}: No such file or directory")
             self.check_space(1, path)
             self._create(folder, name, _Inode(modified_ms=self.now_ms))
         return SimulatedFile(self, path, folder.live[name])

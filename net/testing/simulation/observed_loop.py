@@ -131,7 +131,8 @@ def _pass_on(ended: "asyncio.Future[T]", late: "asyncio.Future[T]") -> None:
 def _name(callback: Any) -> str:
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
-        return str(owner.get_coro().__qualname__)  # type: ignore[union-attr]
+        work = owner.get_coro()  # the close of an asynchronous generator has no name
+        return str(getattr(work, "__qualname__", type(work).__name__))
     name = getattr(callback, "__qualname__", None)
     if name is None:
         name = getattr(getattr(callback, "func", None), "__qualname__", type(callback).__name__)

@@ -1,0 +1,1 @@
+"""`barnabas.testing`: clusters inside tests, how they are broken, and what they hold."""

@@ -1,0 +1,1 @@
+"""Brokers under test: in threads of this process, or a process each."""

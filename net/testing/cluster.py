@@ -1,0 +1,354 @@
+"""`Cluster`: a cluster for tests, notebooks and scripts, which can be broken on purpose.
+
+    with Cluster(brokers=3) as cluster:
+        producer = Producer(cluster.bootstrap_servers)      # of Barnabas, confluent-kafka, aiokafka, kafka-python, ...
+        with cluster.kill(cluster.leader("orders")):
+            ...                                             # the producer finds the new leader
+        cluster.assert_delivered("orders", sent, exactly_once=True)
+
+Methods block, also where a coroutine calls them: most for milliseconds. `cluster.aio` has the same methods as coroutines.
+What a test cannot do with one of the two backends stands in docs/testing.md.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+from barnabas.log.vocabulary.group_messages import RebalanceEvent
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..client.connection.loop_thread import loop_thread
+from ..client.connection.records import ConsumerRecord
+from ..local_cluster import MAX_BROKERS
+from .brokers.backends import BACKENDS, USUAL_VOTERS, Backend
+from .fault import Fault
+from .folders import TemporaryFolder
+from .group_acts import GroupActs
+from .injection import Injection
+from .observation import Observation
+
+T = TypeVar("T")
+Brokers = int | Iterable[int] | None  # None: all
+
+START_TIMEOUT_S: Final = 60.0  # for what takes less than a second on an idle machine
+# A dead broker is noticed, an initial rebalance ends, and a deleted log disappears sooner than in production: tests wait for it.
+DEFAULTS: Final[Mapping[str, str]] = {
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "3000",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.retention.check.interval.ms": "500",
+    "log.segment.delete.delay.ms": "100",
+    "replica.lag.time.max.ms": "3000",
+}
+
+
+class Cluster:
+    """Started by `start`, or by `with` and `async with`. See the module for an example."""
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        backend: str = "in-process",
+        voters: int | None = None,
+        config: Mapping[str, str] | None = None,
+        folder: Path | str | None = None,
+        timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
+        """`backend`: "in-process" (brokers in threads of this process) or "processes" (a process each). `voters`: of the quorum,
+        all brokers but three at most by default. `config`: keys of brokers, such as "num.partitions". `folder`: where the data
+        stays; by default it is in memory and removed. `timeout_s`: how long any call waits for the cluster."""
+        if not 1 <= brokers <= MAX_BROKERS:
+            raise ValueError(f"brokers={brokers}: give 1 to {MAX_BROKERS}")
+        if backend not in BACKENDS:
+            raise ValueError(f"there is no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
+        voter_count = min(brokers, USUAL_VOTERS) if voters is None else voters
+        if not 1 <= voter_count <= brokers:
+            raise ValueError(f"voters={voters}: give 1 to {brokers}, the number of brokers")
+        self.brokers: Sequence[int] = range(brokers)
+        self.backend = backend
+        self._voters = range(voter_count)
+        self._config = {**DEFAULTS, "default.replication.factor": str(min(brokers, 3)), **(config or {})}
+        self._given_folder = None if folder is None else Path(folder).absolute()
+        self._timeout_s = timeout_s
+        self._parts: _Parts | None = None
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Returns when the brokers serve. Raises ClusterError."""
+        if self._parts is None:
+            self._parts = _Parts(self)
+        return self
+
+    def close(self) -> None:
+        """End all brokers, and remove the data unless a folder was given."""
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    @property
+    def aio(self) -> "AsyncCluster":
+        """The same methods as coroutines: `await cluster.aio.wait_until_caught_up("billing")`."""
+        return AsyncCluster(self)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of all brokers, for any client: "127.0.0.1:9092,..."."""
+        return ",".join(self.address(node_id) for node_id in self.brokers)
+
+    def address(self, broker: int) -> str:
+        return self._started.backend.address(broker)
+
+    def is_running(self, broker: int) -> bool:
+        return self._started.backend.is_running(broker)
+
+    @property
+    def controller(self) -> int:
+        """The broker that leads the quorum, as most brokers know it; -1: none."""
+        known = self._started.injection.controllers()
+        return max(set(known), key=known.count, default=-1)
+
+    def create_topic(
+        self, name: str, *, partitions: int = 1, replication_factor: int = -1, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Returns when all brokers know it, so that any client can use it at once. A broker that does not answer is waited for
+        two seconds."""
+        running = [self.address(broker) for broker in self.brokers if self.is_running(broker)]
+
+        async def create() -> None:
+            observation = self._started.observation
+            admin = await observation.admin()
+            await admin.create_topic(
+                name, partitions=partitions, replication_factor=replication_factor, configs=configs
+            )
+            await asyncio.gather(*(observation.is_known(name, address) for address in running))
+
+        self._run(create())
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """The broker that leads a partition; -1: none at the moment."""
+
+        async def find() -> int:
+            found = await (await self._started.observation.admin()).describe_topic(topic)
+            return found.partitions[partition].leader
+
+        return self._run(find())
+
+    def coordinator(self, group: str) -> int:
+        """The broker that coordinates a group."""
+
+        async def find() -> int:
+            return (await self._started.observation.describe(group)).coordinator
+
+        return self._run(find())
+
+    def reset(self) -> None:
+        """Undo all faults, and remove all topics, groups and open transactions."""
+        self.heal()
+        self._run(self._started.groups.reset())
+
+    # --- faults of brokers --------------------------------------------------------------------------------------------
+
+    def kill(self, *brokers: int) -> Fault:
+        """kill -9. In-process brokers lose what they hold in memory, as a process does; what they wrote stays. Undone: they run
+        again."""
+        return self._started.injection.kill(brokers)
+
+    def restart(self, *brokers: int) -> None:
+        """Start brokers that have ended; returns when they take part again. Without arguments: all of them."""
+        self._started.injection.restart(brokers or self.brokers)
+
+    def pause(self, *brokers: int) -> Fault:
+        """They stand still, with open connections, like a machine that swaps (SIGSTOP)."""
+        return self._started.injection.pause(brokers)
+
+    def heal(self) -> None:
+        """Undo all faults; returns when all brokers take part again."""
+        self._started.injection.heal()
+
+    # --- faults of networks and disks ---------------------------------------------------------------------------------
+
+    def partition(self, one_side: Brokers, other_side: Brokers) -> Fault:
+        """Brokers of the two sides do not hear each other; clients reach all of them."""
+        one, other = self._chosen(one_side), self._chosen(other_side)
+        return self._started.injection.cut(one, other, f"partition({one}, {other})")
+
+    def slow_network(self, delay_ms: int, *, brokers: Brokers = None) -> Fault:
+        """Whatever arrives at these brokers is late by so much, from clients and from brokers."""
+        return self._started.injection.delay_network(self._chosen(brokers), delay_ms)
+
+    def slow_disk(self, delay_ms: int, *, brokers: Brokers = None) -> Fault:
+        """Each write and each flush takes so much longer."""
+        return self._started.injection.delay_disk(self._chosen(brokers), delay_ms)
+
+    def full_disk(self, *, brokers: Brokers = None) -> Fault:
+        """Nothing more can be written to partitions; the quorum's journal has space in reserve."""
+        return self._started.injection.fill_disk(self._chosen(brokers))
+
+    def lose_quorum(self) -> Fault:
+        """The voters do not hear each other. Returns when no broker knows a controller; undone: when there is one again."""
+        if len(self._voters) < 2:
+            raise ValueError("lose_quorum: a quorum of one voter cannot be cut apart; start the cluster with brokers=3")
+        lost = self._started.injection.lose_quorum(self._voters)
+
+        def undo() -> None:
+            lost.undo()
+            self._started.injection.wait_until_ready(self.brokers)
+
+        return Fault("lose_quorum", undo)
+
+    def advance_clock(self, seconds: float) -> Fault:
+        """The brokers' wall clocks: time stamps, retention, expiry of offsets. Timeouts and timers go on as before."""
+        return self._started.injection.advance_clock(round(seconds * 1000))
+
+    # --- faults of requests -------------------------------------------------------------------------------------------
+
+    def fail(
+        self,
+        api: str,
+        error: str | int,
+        *,
+        times: int | None = None,
+        client_id: str | None = None,
+        brokers: Brokers = None,
+    ) -> Fault:
+        """Requests of clients fail with this error, and have no effect: `fail("PRODUCE", "NOT_LEADER_OR_FOLLOWER", times=3)`.
+        Without `times`, each of them."""
+        return self._started.injection.hit_requests(
+            self._chosen(brokers), api, error=error, times=times, client_id=client_id
+        )
+
+    def lose_answer(
+        self, api: str, *, times: int | None = 1, client_id: str | None = None, brokers: Brokers = None
+    ) -> Fault:
+        """The broker does what was asked, and the connection breaks before the answer."""
+        return self._started.injection.hit_requests(
+            self._chosen(brokers), api, error=None, times=times, client_id=client_id
+        )
+
+    def drop_connections(self, client_id: str | None = None, *, brokers: Brokers = None) -> int:
+        """Close the open connections of a client, or all; return how many there were."""
+        return self._started.injection.drop_connections(self._chosen(brokers), client_id)
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    def force_rebalance(self, group: str) -> None:
+        """A member joins the group and leaves it again. Call it as `await cluster.aio.force_rebalance(...)` where members of the
+        group run on the caller's event loop: they take part."""
+        self._run(self._started.groups.force_rebalance(group))
+
+    def expire_session(self, group: str, member: str | None = None) -> str:
+        """End a member's session, as if its heartbeats had stopped; it learns of that with the next one. `member`: a member id,
+        client id or instance id, by default any. Returns the member id."""
+        found = self._run(self._started.groups.find_member(group, member))
+        self._started.injection.end_session(found.coordinator, group, found.member_id)
+        return found.member_id
+
+    def rebalances(self, group: str) -> list[RebalanceEvent]:
+        """The last rebalances of the group, with their causes, the oldest first."""
+        return self._run(self._started.observation.rebalances(group))
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """The next offset to read, by partition."""
+        return self._run(self._started.observation.committed(group))
+
+    def lag(self, group: str) -> dict[TopicPartition, int]:
+        """Records that are still to be read, by partition."""
+        return self._run(self._started.observation.lag(group))
+
+    def wait_until_caught_up(self, group: str, *topics: str, timeout_s: float | None = None) -> None:
+        """Returns when the group has committed the end of each partition of these topics (by default: of those it knows)."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        self._run(self._started.observation.wait_until_caught_up(group, topics, limit_s))
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def records(self, topic: str, *, isolation_level: str = "read_committed") -> list[ConsumerRecord]:
+        """All records of the topic, in the order of partitions and offsets."""
+        return self._run(self._started.observation.records(topic, isolation_level=isolation_level))
+
+    def assert_delivered(self, topic: str, values: Iterable[bytes], *, exactly_once: bool = False) -> None:
+        """The topic holds all of these values; `exactly_once`: each as often as given here, and nothing else."""
+        wanted = list(values)
+        self._run(self._started.observation.check_delivered(topic, wanted, exactly_once=exactly_once))
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _started(self) -> "_Parts":
+        if self._parts is None:
+            raise RuntimeError("the cluster does not run: call start(), or use it in a with statement")
+        return self._parts
+
+    def _chosen(self, brokers: Brokers) -> list[int]:
+        if brokers is None:
+            return list(self.brokers)
+        return [brokers] if isinstance(brokers, int) else list(brokers)
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return loop_thread().call(coroutine, self._timeout_s)
+
+
+class _Parts:
+    """What a cluster consists of while it runs."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        given = cluster._given_folder
+        self._temporary = TemporaryFolder() if given is None else None
+        folder = given or (self._temporary.path if self._temporary else Path())
+        folder.mkdir(parents=True, exist_ok=True)
+        self.backend: Backend = BACKENDS[cluster.backend](
+            folder, len(cluster.brokers), len(cluster._voters), cluster._config
+        )
+        try:
+            self.backend.start()
+            self.injection = Injection(self.backend, len(cluster.brokers), timeout_s=cluster._timeout_s)
+            self.injection.wait_until_ready(cluster.brokers)
+        except BaseException:
+            self._end()
+            raise
+        bootstrap = ",".join(self.backend.address(node_id) for node_id in cluster.brokers)
+        self.observation = Observation(bootstrap, timeout_s=cluster._timeout_s)
+        self.groups = GroupActs(self.observation, bootstrap, self.injection.end_session)
+
+    def close(self) -> None:
+        try:
+            loop_thread().call(self.observation.close())
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self.backend.close(graceful=self._temporary is None)
+        if self._temporary is not None:
+            self._temporary.close()
+
+
+class AsyncCluster:
+    """The methods of a cluster as coroutines, which run in a thread."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        method = getattr(self._cluster, name)
+        if not callable(method):
+            raise AttributeError(f"{name} does not wait for anything: use cluster.{name}")
+
+        async def call(*arguments: Any, **options: Any) -> Any:
+            return await asyncio.to_thread(method, *arguments, **options)
+
+        return call

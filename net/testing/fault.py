@@ -1,0 +1,36 @@
+"""A fault that holds: undone by `undo`, or at the end of its `with` or `async with` block."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Self
+
+
+class Fault:
+    def __init__(self, name: str, undo: Callable[[], None]) -> None:
+        self.name = name
+        self._undo: Callable[[], None] | None = undo
+
+    def __repr__(self) -> str:
+        return f"<{self.name}{'' if self._undo else ', undone'}>"
+
+    @property
+    def holds(self) -> bool:
+        return self._undo is not None
+
+    def undo(self) -> None:
+        """Returns when the fault has ended. A second call does nothing."""
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.undo)

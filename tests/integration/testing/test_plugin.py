@@ -1,0 +1,131 @@
+"""The pytest plugin as users have it: pytest in a process of its own, in an empty folder, with no conftest."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = int(os.environ.get("BARNABAS_PLUGIN_TESTS", "24"))  # of the run with xdist; 500 for a long one
+TIMEOUT_S = 60 + TESTS
+
+SHAPES = """
+import pytest
+from barnabas.sync import Admin, Producer
+
+seen = []
+
+@pytest.mark.barnabas(brokers=1)
+def test_one_broker(barnabas, bootstrap_servers):
+    assert len(barnabas.brokers) == 1 and "," not in bootstrap_servers
+    barnabas.create_topic("left-behind")
+    seen.append(bootstrap_servers)
+
+@pytest.mark.barnabas(brokers=1)
+def test_the_same_broker_is_empty_again(barnabas, bootstrap_servers):
+    assert seen == [bootstrap_servers]
+    with Admin(bootstrap_servers) as admin:
+        assert admin.list_topics() == []
+
+@pytest.mark.barnabas(brokers=2, voters=1, config={"num.partitions": "7"}, partitions=3)
+class TestTwo:
+    def test_the_topic_is_named_for_the_test(self, barnabas_topic, bootstrap_servers):
+        assert barnabas_topic.startswith("test_the_topic_is_named_for_the_test-")
+        with Admin(bootstrap_servers) as admin:
+            assert len(admin.describe_topic(barnabas_topic).partitions) == 3
+
+    @pytest.mark.barnabas(reset=False)
+    def test_a_fault_that_is_left_behind(self, barnabas):
+        barnabas.kill(1)
+        barnabas.slow_disk(50)
+        barnabas.create_topic("kept")
+
+    def test_is_healed_for_the_next_test(self, barnabas):
+        assert barnabas.is_running(1)
+        with Admin(barnabas.bootstrap_servers) as admin:
+            assert admin.list_topics() == ["kept"]
+
+@pytest.mark.barnabas(broker=1)
+def test_a_misspelt_argument(barnabas):
+    raise AssertionError("never runs")
+"""
+
+MANY = """
+import pytest
+from barnabas.sync import Producer
+
+pytestmark = pytest.mark.barnabas(brokers=1)
+
+@pytest.mark.parametrize("number", range({tests}))
+def test_a_topic_of_its_own(barnabas, barnabas_topic, worker_id, number):
+    values = [b"%d" % value for value in range(number + 1)]
+    with Producer(barnabas.bootstrap_servers) as producer:
+        producer.send_many("shared-name", values).result(30)
+        producer.send_many(barnabas_topic, values).result(30)
+    barnabas.assert_delivered("shared-name", values, exactly_once=True)
+    barnabas.assert_delivered(barnabas_topic, values, exactly_once=True)
+    print("cluster of", worker_id, barnabas.bootstrap_servers)
+"""
+
+
+def run_pytest(
+    folder: Path, text: str, *arguments: str, timeout_s: int = TIMEOUT_S
+) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(text, encoding="utf-8")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "BARNABAS"))}
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-W",
+            "error",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:asyncio",
+            *arguments,
+            "test_it.py",
+        ],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def test_clusters_have_the_shape_that_is_marked_and_are_healed_and_emptied(tmp_path: Path) -> None:
+    ended = run_pytest(tmp_path, SHAPES, "--strict-markers")
+    assert "5 passed, 1 error" in ended.stdout, ended.stdout + ended.stderr
+    assert "unexpected keyword argument 'broker'" in ended.stdout
+
+
+def test_an_option_chooses_the_backend(tmp_path: Path) -> None:
+    text = "import pytest\n@pytest.mark.barnabas(brokers=1)\ndef test_it(barnabas):\n    assert barnabas.backend == 'processes'\n"
+    ended = run_pytest(tmp_path, text, "--barnabas-backend=processes")
+    assert "1 passed" in ended.stdout, ended.stdout + ended.stderr
+
+
+@pytest.mark.timeout(TIMEOUT_S + 30)
+def test_many_tests_on_several_workers_do_not_disturb_each_other(tmp_path: Path) -> None:
+    ended = run_pytest(tmp_path, MANY.format(tests=TESTS), "-n", "2", "-rP")
+    assert f"{TESTS} passed" in ended.stdout, ended.stdout + ended.stderr
+    clusters = {line for line in ended.stdout.splitlines() if line.startswith("cluster of gw")}
+    assert len(clusters) == 2, "each worker has one cluster for all of its tests"
+
+
+def test_a_run_that_does_not_use_the_plugin_imports_nothing(tmp_path: Path) -> None:
+    text = (
+        "import sys\n\nPLUGIN = 'barnabas.net.testing.pytest_plugin'\n\ndef test_it(pytestconfig):\n"
+        "    assert pytestconfig.pluginmanager.hasplugin('barnabas')\n"
+        "    own = sorted(name for name in sys.modules if name.partition('.')[0] == 'barnabas')\n"
+        "    assert own == ['barnabas', 'barnabas._sources', 'barnabas.net', 'barnabas.net.testing', PLUGIN]\n"
+        "    assert 'asyncio' not in sys.modules\n"
+    )
+    ended = run_pytest(
+        tmp_path, text, "-p", "no:asyncio", "-p", "no:timeout", "-p", "no:xdist", "-p", "no:hypothesispytest"
+    )
+    assert "1 passed" in ended.stdout, ended.stdout + ended.stderr

@@ -1,0 +1,55 @@
+"""Transactions in whole clusters: producers die, stop and fence each other, and so do brokers (see `transaction_history`).
+
+A failure prints its seed; `scripts/simulate --transactions --seed N --trace` replays it.
+BARNABAS_TRANSACTION_SIMULATION_SECONDS (60) is how long seeds are run.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from .history import Result
+from .transaction_history import run_transactions
+
+SECONDS = float(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_SECONDS", "60"))
+# The same seeds at every run of CI, so that a change is judged by what it changed.
+FIRST_SEED = int(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_FIRST_SEED", "20"))
+MOST_SEEDS = int(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_SEEDS", "12"))
+ENOUGH_SEEDS = 8
+REACHED = ("commits", "aborts", "fenced", "crashes", "zombies", "prepared_takeovers", "truncations")
+
+
+def passed(result: Result) -> Result:
+    replay = f"scripts/simulate --transactions --seed {result.seed} --trace"
+    assert not result.failure, f"seed {result.seed} failed, replay with: {replay}\n{result.failure}"
+    return result
+
+
+def test_a_broker_whose_last_folder_has_failed_takes_up_a_new_topic() -> None:
+    """A seed that failed once: the publication of the metadata raised an IndexError."""
+    passed(run_transactions(103))
+
+
+@pytest.mark.timeout(SECONDS + 240)
+def test_fresh_seeds(report_line: Callable[[str], None]) -> None:
+    began, results = time.monotonic(), list[Result]()
+    while time.monotonic() - began < SECONDS and len(results) < MOST_SEEDS:
+        results.append(passed(run_transactions(FIRST_SEED + len(results))))
+    totals = Counter[str]()
+    for result in results:
+        totals.update(result.counts)
+    report_line(
+        f"transactions in clusters: seeds {FIRST_SEED}-{results[-1].seed} ({len(results)}), "
+        f"{sum(r.events for r in results)} events, " + " ".join(f"{name}={totals[name]}" for name in REACHED)
+    )
+    assert totals["commits"] > 10 * len(results)  # the faults must leave something to commit
+    if len(results) >= ENOUGH_SEEDS:
+        assert not [name for name in REACHED if not totals[name]], totals  # what is never reached is not tested
+
+
+def test_the_same_seed_gives_the_same_trace() -> None:
+    first, second = run_transactions(3), run_transactions(3)
+    assert (first.trace_hash, first.counts) == (second.trace_hash, second.counts)

@@ -1,0 +1,89 @@
+"""Bugs of transactions in whole brokers, found by `transaction_history`."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+from barnabas.consumer_groups.offsets.transactional_offsets import StableOffsets, TransactionalOffsets
+from barnabas.log.partition.aborted_transactions import AbortedTransactions
+from barnabas.log.segment.producer_state import ProducerState
+from barnabas.net.transactions import verification
+from barnabas.net.transactions.marker_sender import MarkerSender
+from barnabas.net.transactions.verification import TransactionVerification
+
+from .planted import in_histories
+from .transaction_history import run_transactions
+
+
+@contextlib.contextmanager
+def _no_verification_after_a_change_of_leader() -> Iterator[None]:
+    """A leader that is not the first one trusts its producers."""
+    genuine = TransactionVerification._first_batch
+
+    def first_batch(self: Any, item: Any) -> Any:
+        partition = self._find((item.topic, item.partition))
+        return None if partition is not None and partition.leadership > 0 else genuine(self, item)
+
+    with patch.object(TransactionVerification, "_first_batch", first_batch):
+        yield
+
+
+@contextlib.contextmanager
+def _next_transaction_joins_the_open_one() -> Iterator[None]:
+    """A batch of the next epoch that comes before the marker of the last one needs no verification, and is appended."""
+
+    def repeated(partition: Any, batch: Any) -> bool:
+        entry = partition.log.producers.find(batch.producer_id)
+        return genuine(partition, batch) or (entry is not None and entry.open_transaction_offset >= 0)
+
+    genuine = verification._is_repeated
+    with (
+        patch.object(verification, "_is_repeated", repeated),
+        patch.object(ProducerState, "_check_continues", lambda *arguments, **named: None),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _stable_offsets_do_not_wait() -> Iterator[None]:
+    """OffsetFetch with require_stable tells what is committed, also while a transaction with the offset is open."""
+    genuine = TransactionalOffsets.fetch_stable
+
+    def fetch(self: Any, **asked: Any) -> Any:
+        found = genuine(self, **asked)
+        return type(found)(records=(), response=StableOffsets(offsets=found.response.offsets, unstable=frozenset()))
+
+    with patch.object(TransactionalOffsets, "fetch_stable", fetch):
+        yield
+
+
+@contextlib.contextmanager
+def _list_of_the_first_batch() -> Iterator[None]:
+    """The aborted transactions of the request's first offset, and not of all that was read."""
+
+    def in_read(self: Any, read: Any, offset: int) -> Any:
+        return self.between(offset, offset + 1)
+
+    with patch.object(AbortedTransactions, "in_read", in_read):
+        yield
+
+
+@contextlib.contextmanager
+def _successor_sends_no_markers() -> Iterator[None]:
+    """A coordinator that takes over leaves decided transactions to the former one."""
+    with patch.object(MarkerSender, "started", lambda self, slot: None):
+        yield
+
+
+BUGS = in_histories(
+    "transactions in clusters",
+    run_transactions,
+    {
+        "no verification after a change of leader": (_no_verification_after_a_change_of_leader, ("elect", "kill")),
+        "the next transaction joins the open one": (_next_transaction_joins_the_open_one, ("slow", "stall")),
+        "stable offsets do not wait": (_stable_offsets_do_not_wait, ("slow", "kill")),
+        "the aborted list of the first batch": (_list_of_the_first_batch, ("kill",)),
+        "a successor sends no markers": (_successor_sends_no_markers, ("kill",)),
+    },
+)

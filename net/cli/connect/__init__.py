@@ -1,0 +1,1 @@
+"""`barnabas connect`: connectors of PostgreSQL. Needs psycopg."""

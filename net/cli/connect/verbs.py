@@ -1,0 +1,121 @@
+"""`barnabas connect ...`: connectors of PostgreSQL, each described by a file: tables into topics, and topics into tables."""
+
+import logging
+import os
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..frame.command import Context, Verb
+from ..frame.exit_codes import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from barnabas.net.connect.postgres.changes.settings import SinkSettings, SourceSettings
+
+
+def _file_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="the connector's file (TOML)")
+
+
+def _reset_arguments(parser: ArgumentParser) -> None:
+    _file_argument(parser)
+    parser.add_argument(
+        "--table", action="append", metavar="SCHEMA.NAME", help="only this table; may be repeated; default: all tables"
+    )
+
+
+async def _run(context: Context) -> int:
+    """Until Ctrl-C or an error that does not pass by itself."""
+    from barnabas.net.connect.postgres.changes.faults import ConnectorError
+    from barnabas.net.connect.postgres.changes.settings import SourceSettings
+
+    settings = _settings(context)
+    from barnabas.net.connect.postgres.sink import run_sink
+    from barnabas.net.connect.postgres.source import run_source
+
+    logging.basicConfig(
+        level=os.environ.get("BARNABAS_LOG_LEVEL", "INFO").upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    try:
+        if isinstance(settings, SourceSettings):
+            await run_source(settings, _bootstrap(context, settings), context.connector.security)
+        else:
+            await run_sink(settings, _bootstrap(context, settings), context.connector.security)
+    except ConnectorError as error:
+        raise CommandError(error.message) from error
+    return ExitCode.OK
+
+
+async def _reset(context: Context) -> int:
+    from barnabas.net.connect.postgres.changes.faults import ConnectorError
+
+    settings = _source(context)
+    from barnabas.net.connect.postgres.operations import reset
+
+    try:
+        chosen = await reset(
+            settings, _bootstrap(context, settings), context.connector.security, context.arguments.table
+        )
+    except ConnectorError as error:
+        raise CommandError(error.message) from error
+    context.out.line(
+        f"the next run truncates and reads again: {', '.join(chosen)}", {"connector": settings.name, "tables": chosen}
+    )
+    return ExitCode.OK
+
+
+async def _status(context: Context) -> int:
+    """Exit code 3 if somebody has to act."""
+    from barnabas.net.connect.postgres.changes.faults import ConnectorError
+
+    settings = _source(context)
+    from barnabas.net.connect.postgres.operations import status
+
+    try:
+        found = await status(settings, _bootstrap(context, settings), context.connector.security)
+    except ConnectorError as error:
+        raise CommandError(error.message) from error
+    context.out.record(found.row)
+    for trouble in found.troubles:
+        context.out.note(trouble)
+    return ExitCode.UNHEALTHY if found.troubles else ExitCode.OK
+
+
+def _settings(context: Context) -> "SourceSettings | SinkSettings":
+    from barnabas.net.client.arrow.extra import require
+    from barnabas.net.connect.postgres.changes.faults import ConfigFileError
+    from barnabas.net.connect.postgres.changes.settings import read_file
+
+    require("psycopg", extra="postgres", feature="barnabas connect")
+    try:
+        return read_file(context.arguments.file)
+    except ConfigFileError as error:
+        raise CommandError(error.message, ExitCode.USAGE) from error
+
+
+def _source(context: Context) -> "SourceSettings":
+    from barnabas.net.connect.postgres.changes.settings import SOURCE, SourceSettings
+
+    settings = _settings(context)
+    if not isinstance(settings, SourceSettings):
+        raise CommandError(f"{context.arguments.file} is no file of a {SOURCE}", ExitCode.USAGE)
+    return settings
+
+
+def _bootstrap(context: Context, settings: "SourceSettings | SinkSettings") -> str:
+    """Of the file, if the command line and the environment say nothing."""
+    said = context.arguments.bootstrap or os.environ.get("BARNABAS_BOOTSTRAP")
+    return context.bootstrap if said or not settings.bootstrap else settings.bootstrap
+
+
+VERBS = (
+    Verb(name="run", summary="run a connector in the foreground", arguments=_file_argument, run=_run, timed=False),
+    Verb(name="status", summary="position and slot of a source connector", arguments=_file_argument, run=_status),
+    Verb(
+        name="reset",
+        summary="read tables again: topics get a truncation, then all rows",
+        arguments=_reset_arguments,
+        run=_reset,
+    ),
+)

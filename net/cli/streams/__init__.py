@@ -1,0 +1,1 @@
+"""The commands that move records: produce, consume, export, import, sql, collect."""

@@ -1,0 +1,1 @@
+"""What the connectors of PostgreSQL decide: messages, values, envelopes, positions, statements. Pure: no I/O, no clock."""

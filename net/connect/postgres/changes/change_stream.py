@@ -1,0 +1,219 @@
+"""`ChangeStream`: the messages of the replication slot become records, and positions between transactions.
+
+It drops what is in the topics already: transactions before the position, and changes that the snapshot of their key's range has
+seen. A table that was not read yet, or was replaced by another one of its name, has to be read first: `TableNotReadError` says
+so, and the connector starts over from its committed position.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from .envelope import EnvelopeNames, Origin, Outgoing, TableEncoder, filled
+from .faults import KeyMissingError, SchemaConflictError
+from .lsn import NO_LSN, lsn_text
+from .pgoutput import UNCHANGED, Begin, Commit, Delete, Identity, Insert, Message, Relation, Row, Truncate, Update
+from .position import Position, TableProgress
+from .values import Types
+
+_NOTHING: Final[list[Outgoing]] = []
+
+
+class TableNotReadError(Exception):
+    """A table of the stream needs a snapshot first. `is_again`: although it was read before."""
+
+    def __init__(self, table: str, *, is_again: bool = False) -> None:
+        super().__init__(f"table {table} has to be read{' again' if is_again else ''} before its changes")
+        self.table = table
+        self.is_again = is_again
+
+
+class _Table:
+    """A relation as the stream announced it last."""
+
+    def __init__(self, relation: Relation, progress: TableProgress, encoder: TableEncoder | None) -> None:
+        """`encoder` None: the key differs from the progress's, which matters only for changes that count."""
+        self.relation = relation
+        self.progress = progress
+        self.coverage = progress.coverage
+        self.encoder = encoder
+        lsns = [found.lsn for found in self.coverage.ranges]
+        self.oldest_lsn = min(lsns, default=NO_LSN)
+        self.newest_lsn = max(lsns, default=NO_LSN)  # oldest_lsn <= newest_lsn; changes at or after it all count
+
+
+class ChangeStream:
+    """One stretch of the stream, from a committed position on."""
+
+    def __init__(
+        self, position: Position, types: Types, names: EnvelopeNames, *, is_captured: Callable[[str], bool]
+    ) -> None:
+        """`is_captured`: whether the connector's file asks for this table."""
+        self.position = position
+        self._types = types
+        self._names = names
+        self._is_captured = is_captured
+        self._tables: dict[int, _Table | None] = {}  # None: not captured
+        self._origin: Origin | None = None  # of the open transaction
+        self._is_known = False  # the open transaction lies before the position
+        self._order = 0  # of the last change in the open transaction
+
+    @property
+    def is_between_transactions(self) -> bool:
+        return self._origin is None
+
+    def unknown_types(self, relation: Relation) -> list[int]:
+        """Types of the relation that have to be looked up before it is received."""
+        return [column.type_oid for column in relation.columns if not self._types.knows(column.type_oid)]
+
+    def received(self, message: Message, *, lsn: int, now_ms: int) -> list[Outgoing]:
+        """The records to send, in this order. Raises TableNotReadError, SchemaConflictError, KeyMissingError."""
+        match message:
+            case Insert():
+                return self._inserted(message, lsn, now_ms)
+            case Update():
+                return self._updated(message, lsn, now_ms)
+            case Delete():
+                return self._deleted(message, lsn, now_ms)
+            case Begin():
+                self._begin(message)
+            case Commit():
+                self._commit(message)
+            case Relation():
+                self._announced(message)
+            case Truncate():
+                return self._truncated(message, lsn, now_ms)
+        return _NOTHING
+
+    def idle_until(self, lsn: int) -> None:
+        """The server has sent everything before this LSN, and none of it is open."""
+        assert self._origin is None
+        if lsn > self.position.lsn:
+            self.position = self.position.at(lsn)
+
+    # --- transactions -------------------------------------------------------------------------------------------------
+
+    def _begin(self, message: Begin) -> None:
+        assert self._origin is None, "pgoutput sends one transaction after the other"
+        self._origin = Origin(transaction=message, generation=self.position.generation)
+        self._is_known = message.commit_lsn < self.position.lsn
+        self._order = 0
+
+    def _commit(self, message: Commit) -> None:
+        assert self._origin is not None and self._origin.commit_lsn == message.commit_lsn
+        self._origin = None
+        if message.end_lsn > self.position.lsn:
+            self.position = self.position.at(message.end_lsn)
+
+    # --- tables -------------------------------------------------------------------------------------------------------
+
+    def _announced(self, relation: Relation) -> None:
+        if not self._is_captured(relation.table):
+            self._tables[relation.oid] = None
+            return
+        progress = self.position.tables.get(relation.table)
+        if progress is None:
+            raise TableNotReadError(relation.table)
+        key = key_of(relation, progress)
+        columns = {column.name for column in relation.columns}
+        encoder = None
+        if key == progress.key and columns.issuperset(key):
+            encoder = TableEncoder(relation, key, self._types, self._names)
+        self._tables[relation.oid] = _Table(relation, progress, encoder)
+
+    def _counting(self, oid: int) -> _Table | None:
+        """The table, if changes of this transaction may count. Raises what makes them unusable."""
+        self._order += 1
+        table = self._tables[oid]
+        assert self._origin is not None
+        if table is None or self._is_known or self._origin.commit_lsn < table.oldest_lsn:
+            return None
+        if table.relation.oid != table.progress.oid:
+            raise TableNotReadError(table.relation.table, is_again=True)
+        if table.encoder is None:
+            raise _key_conflict(table, self._origin)
+        return table
+
+    def _counts(self, table: _Table, row: Row) -> bool:
+        """Whether the snapshot has not seen this change of the row."""
+        assert self._origin is not None and table.encoder is not None
+        if self._origin.commit_lsn >= table.newest_lsn:
+            return True
+        return self._origin.commit_lsn >= table.coverage.lsn_of(table.encoder.key(row))
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def _inserted(self, message: Insert, lsn: int, now_ms: int) -> list[Outgoing]:
+        table = self._counting(message.relation)
+        if table is None or not self._counts(table, message.new):
+            return _NOTHING
+        assert table.encoder is not None and self._origin is not None
+        return table.encoder.inserted(message.new, self._origin, lsn=lsn, order=self._order, now_ms=now_ms)
+
+    def _updated(self, message: Update, lsn: int, now_ms: int) -> list[Outgoing]:
+        table = self._counting(message.relation)
+        if table is None:
+            return _NOTHING
+        assert table.encoder is not None and self._origin is not None
+        encoder, old, new = table.encoder, message.old, message.new
+        if old is not None and message.is_old_full:
+            new = filled(old, new)
+        counts = self._counts(table, new)
+        if old is not None and encoder.key(old) != encoder.key(new) and self._counts(table, old) != counts:
+            # One side of the move is in a range that was read later. What is left of it is an insert or a delete.
+            if counts and UNCHANGED in new:
+                raise TableNotReadError(table.relation.table, is_again=True)  # the insert would lack values
+            if counts:
+                return encoder.inserted(new, self._origin, lsn=lsn, order=self._order, now_ms=now_ms)
+            return encoder.deleted(
+                old, self._origin, is_old_full=message.is_old_full, lsn=lsn, order=self._order, now_ms=now_ms
+            )
+        if not counts:
+            return _NOTHING
+        return encoder.updated(
+            old, new, self._origin, is_old_full=message.is_old_full, lsn=lsn, order=self._order, now_ms=now_ms
+        )
+
+    def _deleted(self, message: Delete, lsn: int, now_ms: int) -> list[Outgoing]:
+        table = self._counting(message.relation)
+        if table is None or not self._counts(table, message.old):
+            return _NOTHING
+        assert table.encoder is not None and self._origin is not None
+        return table.encoder.deleted(
+            message.old, self._origin, is_old_full=message.is_old_full, lsn=lsn, order=self._order, now_ms=now_ms
+        )
+
+    def _truncated(self, message: Truncate, lsn: int, now_ms: int) -> list[Outgoing]:
+        records: list[Outgoing] = []
+        for oid in message.relations:
+            table = self._counting(oid)
+            if table is None:
+                continue
+            assert table.encoder is not None and self._origin is not None
+            if self._origin.commit_lsn < table.newest_lsn:
+                # The truncation must remove what was read before it, and not what was read later.
+                raise TableNotReadError(table.relation.table, is_again=True)
+            records += table.encoder.truncated(self._origin, lsn=lsn, order=self._order, now_ms=now_ms)
+        return records
+
+
+def key_of(relation: Relation, progress: TableProgress) -> tuple[str, ...]:
+    """The names of the key's columns. With REPLICA IDENTITY FULL, only the catalog knows them. Raises KeyMissingError."""
+    if relation.identity is Identity.FULL:
+        return progress.key
+    found = tuple(column.name for column in relation.columns if column.is_identity)
+    if not found:
+        raise KeyMissingError(
+            f"table {relation.table} has no key any more, so its rows cannot be distinguished: add a primary key (ALTER TABLE"
+            f" {relation.table} ADD PRIMARY KEY (...)), then run `barnabas connect reset FILE --table {relation.table}`"
+        )
+    return tuple(sorted(found, key=progress.key.index)) if set(found) == set(progress.key) else found
+
+
+def _key_conflict(table: _Table, origin: Origin) -> SchemaConflictError:
+    found = key_of(table.relation, table.progress)
+    name = table.relation.table
+    return SchemaConflictError(
+        f"the key of table {name} was changed from ({', '.join(table.progress.key)}) to ({', '.join(found)}) before the"
+        f" transaction at {lsn_text(origin.commit_lsn)}: records with old and new keys in one topic do not belong together. Run"
+        f" `barnabas connect reset FILE --table {name}`: the topic gets a truncation, and the table is read again"
+    )

@@ -1,0 +1,41 @@
+"""Errors that stop a connector until somebody acts. Each message names the cause and the cure; nothing is lost meanwhile.
+
+What passes by itself (a server that restarts, a broker that is killed) is no error of these: the connector goes on from its
+committed position.
+"""
+
+
+class ConnectorError(Exception):
+    """A connector cannot go on."""
+
+    @property
+    def message(self) -> str:
+        return str(self)
+
+
+class ConfigFileError(ConnectorError):
+    """The connector's file is wrong."""
+
+
+class ServerSetupError(ConnectorError):
+    """The database server or the role does not allow what the connector needs."""
+
+
+class SlotLostError(ConnectorError):
+    """Changes after the committed position are not available any more."""
+
+
+class KeyMissingError(ConnectorError):
+    """The rows of a table cannot be distinguished."""
+
+
+class SchemaConflictError(ConnectorError):
+    """A table has changed in a way that its topic or its target does not follow."""
+
+
+class ColumnMissingError(SchemaConflictError):
+    """A target table lacks a column of its source, as far as the sink knows the target."""
+
+
+class StoppedByOtherError(ConnectorError):
+    """Another process has taken over this connector."""

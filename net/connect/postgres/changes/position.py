@@ -1,0 +1,125 @@
+"""How far a source connector has come: the record that it writes in the same transaction as the changes before it.
+
+`lsn` is a position between two transactions of the source: everything that was committed before it is in the topics, as far as
+the tables were read by then (`coverage`).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
+
+from .coverage import Coverage, KeyOrder, Range
+from .lsn import NO_LSN, lsn_of, lsn_text
+
+FORMAT_VERSION: Final = 1
+
+
+class PositionFormatError(ValueError):
+    """A record of the position topic that this version cannot read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableProgress:
+    """What is known of one table of the source."""
+
+    oid: int  # another oid under the same name is another table
+    key: tuple[str, ...]
+    key_types: tuple[str, ...]
+    ranges: tuple[Range, ...] = ()
+    is_again: bool = False  # the topic has records of an earlier reading: a truncation comes before the first new one
+
+    @property
+    def coverage(self) -> Coverage:
+        return Coverage(KeyOrder(type_names=self.key_types), self.ranges)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    system_id: str  # of the database cluster that the LSNs belong to
+    database: str
+    slot: str
+    lsn: int = NO_LSN
+    generation: int = 1  # grows with each truncation before a new reading: LSNs of different generations do not compare
+    tables: Mapping[str, TableProgress] = field(default_factory=dict)
+
+    def at(self, lsn: int) -> Self:
+        assert lsn >= self.lsn, "a position never goes back"
+        return replace(self, lsn=lsn)
+
+    def with_table(self, name: str, progress: TableProgress) -> Self:
+        return replace(self, tables={**self.tables, name: progress})
+
+    def with_range(self, name: str, found: Range) -> Self:
+        """A range of the table was read."""
+        table = self.tables[name]
+        ranges = table.coverage.add(found).ranges
+        return self.with_table(name, replace(table, ranges=ranges, is_again=False))
+
+    def reset(self, names: frozenset[str] | None) -> Self:
+        """These tables (None: all, with a new slot) are to be read again."""
+        chosen = self.tables.keys() if names is None else names
+        again = {
+            name: replace(table, ranges=(), is_again=True) if name in chosen else table
+            for name, table in self.tables.items()
+        }
+        if names is not None:
+            return replace(self, tables=again)
+        return replace(self, tables=again, lsn=NO_LSN)
+
+
+def encode(position: Position) -> bytes:
+    tables = {
+        name: {
+            "oid": table.oid,
+            "key": table.key,
+            "key_types": table.key_types,
+            "again": table.is_again,
+            "read": [[found.lower, found.upper, lsn_text(found.lsn)] for found in table.ranges],
+        }
+        for name, table in position.tables.items()
+    }
+    document = {
+        "version": FORMAT_VERSION,
+        "system_id": position.system_id,
+        "database": position.database,
+        "slot": position.slot,
+        "generation": position.generation,
+        "lsn": lsn_text(position.lsn),
+        "tables": tables,
+    }
+    return json.dumps(document, ensure_ascii=False).encode()
+
+
+def decode(data: bytes) -> Position:
+    """Raises PositionFormatError."""
+    try:
+        document = json.loads(data)
+        if document["version"] != FORMAT_VERSION:
+            raise PositionFormatError(f"the position has format version {document['version']}; this one reads 1")
+        return Position(
+            system_id=document["system_id"],
+            database=document["database"],
+            slot=document["slot"],
+            lsn=lsn_of(document["lsn"]),
+            generation=document["generation"],
+            tables={name: _table(found) for name, found in document["tables"].items()},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise PositionFormatError(f"the position cannot be read: {error!r}") from error
+
+
+def _table(found: Mapping[str, Any]) -> TableProgress:
+    return TableProgress(
+        oid=found["oid"],
+        key=tuple(found["key"]),
+        key_types=tuple(found["key_types"]),
+        is_again=found["again"],
+        ranges=tuple(
+            Range(lower=_key(lower), upper=_key(upper), lsn=lsn_of(lsn)) for lower, upper, lsn in found["read"]
+        ),
+    )
+
+
+def _key(found: list[str] | None) -> tuple[str, ...] | None:
+    return None if found is None else tuple(found)

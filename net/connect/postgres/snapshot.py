@@ -1,0 +1,196 @@
+"""Reading tables as an exported snapshot shows them: ranges of keys in the order of the key, several at a time.
+
+Each reader has a connection of its own that uses the same snapshot. It streams COPY, so that neither side holds a range in
+memory, and puts batches of rows into a queue of limited length: a slow topic slows the readers down.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from psycopg import sql
+
+from .catalog import PublishedTable
+from .changes.coverage import NATIVE, KeyText, Range
+from .changes.pgoutput import Row
+from .server import Connection, close, connect
+
+ROWS_AT_ONCE: Final = 500  # of one item in the queue
+MAX_QUEUED: Final = 8  # items: with ROWS_AT_ONCE rows each, what is held in memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    table: PublishedTable
+    range: Range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRows:
+    """Rows of a chunk, in the order of the key. They complete `range`, which begins where the last ones of the chunk ended."""
+
+    table: PublishedTable
+    rows: Sequence[Row]
+    range: Range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failed:
+    error: BaseException
+
+
+class SnapshotReaders:
+    """Reads chunks by several connections. Used in `async with`; `next` gives what was read, in any order of the chunks."""
+
+    def __init__(self, dsn: str, snapshot: str, lsn: int, *, count: int, chunk_rows: int) -> None:
+        self._dsn = dsn
+        self._snapshot = snapshot
+        self._lsn = lsn
+        self._count = count
+        self._chunk_rows = chunk_rows
+        self._chunks: list[Chunk] = []
+        self._queue: asyncio.Queue[ReadRows | _Failed | None] = asyncio.Queue(MAX_QUEUED)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._running = 0
+
+    async def start(self, tables: Sequence[PublishedTable], gaps: Sequence[Sequence[Range]]) -> None:
+        """`gaps`: of each table, what is to be read."""
+        connection = await self._connect()
+        try:
+            for table, missing in zip(tables, gaps, strict=True):
+                for gap in missing:
+                    self._chunks += [
+                        Chunk(table=table, range=found) for found in await self._split(connection, table, gap)
+                    ]
+        finally:
+            await close(connection)
+        self._chunks.reverse()  # they are taken from the end
+        self._running = min(self._count, len(self._chunks))
+        self._tasks = [asyncio.create_task(self._read_chunks()) for _ in range(self._running)]
+
+    @property
+    def chunks_left(self) -> int:
+        return len(self._chunks)
+
+    async def next(self, timeout_s: float | None) -> ReadRows | None:
+        """None at the end. Raises what a reader raised, and TimeoutError."""
+        while self._running:
+            found = await asyncio.wait_for(self._queue.get(), timeout_s)
+            if isinstance(found, _Failed):
+                raise found.error
+            if found is not None:
+                return found
+            self._running -= 1
+        return None
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connect(self) -> Connection:
+        connection = await connect(self._dsn)
+        await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        await connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self._snapshot)))
+        return connection
+
+    async def _read_chunks(self) -> None:
+        try:
+            connection = await self._connect()
+            try:
+                while self._chunks:
+                    await self._read(connection, self._chunks.pop())
+            finally:
+                await close(connection)
+        except Exception as error:  # noqa: BLE001 - `next` raises it
+            await self._queue.put(_Failed(error=error))
+            return
+        await self._queue.put(None)
+
+    async def _split(self, connection: Connection, table: PublishedTable, gap: Range) -> list[Range]:
+        """Chunks of about `chunk_rows`, where the key's index finds them; otherwise one chunk, in one pass over the table."""
+        if table.key_types[0] not in NATIVE:
+            return [gap]
+        key = _names(table)
+        statement = sql.SQL(
+            "SELECT {texts} FROM"
+            " (SELECT {key}, row_number() OVER (ORDER BY {order}) AS barnabas_row FROM {table} WHERE {where}) s"
+            " WHERE barnabas_row % {size} = 0 ORDER BY barnabas_row"
+        ).format(
+            texts=sql.SQL(", ").join(sql.SQL("{}::text").format(name) for name in key),
+            key=sql.SQL(", ").join(key),
+            order=_order(table),
+            table=_from(table),
+            where=_where(table, gap),
+            size=sql.Literal(self._chunk_rows),
+        )
+        bounds = [tuple(map(str, row)) for row in await (await connection.execute(statement)).fetchall()]
+        if bounds and bounds[-1] == gap.upper:
+            bounds.pop()
+        lowers: list[KeyText | None] = [gap.lower, *bounds]
+        uppers: list[KeyText | None] = [*bounds, gap.upper]
+        return [Range(lower=lower, upper=upper) for lower, upper in zip(lowers, uppers, strict=True)]
+
+    async def _read(self, connection: Connection, chunk: Chunk) -> None:
+        table = chunk.table
+        names = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.relation.columns)
+        statement = sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}) TO STDOUT").format(
+            names, _from(table), _where(table, chunk.range), _order(table)
+        )
+        numbers = [[column.name for column in table.relation.columns].index(name) for name in table.key]
+        lower, rows = chunk.range.lower, list[Row]()
+        async with connection.cursor() as cursor, cursor.copy(statement) as copy:
+            async for row in copy.rows():
+                if len(rows) == ROWS_AT_ONCE:
+                    upper: KeyText = tuple(str(rows[-1][number]) for number in numbers)
+                    await self._put(table, rows, lower, upper)
+                    lower, rows = upper, []
+                rows.append(row)
+        await self._put(table, rows, lower, chunk.range.upper)
+
+    async def _put(self, table: PublishedTable, rows: list[Row], lower: KeyText | None, upper: KeyText | None) -> None:
+        await self._queue.put(ReadRows(table=table, rows=rows, range=Range(lower=lower, upper=upper, lsn=self._lsn)))
+
+
+# --- statements ----------------------------------------------------------------------------------------------------------
+
+
+def _names(table: PublishedTable) -> list[sql.Identifier]:
+    return [sql.Identifier(name) for name in table.key]
+
+
+def _from(table: PublishedTable) -> sql.Composable:
+    name = sql.Identifier(table.relation.schema, table.relation.name)
+    return name if table.is_partitioned else sql.SQL("ONLY {}").format(name)
+
+
+def _sorted_as(name: sql.Identifier, type_name: str) -> sql.Composable:
+    """What `KeyOrder.sortable` compares: the column itself, or the UTF-8 bytes of its text."""
+    return name if type_name in NATIVE else sql.SQL("convert_to({}::text, 'UTF8')").format(name)
+
+
+def _sorted_literal(text: str, type_name: str) -> sql.Composable:
+    literal = sql.Literal(text)
+    if type_name in NATIVE:
+        return sql.SQL("{}::{}").format(literal, sql.SQL(type_name))
+    return sql.SQL("convert_to({}::text, 'UTF8')").format(literal)
+
+
+def _order(table: PublishedTable) -> sql.Composable:
+    named = zip(_names(table), table.key_types, strict=True)
+    return sql.SQL(", ").join(_sorted_as(name, type_name) for name, type_name in named)
+
+
+def _where(table: PublishedTable, found: Range) -> sql.Composable:
+    conditions: list[sql.Composable] = [sql.SQL("true")]
+    key = sql.SQL("({})").format(_order(table))
+    for sign, bound in ((">", found.lower), ("<=", found.upper)):
+        if bound is not None:
+            literals = [
+                _sorted_literal(text, type_name) for text, type_name in zip(bound, table.key_types, strict=True)
+            ]
+            conditions.append(sql.SQL("{} {} ({})").format(key, sql.SQL(sign), sql.SQL(", ").join(literals)))
+    if table.row_filter:
+        conditions.append(sql.SQL("({})").format(sql.SQL(table.row_filter)))
+    return sql.SQL(" AND ").join(conditions)

@@ -1,0 +1,59 @@
+"""The file of a connector: what it says, and what an error of it says."""
+
+from pathlib import Path
+
+import pytest
+
+from barnabas.net.connect.postgres.changes.faults import ConfigFileError
+from barnabas.net.connect.postgres.changes.settings import SinkSettings, SourceSettings, parse, read_file
+
+SOURCE = """
+connector = "postgres-source"
+name = "shop"
+dsn = "dbname=shop"
+publication = "p"
+slot = "s"
+prefix = "shop"
+"""
+SINK = 'connector = "postgres-sink"\nname = "copy"\ndsn = "dbname=copy"\n'
+
+
+def test_what_a_file_does_not_say_has_defaults() -> None:
+    found = parse(SOURCE + '[topics]\npartitions = 3\nconfigs = { "cleanup.policy" = "compact" }\n', "f")
+    assert isinstance(found, SourceSettings)
+    assert found.topics.partitions == 3 and found.topics.configs == {"cleanup.policy": "compact"}
+    assert found.tables == ["*.*"] and found.snapshot.mode == "initial" and found.delivery.tombstones
+    assert found.position_topic == "__postgres_position.shop"
+    sink = parse(SINK + 'topics = ["a"]\n[tables]\na = "public.b"\n', "f")
+    assert isinstance(sink, SinkSettings) and sink.tables == {"a": "public.b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("= 1", r"f is not valid TOML: .*line 1, column 1"),
+        ('connector = "kafka"', 'write connector = "postgres-source" or "postgres-sink"'),
+        (SOURCE + "publicaton = 1\n", "unknown key publicaton: did you mean publication"),
+        (
+            SOURCE + "[snapshot]\nchunks = 1\n",
+            r"unknown key snapshot\.chunks: did you mean chunk_rows|the keys here are",
+        ),
+        (SOURCE.replace("slot =", "tables = [1]\n#"), "items must be strings"),
+        (SOURCE.replace('slot = "s"', ""), "the key slot is missing"),
+        (SOURCE.replace('"s"', "5"), "slot is 5: it must be a string"),
+        (SOURCE.replace('prefix = "shop"', 'prefix = "a b"'), "prefix is 'a b'"),
+        (SOURCE + 'tables = ["t"]', 'write "schema.table"'),
+        (SOURCE + "[delivery]\nmax_records = 0\n", "max_records is 0: it must be at least 1"),
+        (SOURCE + '[snapshot]\nmode = "always"\n', 'write "initial" or "never"'),
+        (SINK, "either topics"),
+        (SINK + 'topics = ["a"]\npattern = "b"\n', "either topics"),
+    ],
+)
+def test_an_error_names_the_key_and_what_to_write(text: str, says: str) -> None:
+    with pytest.raises(ConfigFileError, match=says):
+        parse(text, "f")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigFileError, match="cannot be read: No such file"):
+        read_file(tmp_path / "none.toml")

@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.log.settings.principal_rules import PrincipalRules
+from barnabas.log.vocabulary.principal import Principal
 
+from ..access.access import AccessControl
 from ..admin.frame.backend import Sample
 from ..client.admin.admin import Admin
 from ..client.connection.client import Client, Home
 from ..client.connection.ports import Connection
+from ..logins.http import http_login
 from .broker import Broker
 from .in_process import HERE, InProcessConnection, InProcessPool
 from .metrics import samples
@@ -23,7 +27,9 @@ class BrokerBackend:
     def __init__(self, broker: Broker, host_names: frozenset[str] = frozenset()) -> None:
         self._broker = broker
         self._host_names = host_names
-        self._here = InProcessConnection(broker.dispatcher, broker.config.inter_broker_listener(), CLIENT_ID)
+        self._here = InProcessConnection(
+            broker.dispatcher, broker.config.inter_broker_listener(), CLIENT_ID, broker.node_id
+        )
 
     @property
     def node_id(self) -> int:
@@ -49,6 +55,17 @@ class BrokerBackend:
 
     def metrics(self) -> Sequence[Sample]:
         return samples(self._broker)
+
+    @property
+    def access(self) -> AccessControl | None:
+        return self._broker.access
+
+    async def log_in(self, authorization: str, client_host: str) -> Principal:
+        return await http_login(self._broker.authenticator, authorization, client_host)
+
+    @property
+    def principal_rules(self) -> PrincipalRules:
+        return self._broker.config.ssl_principal_mapping_rules
 
     @property
     def here(self) -> Connection:

@@ -9,18 +9,22 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from barnabas.kraft.metadata.image import Endpoint
 from barnabas.kraft.metadata.requests import AllocateProducerIds, ProducerIdBlock, RegisterBroker
 from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.kraft.raft.net.mutual_tls import MutualTls
 from barnabas.kraft.raft.net.transport import MAX_STRANGERS
 from barnabas.log.disk.files import Files
 from barnabas.log.folders.log_manager import LogManager, new_directory_id
 from barnabas.log.replication.replica_manager import ReplicaManager
+from barnabas.log.segment.open_segments import MAX_OPEN_SEALED_SEGMENTS
 from barnabas.log.vocabulary.errors import BarnabasError, CoordinatorLoadInProgressError, StorageError
 
+from ..base.broker_clients import REPLICA_PREFIX
 from ..base.clock import Clock
+from ..base.loop_delays import LoopDelays
 from ..groups.group_service import GroupService
 from ..groups.slot_hosting import SlotHosting
 from ..handlers.common.services import Services
@@ -45,7 +49,10 @@ from ..metadata.metadata_service import MetadataService, MetadataSource
 from ..metadata.producer_ids import ProducerIds
 from ..metadata.state_log import StateLog
 from ..protocol.msgpack import ServerHello
-from ..server.dispatcher import Dispatcher
+from ..quotas.client_quotas import ClientQuotas
+from ..sasl.oauthbearer import Tokens
+from ..sasl.verifiers import UserFile
+from ..server.dispatcher import Dispatcher, Handler
 from ..server.memory_budget import MemoryBudget
 from ..server.turn import Turn
 from ..settings.cluster_settings import ClusterSettingsReport, file_settings
@@ -53,9 +60,11 @@ from ..settings.config import BrokerConfig
 from ..settings.server_limits import UNLIMITED_DESCRIPTORS
 from ..wire.network import Network
 from ..wire.rpc import RpcPool
-from .core_settings import fetch_settings
+from .access import access_of, guard_of
+from .core_settings import fetch_settings, quota_bursts
 from .effects import BrokerEffects
 from .listeners import BrokerListeners
+from .logins import authenticator_of
 from .slot_machines import SlotMachines
 from .transactions import BrokerTransactions
 
@@ -82,6 +91,20 @@ class Ports:
         UNLIMITED_DESCRIPTORS  # The sockets of ordinary clients have lower numbers; simulated sockets have none.
     )
     max_strangers: int = MAX_STRANGERS  # unidentified connections to the quorum's port
+    max_open_segments: int = MAX_OPEN_SEALED_SEGMENTS
+    network_of: Callable[[str], Network] | None = (
+        None  # of a listener; None: `network`, which connects brokers, is for all
+    )
+    quorum_tls: MutualTls | None = None
+    intercept: Callable[[dict[int, Handler]], dict[int, Handler]] | None = None  # of `barnabas.testing`: injects faults
+    users: UserFile = field(default_factory=dict)  # that this broker knows without the quorum
+    tokens: Tokens | None = None  # of OAUTHBEARER
+
+    def listener_network(self, name: str) -> Network:
+        return self.network if self.network_of is None else self.network_of(name)
+
+    def intercepted(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
+        return handlers if self.intercept is None else self.intercept(handlers)
 
 
 class Broker:
@@ -93,17 +116,21 @@ class Broker:
         self.node_id = config.node_id
         self.admin_endpoint: Endpoint | None = None
         self.shutdown_requested = asyncio.Event()
+        self.shutdown_hurried = asyncio.Event()  # requested again: waits neither for a hand-over nor for clients
         self.journal_storage: BallastedStorage | None = None  # of a voter, once its quorum is built
         self._tasks: list[asyncio.Task[None]] = []
-        self.listeners = BrokerListeners(config, ports.network, max_descriptor=ports.max_client_descriptor)
+        self.listeners = BrokerListeners(config, ports.listener_network, max_descriptor=ports.max_client_descriptor)
         self.turn = Turn()
+        self.loop_delays = LoopDelays()  # filled by the process that runs this broker
         self.memory = MemoryBudget(config.network_memory_max_bytes)
+        self.quotas = ClientQuotas(quota_bursts(config))
         self.logs = LogManager(
             ports.files,
             config.data_folders(),
             node_id=config.node_id,
             defaults=config.topics,
             new_directory_id=lambda: new_directory_id(ports.rng.randbytes(16)),
+            max_open_segments=ports.max_open_segments,
         )
         self.effects = BrokerEffects(self.logs)
         self.pool = RpcPool(ports.network, client_id=client_id_of(config.node_id), random=ports.rng)
@@ -132,6 +159,7 @@ class Broker:
             client_gone=self.liveness.connection_lost,
             turn=self.turn,
             memory=self.memory,
+            quotas=self.quotas,
         )
         self.metadata.subscribe(self._published)
         await self.metadata.start()
@@ -141,6 +169,7 @@ class Broker:
         self._run(self.log_service.run())
         self._run(self.storage.run())
         self._run(self.cleaner_service.run())
+        self._run(self.transactions.watch.run())
         self._run(self._build_scrubber().run())
         self._run(self._expire_requests())
         self._run(self._check_isr())
@@ -200,34 +229,50 @@ class Broker:
         self.flusher = self._build_flusher()
         self.repair = self._build_repair()
         self._build_slots()
-        self.services = Services(
+        self.access = access_of(config, lambda: self.metadata.image, ports.clock, lambda: self.metadata.is_current)
+        self.authenticator = authenticator_of(
+            config,
+            ports.users,
+            ports.clock,
+            lambda: self.metadata.image,
+            self.access,
+            ports.tokens,
+            lambda: self.metadata.is_current,
+        )
+        self.services = self._build_services()
+        handlers = build_handlers(self.services, shut_down=self.shutdown_requested.set, storage=self.storage)
+        self.dispatcher = Dispatcher(ports.intercepted(handlers), guard_of(self.access))
+
+    def _build_services(self) -> Services:
+        return Services(
             node_id=self.node_id,
-            config=config,
-            clock=ports.clock,
+            config=self.config,
+            clock=self.ports.clock,
             metadata=self.metadata,
             controller=self.controller,
             replication=self.replication,
             groups=self.groups,
-            rng=ports.rng,
+            rng=self.ports.rng,
             throttle=self.throttle,
             producer_ids=self.producer_ids,
             transactions=self.transactions.service,
             markers=self.transactions.writer,
+            transaction_operations=self.transactions.operations,
             verification=self.transactions.verification,
             memory=self.memory,
-        )
-        self.dispatcher = Dispatcher(
-            build_handlers(self.services, shut_down=self.shutdown_requested.set, storage=self.storage)
+            quotas=self.quotas,
+            authenticator=self.authenticator,
         )
 
     def _build_slots(self) -> None:
         config, ports = self.config, self.ports
+        self.slot_machines = SlotMachines(config, ports.rng)
         self.slots = SlotHosting(
             node_id=self.node_id,
             metadata=self.metadata,
             controller=self.controller,
             clock=ports.clock,
-            make_machine=SlotMachines(config, ports.rng).make,
+            make_machine=self.slot_machines.make,
             fatal=ports.fatal,
             max_group_size=max(config.group_max_size, config.group_consumer_max_size),
         )
@@ -321,7 +366,7 @@ class Broker:
 
     def _build_fetchers(self) -> ReplicaFetcherManager:
         self.fetch_pool = RpcPool(
-            self.ports.network, client_id=f"replica-{self.node_id}", random=self.ports.rng
+            self.ports.network, client_id=f"{REPLICA_PREFIX}{self.node_id}", random=self.ports.rng
         )  # separate from requests to the controller, which must not queue behind megabytes of records
         return ReplicaFetcherManager(
             identity=self,
@@ -379,6 +424,7 @@ class Broker:
         self.state_log.published(publication)
         self.log_service.published(publication)
         self.throttle.published(publication)
+        self.quotas.follow(publication.image.quotas)
         self.replication.published(publication)
 
     async def _fetch_producer_ids(self) -> ProducerIdBlock:
@@ -422,40 +468,19 @@ class Broker:
         """Return whether this broker is registered and unfenced, and the quorum has a leader."""
         return self.lifecycle.unfenced.is_set() and self.metadata.leadership.leader_id is not None
 
-    async def _handed_over(self) -> bool:
-        """Wait until the controller has moved this broker's leaderships away, unless the quorum has stopped before."""
-        deadline_ms = self.ports.clock.now_ms() + self.config.controlled_shutdown_timeout_ms
-        quorum_gone_ms = QUORUM_GONE_ELECTIONS * self.config.controller_quorum_election_timeout_ms
-        leaderless_since_ms: int | None = None
-        while not self.lifecycle.may_shut_down.is_set():
-            now_ms = self.ports.clock.now_ms()
-            if self.metadata.leadership.leader_id is not None:
-                leaderless_since_ms = None
-            elif leaderless_since_ms is None:
-                leaderless_since_ms = now_ms
-            elif now_ms - leaderless_since_ms >= quorum_gone_ms:
-                return False
-            if now_ms >= deadline_ms:
-                return False
-            try:
-                await asyncio.wait_for(self.lifecycle.may_shut_down.wait(), HAND_OVER_POLL_MS / 1000)
-            except TimeoutError:
-                pass
-        return True
-
     async def stop(self, *, controlled: bool = True) -> None:
         """Leave the cluster with a controlled shutdown, within `controlled.shutdown.timeout.ms`. Call it only after a successful
         `start`."""
         if controlled and self.config.controlled_shutdown_enable and self.lifecycle.unfenced.is_set():
             self.lifecycle.begin_controlled_shutdown()
-            if not await self._handed_over():
+            if not await _handed_over(self):
                 logger.warning("node=%d stops with leaderships that no other broker could take over", self.node_id)
         await self._close()
         logger.info("stopped node=%d", self.node_id)
 
     async def _close(self) -> None:
         """Close all started parts, each before the parts that it uses."""
-        await self.listeners.close()
+        await self.listeners.close(self.shutdown_hurried)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -469,6 +494,7 @@ class Broker:
         await self.transactions.close()
         await self.producer_ids.close()
         await self.dispatcher.close()
+        self.authenticator.close()
         await self.metadata.close()
         await self.pool.close()
         await self.fetch_pool.close()
@@ -476,3 +502,28 @@ class Broker:
             await close_logs(self.logs)
         except BarnabasError as error:
             logger.error("the logs could not be closed cleanly: %s", error)
+
+
+async def _handed_over(broker: Broker) -> bool:
+    """Wait until the controller has moved this broker's leaderships away. False: the quorum stopped before, or the stop is
+    hurried."""
+    deadline_ms = broker.ports.clock.now_ms() + broker.config.controlled_shutdown_timeout_ms
+    quorum_gone_ms = QUORUM_GONE_ELECTIONS * broker.config.controller_quorum_election_timeout_ms
+    leaderless_since_ms: int | None = None
+    while not broker.lifecycle.may_shut_down.is_set():
+        if broker.shutdown_hurried.is_set():
+            return False
+        now_ms = broker.ports.clock.now_ms()
+        if broker.metadata.leadership.leader_id is not None:
+            leaderless_since_ms = None
+        elif leaderless_since_ms is None:
+            leaderless_since_ms = now_ms
+        elif now_ms - leaderless_since_ms >= quorum_gone_ms:
+            return False
+        if now_ms >= deadline_ms:
+            return False
+        try:
+            await asyncio.wait_for(broker.lifecycle.may_shut_down.wait(), HAND_OVER_POLL_MS / 1000)
+        except TimeoutError:
+            pass
+    return True

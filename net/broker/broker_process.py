@@ -11,17 +11,21 @@ import os
 import random
 import signal
 import socket
+import ssl
 import sys
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from barnabas.kraft.metadata.image import Endpoint
 from barnabas.log.disk.files import RealFiles
-from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError
 
 from ..base.clock import SystemClock
+from ..base.loop_delays import measure
 from ..base.printable import PrintableFormatter, printable
+from ..sasl.verifiers import UserFile, read_users
 from ..server.descriptors import raise_descriptor_limit
 from ..server.native_memory import return_freed_memory
 from ..settings.config import BrokerConfig
@@ -31,6 +35,8 @@ from ..wire.greeting import Greeting, greet, mismatch
 from ..wire.tcp import TcpNetwork
 from .broker import Broker, Ports
 from .metadata_sources import build_source
+from .tls import tls_of
+from .token_keys import keep_fresh, tokens_of
 
 if TYPE_CHECKING:
     from ..admin.app import AdminServer
@@ -46,9 +52,14 @@ GC_THRESHOLDS = (50_000, 20, 100)
 ENDPOINTS_RETRY_S = 5  # A full disk, or a full table of open files, often has room again soon.
 
 
-def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None) -> int:
+def run(
+    config: BrokerConfig,
+    decommissioned: Callable[[], None] = lambda: None,
+    *,
+    adapt: Callable[[Ports], Ports] = lambda ports: ports,
+) -> int:
     """Run a broker until SIGTERM or SIGINT, and return the exit code. `decommissioned` is called if the broker has left the
-    cluster permanently."""
+    cluster permanently; `adapt`, on the broker's loop, before the broker is built."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=os.environ.get("BARNABAS_LOG_LEVEL", "INFO"), handlers=[handler])
@@ -56,37 +67,43 @@ def run(config: BrokerConfig, decommissioned: Callable[[], None] = lambda: None)
     try:
         if needs_name(config):  # may ask a name server, so only if the name is needed
             config = advertise_name(config, socket.getfqdn())
-        return asyncio.run(_serve(config, decommissioned))
+        return asyncio.run(_serve(config, decommissioned, adapt))
     except (BarnabasError, OSError) as error:
         sys.stderr.write(f"barnabas: {printable(describe_start_failure(error, config))}\n")
         return EXIT_FAILED
 
 
-async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> int:
+async def _serve(config: BrokerConfig, decommissioned: Callable[[], None], adapt: Callable[[Ports], Ports]) -> int:
     descriptors = raise_descriptor_limit()
     if descriptors.for_clients < config.max_connections:
         logger.warning(
             "max.connections=%d is more than the limit of open files allows: about %d clients can connect; raise ulimit -n (%d)",
             config.max_connections, descriptors.for_clients, descriptors.total,
         )  # fmt: skip
-    broker = Broker(
-        config,
-        Ports(
-            network=TcpNetwork(),
-            files=RealFiles(),
-            clock=SystemClock(),
-            rng=random.Random(),
-            make_source=build_source,
-            fatal=_halt,
-            incarnation=uuid.uuid4().hex,
-            max_client_descriptor=descriptors.for_clients,
-            max_strangers=descriptors.for_strangers,
-        ),
+    tls = await asyncio.to_thread(tls_of, config)
+    users = await asyncio.to_thread(_users_of, config)
+    tokens = await asyncio.to_thread(tokens_of, config)
+    ports = Ports(
+        network=tls.network(config.inter_broker_listener()) if tls else TcpNetwork(),
+        network_of=tls.network if tls else None,
+        quorum_tls=tls.quorum() if tls else None,
+        files=RealFiles(),
+        clock=SystemClock(),
+        rng=random.Random(),
+        make_source=build_source,
+        fatal=_halt,
+        incarnation=uuid.uuid4().hex,
+        max_client_descriptor=descriptors.for_clients,
+        max_strangers=descriptors.for_strangers,
+        max_open_segments=descriptors.for_sealed_segments,
+        users=users,
+        tokens=tokens,
     )
+    broker = Broker(config, adapt(ports))
     stop = broker.shutdown_requested
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, _request_shutdown, broker)
     background: list[asyncio.Task[None]] = []
     starting = asyncio.ensure_future(_started(broker))
     if not await _ended_before(starting, stop):
@@ -100,8 +117,13 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> in
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         if listening is not None:
-            background.append(asyncio.create_task(_serve_admin(broker, listening)))
+            background.append(asyncio.create_task(_serve_admin(broker, listening, tls.admin() if tls else None)))
+        if tls is not None:
+            background.append(asyncio.create_task(tls.keep_fresh()))
+        if tokens is not None:
+            background.append(asyncio.create_task(keep_fresh(config, tokens)))
         background.append(asyncio.create_task(_look_where_clients_are_sent(broker)))
+        background.append(asyncio.create_task(measure(broker.loop_delays)))
         await stop.wait()
         if broker.metadata.image.is_emptied(broker.node_id):
             decommissioned()
@@ -113,6 +135,23 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None]) -> in
             remove_endpoints(folder)
         await broker.stop()
     return EXIT_OK
+
+
+def _request_shutdown(broker: Broker) -> None:
+    """The first signal asks for a controlled shutdown; a second one, for a clean end without waiting for anybody."""
+    if broker.shutdown_requested.is_set():
+        broker.shutdown_hurried.set()
+    broker.shutdown_requested.set()
+
+
+def _users_of(config: BrokerConfig) -> UserFile:
+    path = config.sasl_users_file
+    if path is None:
+        return {}
+    try:
+        return read_users(Path(path).read_bytes(), f"sasl.users.file={path}")
+    except OSError as error:
+        raise InvalidConfigError(f"sasl.users.file={path} cannot be read: {error.strerror}") from error
 
 
 async def _ended_before(starting: "asyncio.Future[socket.socket | None]", stop: asyncio.Event) -> bool:
@@ -155,7 +194,7 @@ def _take_admin_port(broker: Broker) -> socket.socket | None:
     return listening
 
 
-async def _serve_admin(broker: Broker, listening: socket.socket) -> None:
+async def _serve_admin(broker: Broker, listening: socket.socket, tls: Callable[[], ssl.SSLContext] | None) -> None:
     """Start the admin API at the first connection: unused, it does not cost the import of aiohttp (0.2 s and 15 MB).
 
     The import runs in a thread, so that the broker continues to serve its clients.
@@ -171,7 +210,7 @@ async def _serve_admin(broker: Broker, listening: socket.socket) -> None:
     from .admin_backend import BrokerBackend  # It needs the client, which the app has imported already.
 
     backend = BrokerBackend(broker, own_names(broker.config, socket.gethostname()))
-    server: AdminServer = await app.start_admin(backend, listening, broker.ports.max_strangers)
+    server: AdminServer = await app.start_admin(backend, listening, broker.ports.max_strangers, tls)
     try:
         await asyncio.Event().wait()
     finally:
@@ -186,7 +225,12 @@ async def _look_where_clients_are_sent(broker: Broker) -> None:
             continue
         found: Greeting | BarnabasError
         try:
-            found = await greet(broker.ports.network, endpoint.host, endpoint.port, client_id="barnabas-broker")
+            found = await greet(
+                broker.ports.listener_network(endpoint.listener),
+                endpoint.host,
+                endpoint.port,
+                client_id="barnabas-broker",
+            )
         except BarnabasError as error:
             found = error
         address = f"{endpoint.host}:{endpoint.port}"

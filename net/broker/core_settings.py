@@ -10,6 +10,7 @@ from barnabas.kraft.quorum.config import RaftTiming
 from barnabas.log.settings.config import TOPIC_KEYS, LogConfig
 from barnabas.log.settings.kinds import ConfigType
 from barnabas.log.settings.table import ALL_TOPIC_KEYS, check_broker_config, check_cluster_config, check_topic_config
+from barnabas.log.vocabulary.access.quotas import QuotaKind
 
 from ..logs.replica_fetcher import FetchSettings
 from ..settings.config import BrokerConfig
@@ -89,6 +90,13 @@ def server_limits(config: BrokerConfig, *, max_descriptor: int = UNLIMITED_DESCR
         max_buffered_bytes=config.queued_max_request_bytes,
         idle_timeout_ms=config.connections_max_idle_ms,
     )
+
+
+def quota_bursts(config: BrokerConfig) -> dict[QuotaKind, float]:
+    """How many seconds of its quota an idle client saves, as in Kafka: all windows of a quota."""
+    clients_s = config.quota_window_num * config.quota_window_size_seconds
+    controller_s = config.controller_quota_window_num * config.controller_quota_window_size_seconds
+    return {kind: controller_s if kind is QuotaKind.MUTATION else clients_s for kind in QuotaKind}
 
 
 def loop_limit_ms(config: BrokerConfig) -> int:

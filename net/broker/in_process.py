@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError, RequestTimedOutError, error_for
+from barnabas.log.vocabulary.principal import ANONYMOUS
 
 from ..client.connection.addresses import Address
 from ..client.connection.ports import Connection
@@ -24,14 +25,24 @@ class _LocalContext:
 
     client_host = "127.0.0.1"
     is_connected = True
+    principal = ANONYMOUS
 
-    def __init__(self, listener_name: str, client_id: str) -> None:
+    def __init__(self, listener_name: str, client_id: str, node_id: int) -> None:
         self.listener_name = listener_name
+        self.certified_node: int | None = node_id  # it is this broker that asks
         self.client_id = client_id
 
     @property
     def connection(self) -> object:
         return self
+
+    login = None  # there is no listener
+
+    def logged_in(self, principal: object) -> None:
+        raise AssertionError("there is no login within the process")
+
+    def drain(self) -> None:
+        """There is no connection."""
 
     def on_disconnect(self, callback: Callable[[], object]) -> None:
         """Never."""
@@ -46,9 +57,9 @@ class _LocalContext:
 class InProcessConnection:
     """A client's connection to the dispatcher of this process."""
 
-    def __init__(self, dispatcher: Dispatcher, listener_name: str, client_id: str) -> None:
+    def __init__(self, dispatcher: Dispatcher, listener_name: str, client_id: str, node_id: int) -> None:
         self._dispatcher = dispatcher
-        self._context = _LocalContext(listener_name, client_id)
+        self._context = _LocalContext(listener_name, client_id, node_id)
         self._in_flight = 0
 
     @property

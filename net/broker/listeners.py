@@ -8,11 +8,13 @@ from barnabas.kraft.metadata.image import Endpoint
 
 from ..protocol.kafka.codec import KafkaCodec
 from ..protocol.msgpack import ServerHello
+from ..quotas.client_quotas import ClientQuotas
 from ..server.dispatcher import Dispatcher
 from ..server.memory_budget import MemoryBudget
 from ..server.server import Server
 from ..server.turn import Turn
 from ..settings.config import BrokerConfig
+from ..settings.listeners import is_quorum_encrypted, mechanisms_of
 from ..wire.network import Network
 from .core_settings import server_limits
 
@@ -22,11 +24,11 @@ logger = logging.getLogger("barnabas.broker")
 class BrokerListeners:
     """One server for each client listener. The real addresses are known after `listen`."""
 
-    def __init__(self, config: BrokerConfig, network: Network, *, max_descriptor: int) -> None:
+    def __init__(self, config: BrokerConfig, network_of: Callable[[str], Network], *, max_descriptor: int) -> None:
         self.servers: dict[str, Server] = {}  # By the name of the listener.
         self.addresses: dict[str, tuple[str, int]] = {}  # Likewise: those that are bound.
         self._config = config
-        self._network = network
+        self._network_of = network_of
         self._max_descriptor = max_descriptor
 
     async def listen(
@@ -37,13 +39,16 @@ class BrokerListeners:
         client_gone: Callable[[str], None],
         turn: Turn,
         memory: MemoryBudget,
+        quotas: ClientQuotas,
     ) -> None:
         """Raises OSError (a port)."""
         limits = server_limits(self._config, max_descriptor=self._max_descriptor)
         node_id = self._config.node_id
+        has_several = len(self._config.client_listeners()) > 1
+        inter_broker = self._config.inter_broker_listener()
         for listener in self._config.client_listeners():
             server = Server(
-                self._network,
+                self._network_of(listener.name),
                 dispatcher,
                 hello=hello,
                 listener_name=listener.name,
@@ -52,6 +57,12 @@ class BrokerListeners:
                 turn=turn,
                 memory=memory,
                 kafka_codec=KafkaCodec(),
+                mechanisms=mechanisms_of(self._config, listener.name),
+                principal_rules=self._config.ssl_principal_mapping_rules,
+                brokers_are_certified=is_quorum_encrypted(self._config),
+                quotas=quotas,
+                serves_brokers=listener.name == inter_broker,
+                has_only_brokers=has_several and listener.name == inter_broker,
             )
             host, port = self.addresses[listener.name] = await server.start(listener.host, listener.port)
             self.servers[listener.name] = server
@@ -61,8 +72,18 @@ class BrokerListeners:
                 told = (node_id, endpoint.listener, endpoint.host, endpoint.port)
                 logger.info("advertised node=%d listener=%s address=%s:%d", *told)
 
-    async def close(self) -> None:
-        await asyncio.gather(*(server.close() for server in self.servers.values()))
+    async def close(self, hurried: asyncio.Event) -> None:
+        """Let requests in flight finish, for some seconds at most, unless the stop is hurried."""
+        hurrying = asyncio.ensure_future(self._abort_when(hurried))
+        try:
+            await asyncio.gather(*(server.close() for server in self.servers.values()))
+        finally:
+            hurrying.cancel()
+
+    async def _abort_when(self, hurried: asyncio.Event) -> None:
+        await hurried.wait()
+        for server in self.servers.values():
+            server.abort_connections()
 
     def advertised(self) -> tuple[Endpoint, ...]:
         """The addresses at which others reach this broker: the advertised ones, else those on which it listens."""

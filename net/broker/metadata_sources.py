@@ -13,7 +13,7 @@ from barnabas.kraft.group_state.group_state import GroupState
 from barnabas.kraft.node.metadata_node import MetadataNode
 from barnabas.kraft.quorum.config import RaftTiming, SnapshotPolicy
 from barnabas.kraft.raft.disk.folder import JOURNAL_NAME
-from barnabas.kraft.raft.net.network import LoopNetwork, RaftNetwork
+from barnabas.kraft.raft.net.network import RaftNetwork
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.vocabulary.node_address import NodeAddress
 
@@ -25,6 +25,7 @@ from ..metadata.quorum_role import QuorumRole
 from ..metadata.quorum_source import QuorumHost, ThreadHost, VoterMetadata, encode_address
 from .broker import Broker
 from .core_settings import config_rules, controller_settings, loop_limit_ms, raft_timing
+from .tls import QuorumNetwork
 
 DISK_THREADS = 2  # one for the journal's fdatasync, one for snapshots: packing a snapshot must not delay a commit
 
@@ -38,7 +39,7 @@ class QuorumPorts:
     """The outside world of the quorum in a real process; simulation passes in its own."""
 
     host: Callable[[], QuorumHost] = ThreadHost
-    network: Callable[[], RaftNetwork] = LoopNetwork
+    network: Callable[[], RaftNetwork] = QuorumNetwork
     executor: Callable[[], Executor] = _disk_threads
     timing: RaftTiming | None = None  # overrides the configuration
     snapshot_policy: SnapshotPolicy | None = None
@@ -57,6 +58,7 @@ def build_source(broker: Broker, ports: QuorumPorts | None = None) -> MetadataSo
         files=broker.ports.files,
         folder=folder,
         cluster_id=broker.logs.cluster_id or "",
+        tls=broker.ports.quorum_tls.client if broker.ports.quorum_tls else None,
     )
     return QuorumRole(
         node_id=broker.node_id,
@@ -144,4 +146,5 @@ def _build_quorum(
         timing=ports.timing or raft_timing(broker.config),
         snapshot_policy=ports.snapshot_policy,
         max_strangers=broker.ports.max_strangers,
+        tls=broker.ports.quorum_tls,
     )

@@ -1,21 +1,37 @@
 """The broker's own metrics, as samples for `/metrics`. Names end in their unit, counters in `_total`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import nlargest
 from typing import Final
 
+from barnabas.consumer_groups.transactions.counts import TransactionCounts
+
 from ..admin.frame.backend import Sample
+from ..base.loop_delays import BOUNDS_S
 from ..protocol.apis import REQUEST_OF, api_name
 from ..protocol.kafka.apis import SERVED
 from ..protocol.kafka.schema import snake_case
+from ..quotas.client_quotas import ClientQuotas
+from ..transactions.transaction_watch import TransactionTotals
 from .broker import Broker
 
 GROUPS_TOLD: Final = 100  # groups with their own label; limited, because monitoring systems keep every label
+ENTITIES_TOLD: Final = 100  # likewise, of quotas
+MAX_LABEL_LENGTH: Final = 100
 OTHER_GROUPS: Final = ""  # no group has an empty name
 
 
 def samples(broker: Broker) -> Sequence[Sample]:
     """All of the broker's own metrics (`barnabas_*`); those of topics and groups are derived from the metadata."""
-    return [*_cluster(broker), *_replicas(broker), *_network(broker), *_cleaner(broker)]
+    return [
+        *_cluster(broker),
+        *_loop(broker),
+        *_replicas(broker),
+        *_network(broker),
+        *quota_samples(broker.quotas),
+        *_transactions(broker),
+        *_cleaner(broker),
+    ]
 
 
 def _gauge(name: str, text: str, value: float, **labels: str) -> Sample:
@@ -45,6 +61,16 @@ def group_samples(unowned: Mapping[str, int]) -> Iterator[Sample]:
     others = sum(count for _, count in worst[GROUPS_TOLD:])
     if others or not worst:
         yield _gauge("group_unowned_partitions", text, others, group=OTHER_GROUPS)
+
+
+def _loop(broker: Broker) -> Iterator[Sample]:
+    delays = broker.loop_delays
+    text = "Longest delay of the event loop within the last one to two minutes."
+    yield _gauge("loop_delay_max_seconds", text, delays.longest_s)
+    yield _counter("loop_checks", "Checks of the event loop's delay, ten a second.", delays.checks)
+    for bound_s in BOUNDS_S:
+        text = "Checks at which the event loop was later than this."
+        yield _counter("loop_checks_late", text, delays.later_than(bound_s), over_seconds=f"{bound_s:g}")
 
 
 def _replicas(broker: Broker) -> Iterator[Sample]:
@@ -83,6 +109,9 @@ def _replicas(broker: Broker) -> Iterator[Sample]:
 
 
 def _network(broker: Broker) -> Iterator[Sample]:
+    logins = broker.authenticator
+    yield _counter("logins", "Logins by SASL and HTTP that have succeeded.", logins.logins)
+    yield _counter("logins_failed", "Logins that have failed.", logins.failed_logins)
     for listener, server in broker.listeners.servers.items():
         metrics = server.metrics
         yield _gauge("connections", "Open connections.", server.connection_count, listener=listener)
@@ -101,6 +130,44 @@ def _network(broker: Broker) -> Iterator[Sample]:
         yield _gauge("pending_answers", "Requests that coroutines are working on.", tasks, listener=listener)
         for api, count in metrics.requests.items():
             yield _counter("requests", "Requests by API.", count, listener=listener, api=_name_of(api))
+
+
+def quota_samples(quotas: ClientQuotas) -> Iterator[Sample]:
+    """Of entities, those that have waited longest: clients choose their ids, and monitoring systems keep every label."""
+    text = "Time for which answers told clients to wait because of their quota."
+    for kind, throttled_ms in quotas.throttled_ms.items():
+        yield _counter("quota_throttled_seconds", text, throttled_ms / 1000, quota=kind)
+    text = "Requests and connections that quotas have refused."
+    yield _counter("quota_refused", text, quotas.refused)
+    text = "Time for which an entity was told to wait, since it was idle for long; of those that were told most."
+    waited = [(key, entity.throttled_ms) for key, entity in quotas.entities() if entity.throttled]
+    for key, throttled_ms in nlargest(ENTITIES_TOLD, waited, key=lambda item: item[1]):
+        labels = {"user": key.user or "", "client_id": (key.client_id or "")[:MAX_LABEL_LENGTH]}
+        yield _gauge("quota_entity_throttled_seconds", text, throttled_ms / 1000, quota=key.kind, **labels)
+
+
+def _transactions(broker: Broker) -> Iterator[Sample]:
+    return transaction_samples(broker.transactions.watch.totals, broker.slot_machines.counts)
+
+
+def transaction_samples(totals: TransactionTotals, counts: TransactionCounts) -> Iterator[Sample]:
+    """Counters since the start of the broker; gauges as old as its last look at all transactions, at most 5 s."""
+    yield _counter("transactions_committed", "Transactions committed by coordinators here.", totals.committed)
+    yield _counter("transactions_aborted", "Transactions aborted by coordinators here.", totals.aborted)
+    yield _counter("transactions_timed_out", "Transactions aborted because of their timeout.", counts.timed_out)
+    yield _counter("transactions_fenced", "Transactions aborted by a new producer or an operator.", counts.fenced)
+    yield _gauge("transactions_open", "Undecided or incomplete transactions coordinated here.", totals.open)
+    yield _gauge("transactions_oldest_seconds", "Age of the oldest one of them.", totals.oldest_ms / 1000)
+    text = "Decided transactions that wait for markers in partitions or groups."
+    yield _gauge("transactions_waiting_for_markers", text, totals.waiting_for_markers)
+    yield _gauge("transactions_overdue", "Transactions 5 s or more beyond their timeout.", totals.overdue)
+    text = "Transactions in partitions led here that no coordinator knows."
+    yield _gauge("transactions_hanging", text, totals.hanging)
+    text = "Partitions led here in which readers of committed records wait."
+    yield _gauge("last_stable_offset_lagging_partitions", text, totals.lagging)
+    text = "Offsets between the last stable one and the high watermark: the partitions with the largest lag."
+    for place, lag in totals.lags:
+        yield _gauge("last_stable_offset_lag", text, lag, topic=place.topic, partition=str(place.partition))
 
 
 def _name_of(api: int) -> str:

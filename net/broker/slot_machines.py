@@ -5,6 +5,7 @@ import random
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
 from barnabas.consumer_groups.subscriptions.match_budget import MatchBudget
+from barnabas.consumer_groups.transactions.counts import TransactionCounts
 
 from ..groups.slot_hosting import LoadedSlot
 from ..settings.config import BrokerConfig
@@ -16,6 +17,7 @@ class SlotMachines:
         self._settings = group_settings(config)
         self._transactions = transaction_settings(config)
         self._rng = rng
+        self.counts = TransactionCounts()
         self._match_budget = MatchBudget(0)  # of this event loop: all slots share it
 
     def make(self, loaded: LoadedSlot) -> SlotCoordinator:
@@ -31,4 +33,4 @@ class SlotMachines:
             moved_from=loaded.moved_from,
             match_budget=self._match_budget,
         )
-        return SlotCoordinator(groups=groups, settings=self._transactions, now_ms=loaded.now_ms)
+        return SlotCoordinator(groups=groups, settings=self._transactions, now_ms=loaded.now_ms, counts=self.counts)

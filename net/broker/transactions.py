@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
+from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.log.vocabulary.errors import BrokerNotAvailableError
 
 from ..base.clock import Clock
@@ -16,10 +17,14 @@ from ..protocol.requests import WriteMarkersRequest
 from ..protocol.responses import WriteMarkersResponse
 from ..transactions.marker_sender import MarkerSender
 from ..transactions.marker_writer import MarkerWriter
+from ..transactions.transaction_operations import TransactionOperations
 from ..transactions.transaction_service import TransactionService
+from ..transactions.transaction_watch import TransactionWatch
 from ..transactions.verification import TransactionVerification
 
-MARKERS_TIMEOUT_MS = 10_000  # above the time that the writer waits for in-sync replicas
+# Far above the time that the writer waits for in-sync replicas. A request that a cut has swallowed holds up the markers for its
+# broker for this long.
+MARKERS_TIMEOUT_MS = 3_000
 
 
 class BrokerTransactions:
@@ -46,14 +51,29 @@ class BrokerTransactions:
             replication=replication,
             slots=slots,
             clock=clock,
+            slot_epoch=lambda name: metadata.image.slots[slot_of(name)].coordinator_epoch,
             ended=self.verification.marker_appended,
         )
+        self.operations = TransactionOperations(
+            node_id=node_id,
+            clock=clock,
+            metadata=metadata,
+            controller=controller,
+            replication=replication,
+            service=self.service,
+            writer=self.writer,
+        )
+        self.watch = TransactionWatch(
+            clock=clock, replication=replication, service=self.service, operations=self.operations
+        )
+        slots.observe(self.watch)
         slots.observe(
             MarkerSender(
                 image=lambda: metadata.image,
                 ask=self._ask,
                 now_ms=slots.now_ms,
                 spawn=self._tasks.spawn,
+                completed=self.service.completed,
             )
         )
 

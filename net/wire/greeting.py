@@ -23,7 +23,7 @@ class Greeting:
 async def greet(network: Network, host: str, port: int, *, client_id: str) -> Greeting:
     """Raises BarnabasError if no broker answers in time."""
     connection = await RpcConnection.open(
-        network, host, port, client_id=client_id, connect_timeout_ms=GREETING_TIMEOUT_MS
+        network, host, port, client_id=client_id, connect_timeout_ms=GREETING_TIMEOUT_MS, only_greet=True
     )
     await connection.close()
     return Greeting(cluster_id=connection.hello.cluster_id, node_id=connection.hello.node_id)

@@ -2,8 +2,8 @@
 
 Small buffers of one wake-up are sent in one write of the transport. Large buffers are sent by a gathering write, and file regions
 by sendfile: both directly on a non-blocking duplicate of the transport's socket, and only while the transport's own buffer is
-empty, which preserves the order. Without a socket (simulation, TLS), all data goes through the transport. A file region uses no
-memory while it waits in the queue.
+empty, which preserves the order. Without a socket (simulation, TLS), all data goes through the transport, and a large file region
+in parts, the next one when the transport is empty. A file region uses no memory while it waits in the queue.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ MAX_GATHERED = 64  # Buffers per gathering write; far below the kernel's IOV_MAX
 
 
 class _PartOfFile:
-    """The rest of a file region that sendfile did not send at once. It keeps a reference to the region, and so to its file."""
+    """The rest of a large file region that was not sent at once. It keeps a reference to the region, and so to its file."""
 
     __slots__ = ("left", "position", "region")
 
@@ -40,6 +40,7 @@ class Outbox:
     __slots__ = (
         "_closed",
         "_duplicate",
+        "_is_encrypted",
         "_loop",
         "_on_drained",
         "_queue",
@@ -62,10 +63,15 @@ class Outbox:
         self._duplicate: socket.socket | None = None
         self._waits_for_socket = False
         self._closed = False
+        self._is_encrypted = transport.get_extra_info("sslcontext") is not None
+        self._socket = None if self._is_encrypted else transport.get_extra_info("socket")
+
+    def watch_transport(self) -> None:
+        """Be told when the transport's buffer is not empty; at once, if the end of a TLS handshake is in it. The protocol must
+        have this outbox by then."""
         # Any byte in the transport's buffer pauses the outbox, an empty buffer resumes it: only an empty buffer may be bypassed.
-        transport.set_write_buffer_limits(high=0, low=0)
-        encrypted = transport.get_extra_info("sslcontext") is not None
-        self._socket = None if encrypted else transport.get_extra_info("socket")
+        # asyncio's TLS pauses at `high`, its TCP above it.
+        self._transport.set_write_buffer_limits(high=1 if self._is_encrypted else 0, low=0)
 
     @property
     def is_empty(self) -> bool:
@@ -78,7 +84,7 @@ class Outbox:
 
     @property
     def memory_bytes(self) -> int:
-        """The memory of waiting data, here and in the transport."""
+        """The memory of waiting data, here and in the transport. With TLS, a run of WRITE_RUN_BYTES may lie below it, too."""
         waiting = sum(len(chunk) for chunk in self._queue or () if isinstance(chunk, bytes | bytearray | memoryview))
         return waiting + self._transport.get_write_buffer_size()
 
@@ -99,24 +105,24 @@ class Outbox:
     def flush(self) -> None:
         """Send as much as the socket accepts. Raises OSError, also if a file is shorter than its region or cannot be read: then
         no more data is sent, because the other side expects the missing bytes."""
+        queue = self._queue
         try:
-            self._flush()
+            while queue and not (self._transport_is_full or self._waits_for_socket or self._closed):
+                head = queue[0]
+                if isinstance(head, bytes | bytearray | memoryview):
+                    self._send_buffers(queue)
+                elif isinstance(head, _PartOfFile):
+                    if self._socket is None:
+                        self._send_part(queue, head)
+                    else:
+                        self._send_file(queue, head)
+                elif _goes_in_parts(head):
+                    queue[0] = _PartOfFile(head)
+                else:
+                    self._send_buffers(queue)
         except OSError:
             self.close()
             raise
-
-    def _flush(self) -> None:
-        queue = self._queue
-        while queue and not (self._transport_is_full or self._waits_for_socket or self._closed):
-            head = queue[0]
-            if isinstance(head, bytes | bytearray | memoryview):
-                self._send_buffers(queue)
-            elif isinstance(head, _PartOfFile):
-                self._send_file(queue, head)
-            elif self._goes_by_sendfile(head):
-                queue[0] = _PartOfFile(head)
-            else:
-                self._send_buffers(queue)
 
     def pause_writing(self) -> None:
         self._transport_is_full = True
@@ -144,7 +150,7 @@ class Outbox:
         while queue and run_bytes < WRITE_RUN_BYTES and len(run) < MAX_GATHERED:
             chunk = queue[0]
             if not isinstance(chunk, bytes | bytearray | memoryview):
-                if isinstance(chunk, _PartOfFile) or self._goes_by_sendfile(chunk):
+                if isinstance(chunk, _PartOfFile) or _goes_in_parts(chunk):
                     break
                 region = chunk
                 chunk = _read(region)
@@ -199,8 +205,20 @@ class Outbox:
             return
         queue.popleft()
 
-    def _goes_by_sendfile(self, region: FileRegion) -> bool:
-        return self._socket is not None and region.size_bytes >= SENDFILE_MIN_BYTES and region.fileno() is not None
+    def _send_part(self, queue: deque[_Waiting], part: _PartOfFile) -> None:
+        """A client that does not read holds the memory of this part, not of the whole region."""
+        descriptor = part.region.fileno()
+        assert descriptor is not None
+        data = os.pread(descriptor, min(part.left, WRITE_RUN_BYTES), part.position)
+        if not data:
+            raise _shortened(part.region)
+        part.position += len(data)
+        part.left -= len(data)
+        self.queued_bytes -= len(data)
+        self.sent_bytes += len(data)
+        if not part.left:
+            queue.popleft()
+        self._transport.write(data)
 
     def _direct(self) -> socket.socket:
         """The duplicate of the socket: asyncio does not allow watching the transport's own descriptor."""
@@ -228,6 +246,10 @@ class Outbox:
             self._transport.abort()
             return
         self._on_drained()
+
+
+def _goes_in_parts(region: FileRegion) -> bool:
+    return region.size_bytes >= SENDFILE_MIN_BYTES and region.fileno() is not None
 
 
 def _read(region: FileRegion) -> Buffer:

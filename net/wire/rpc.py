@@ -28,10 +28,12 @@ from ..protocol.framing import FrameReader
 from ..protocol.msgpack import PREAMBLE, VERSION, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
 from ..protocol.requests import MetadataRequest, Request
 from ..protocol.responses import ErrorResponse, Response
+from .login import ClientLogin, logged_in
 from .network import Network, stream_transport
 from .outbox import Outbox
 from .pending import PendingRequests
 from .silence import SilenceWatch
+from .tls import explain_handshake
 
 SOFTWARE = "barnabas-python"
 _SIGN_OF_LIFE = MetadataRequest(topics=())  # Cheap, harmless, and answered by every broker; an error is an answer, too.
@@ -56,6 +58,8 @@ class RpcConnection(asyncio.BufferedProtocol):
             limits.silence_ms, is_due=self._has_requests_in_flight, probe=self._ask_for_life, dead=self._is_dead
         )
         self._is_corked = False
+        self._login: ClientLogin | None = None
+        self._is_ready = False  # Requests may be sent: the greeting and the login are over.
 
     @classmethod
     async def open(
@@ -67,8 +71,10 @@ class RpcConnection(asyncio.BufferedProtocol):
         client_id: str,
         connect_timeout_ms: int = 10_000,
         limits: ClientLimits | None = None,
+        only_greet: bool = False,
     ) -> "RpcConnection":
-        """Connect and shake hands. Raises NetworkError, or UnsupportedVersionError if there is no common version."""
+        """Connect, shake hands, and log in if the network says how. Raises NetworkError, UnsupportedVersionError if there is no
+        common version, and SaslAuthenticationError or IllegalSaslStateError if the broker does not accept this side."""
         connection: RpcConnection | None = None
         is_ours = True  # to close, until the caller has it
         limits = limits or ClientLimits()
@@ -78,6 +84,9 @@ class RpcConnection(asyncio.BufferedProtocol):
                 assert isinstance(connected, cls)
                 connection = connected
                 await connection._greet(client_id)
+                if not only_greet:
+                    connection._login = await logged_in(connection, network)
+                    connection._is_ready = True
             is_ours = False
             return connection
         except TimeoutError as error:
@@ -149,6 +158,7 @@ class RpcConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = stream_transport(transport)
         self._outbox = Outbox(self._transport, _nothing)
+        self._outbox.watch_transport()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()
@@ -164,7 +174,7 @@ class RpcConnection(asyncio.BufferedProtocol):
                 else:
                     self._take_hello(frame)
         except BarnabasError as error:
-            self._fail(NetworkError(f"{self._where} does not speak Barnabas's protocol: {error.message}"))
+            self.fail(NetworkError(f"{self._where} does not speak Barnabas's protocol: {error.message}"))
 
     def eof_received(self) -> bool:
         return False
@@ -177,7 +187,10 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._outbox.close()
-        reason = f": {exc}" if exc is not None else ""
+        if not self._is_greeted and (exc is None or isinstance(exc, ConnectionResetError | BrokenPipeError)):
+            reason = _why_no_greeting(self._transport)
+        else:
+            reason = "" if exc is None else f": {explain_handshake(exc)}"
         self._fail_pending(NetworkError(f"the connection to {self._where} was lost{reason}"))
         if not self.closed.done():
             self.closed.set_result(None)
@@ -197,7 +210,7 @@ class RpcConnection(asyncio.BufferedProtocol):
             self._greeting.set_result(None)
             return
         spoken = f"{hello.min_version} to {hello.max_version}"
-        self._fail(
+        self.fail(
             UnsupportedVersionError(
                 f"{self._where} speaks versions {spoken} of the protocol, this side speaks {VERSION}"
             )
@@ -223,13 +236,14 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def _uncork(self) -> None:
         self._is_corked = False
-        self._flush()
+        if self._outbox.queued_bytes:
+            self._flush()
 
     def _flush(self) -> None:
         try:
             self._outbox.flush()
         except OSError as error:
-            self._fail(NetworkError(f"cannot send to {self._where}: {error}"))
+            self.fail(NetworkError(f"cannot send to {self._where}: {error}"))
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
@@ -248,7 +262,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         except BarnabasError as error:
             future.set_exception(error)
 
-    def _fail(self, error: BarnabasError) -> None:
+    def fail(self, error: BarnabasError) -> None:
         self._fail_pending(error)
         self._transport.abort()
 
@@ -256,12 +270,15 @@ class RpcConnection(asyncio.BufferedProtocol):
         if not self._greeting.done():
             self._greeting.set_exception(error)
         self._silence.close()
+        if self._login is not None:
+            self._login.close()
         self._pending.fail(error)
 
     # --- signs of life -----------------------------------------------------------------------------------------------
 
     def _has_requests_in_flight(self) -> bool:
-        return bool(self._pending.by_id)
+        """Before the login is over, the broker answers no probe; the time limit of the connection counts."""
+        return self._is_ready and bool(self._pending.by_id)
 
     def _ask_for_life(self) -> None:
         """Send a probe. No caller waits for its response: any received byte is enough."""
@@ -271,7 +288,7 @@ class RpcConnection(asyncio.BufferedProtocol):
             pass  # The transport is closing, and will report it.
 
     def _is_dead(self, silent_ms: int) -> None:
-        self._fail(NetworkError(f"{self._where} gave no sign of life for {silent_ms} ms"))
+        self.fail(NetworkError(f"{self._where} gave no sign of life for {silent_ms} ms"))
 
 
 def _nothing() -> None:
@@ -376,3 +393,11 @@ class RpcPool:
         # Kafka's jitter: the clients of a dead broker must not reconnect at the same time.
         delay_ms *= self._random.uniform(0.8, 1.2)
         self._failures[address] = (failures, asyncio.get_running_loop().time() + delay_ms / 1000)
+
+
+def _why_no_greeting(transport: asyncio.Transport) -> str:
+    """The other side closes without a word where TLS does not fit: asyncio sends no alert. It resets the connection if our hello
+    has reached it by then."""
+    if transport.get_extra_info("sslcontext") is None:
+        return " before it answered; if its listener demands TLS, set security_protocol"
+    return " before it answered; it may not accept this side's certificate, or demand one (ssl_certfile)"

@@ -1,10 +1,17 @@
 """The real network: TCP on the running event loop (asyncio's own or uvloop)."""
 
 import asyncio
+import errno
 import logging
 import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
 
+from ..sasl.credentials import Credentials
+from ..sasl.exchange import ClientMechanism
 from .network import Listener, ProtocolFactory
+from .tls import HANDSHAKE_TIMEOUT_S, TlsContexts, explain_handshake, explain_refusal
 
 logger = logging.getLogger("barnabas.network")
 
@@ -16,20 +23,28 @@ ACCEPTS_PER_TURN = (
     16  # Per listener; an accepted connection costs 0.1 ms, and asyncio itself would accept the whole backlog.
 )
 ACCEPT_PAUSE_S = 1.0  # After a failed accept (no descriptor, no memory): the next pass would fail, too.
+# Connections of one listener in the TLS handshake; the oldest gives way to a new one. A connection that says nothing holds a
+# place for the time of a handshake at most, and honest clients need a few milliseconds.
+MAX_HANDSHAKES = 256
 LOG_AGAIN_AFTER_S = 60.0  # The same problem is logged once a minute, not once a second.
 
 
 class TcpListener:
     """Accepts a few connections per pass of the loop. The others wait in the kernel's backlog."""
 
-    def __init__(self, sock: socket.socket, factory: ProtocolFactory) -> None:
+    def __init__(
+        self, sock: socket.socket, factory: ProtocolFactory, tls: Callable[[], ssl.SSLContext | None] | None = None
+    ) -> None:
+        """`sock` listens, and does not block. `tls` returns the context for a connection that arrives now."""
         self._sock = sock
         self._factory = factory
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._address: tuple[str, int] = sock.getsockname()[:2]
         self._pause: asyncio.TimerHandle | None = None
-        self._logged_at: float | None = None
-        # Tasks that turn accepted connections into transports; each ends within two passes of the loop.
+        self._logged_at: dict[str, float] = {}  # By problem.
+        # Tasks that turn accepted connections into transports, the oldest first. Each ends within two passes of the loop, with
+        # TLS within the time of a handshake.
         self._arriving: dict[asyncio.Task[None], None] = {}
         self._loop.add_reader(sock, self._accept)
 
@@ -38,39 +53,73 @@ class TcpListener:
         return self._address
 
     async def close(self) -> None:
+        self.stop()
+        await asyncio.gather(*self._arriving, return_exceptions=True)
+
+    def stop(self) -> None:
+        """Accept no more. Connections in the TLS handshake end; others that have just arrived will be served."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._sock)
         self._sock.close()
-        await asyncio.gather(*self._arriving, return_exceptions=True)
+        if self._tls is not None:
+            for task in self._arriving:
+                task.cancel()
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_TURN):
             try:
-                connection, _ = self._sock.accept()
+                connection, peer = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 self._accept_later(error)
                 return
-            task = self._loop.create_task(self._arrive(connection))
+            if len(self._arriving) >= MAX_HANDSHAKES:
+                oldest = next(iter(self._arriving))
+                del self._arriving[oldest]  # now: it ends later, and the next one to arrive takes the place of another
+                oldest.cancel()
+            task = self._loop.create_task(self._arrive(connection, peer))
             self._arriving[task] = None
             task.add_done_callback(lambda done: self._arriving.pop(done, None))
 
-    async def _arrive(self, connection: socket.socket) -> None:
+    async def _arrive(self, connection: socket.socket, peer: Any) -> None:
+        options: dict[str, Any] = {}
+        if self._tls is not None:
+            options = {"ssl": self._tls(), "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S}
         try:
-            await self._loop.connect_accepted_socket(self._factory, connection)
-        except OSError as error:  # The client has disconnected meanwhile.
+            await self._loop.connect_accepted_socket(self._factory, connection, **options)
+        except ssl.SSLError as error:
+            connection.close()
+            self._log_refusal(peer, error)
+        except OSError as error:  # The client has disconnected meanwhile, or has not ended the handshake.
             logger.debug("connection lost before it was served reason=%s", error)
             connection.close()
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+
+    def _log_refusal(self, peer: Any, error: ssl.SSLError) -> None:
+        if self._is_due("refused"):
+            logger.warning(
+                "event=tls_refused port=%d client=%s:%d reason=%s; further refusals are not logged for %d s",
+                self._address[1], *peer[:2], explain_refusal(error), LOG_AGAIN_AFTER_S,
+            )  # fmt: skip
+
+    def _is_due(self, problem: str) -> bool:
+        """Whether to log it now: the same one, once a minute."""
+        now = self._loop.time()
+        before = self._logged_at.get(problem)
+        if before is not None and now - before < LOG_AGAIN_AFTER_S:
+            return False
+        self._logged_at[problem] = now
+        return True
 
     def _accept_later(self, error: OSError) -> None:
         """Pause accepting: the listening socket stays readable, so the loop would spin on it."""
         self._loop.remove_reader(self._sock)
         self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
-        now = self._loop.time()
-        if self._logged_at is None or now - self._logged_at >= LOG_AGAIN_AFTER_S:
-            self._logged_at = now
+        if self._is_due("not accepted"):
             logger.warning(
                 "cannot accept connections address=%s:%d reason=%s; check ulimit -n and max.connections",
                 *self._address, error.strerror or error,
@@ -81,8 +130,22 @@ class TcpListener:
         self._loop.add_reader(self._sock, self._accept)
 
 
+class ListeningServer:
+    """A `TcpListener` where one of asyncio's servers is expected."""
+
+    def __init__(self, listener: TcpListener, sock: socket.socket) -> None:
+        self._listener = listener
+        self.sockets = (sock,)
+
+    def close(self) -> None:
+        self._listener.stop()
+
+
 class TcpNetwork:
-    """Implements `net.wire.network.Network`."""
+    """Implements `net.wire.network.Network`; with `tls`, every connection is encrypted."""
+
+    def __init__(self, tls: TlsContexts | None = None) -> None:
+        self._tls = tls
 
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
         loop = asyncio.get_running_loop()
@@ -91,18 +154,36 @@ class TcpNetwork:
         try:
             sock.setblocking(False)
             _tune(sock)  # On Linux, accepted sockets inherit these options.
-            return TcpListener(sock, factory)
+            tls = self._tls
+            return TcpListener(sock, factory, None if tls is None else lambda: tls.server)
         except BaseException:
             sock.close()
             raise
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BaseProtocol:
         loop = asyncio.get_running_loop()
-        transport, protocol = await loop.create_connection(factory, host, port)
+        options: dict[str, Any] = {}
+        if self._tls is not None:
+            options = {"ssl": self._tls.client, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S}
+        try:
+            transport, protocol = await loop.create_connection(factory, host, port, **options)
+        except ssl.SSLError as error:
+            raise ConnectionError(errno.EPROTO, explain_handshake(error)) from error
         sock = transport.get_extra_info("socket")
         if sock is not None:
             _tune(sock)
         return protocol
+
+
+class LoginNetwork(TcpNetwork):
+    """Every connection that it opens logs in."""
+
+    def __init__(self, credentials: Credentials, tls: TlsContexts | None = None) -> None:
+        super().__init__(tls)
+        self._credentials = credentials
+
+    def new_login(self) -> ClientMechanism:
+        return self._credentials.new_login()
 
 
 async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> tuple[int, tuple[str, int]]:

@@ -17,6 +17,7 @@ from . import (
     patterns,
     quorum_strangers,
     slow_readers,
+    transactional_ids,
     unfinished_requests,
 )
 from .attack import Address, Attack, Port
@@ -49,6 +50,7 @@ _LIST: Final = (
     unfinished_requests.ABORTED_ONES,
     slow_readers.ATTACK,
     admin_http.ATTACK,
+    transactional_ids.ATTACK,
     idle_connections.ATTACK,
     *idle_connections.SILENT_ONES,
     Attack(name="10,000 idle", what=f"{MANY} idle connections to one broker", run=_many_idle),

@@ -1,0 +1,1 @@
+"""Decisions of the active controller about users, permissions and quotas."""

@@ -1,0 +1,37 @@
+"""The permissions of one broker: from its configuration to the control that its dispatcher and its HTTP API ask."""
+
+from collections.abc import Callable
+
+from barnabas.kraft.metadata.image import MetadataImage
+
+from ..access.access import AccessControl
+from ..access.audit import AuditLog
+from ..access.authorizer import AccessRules
+from ..access.guard import Guard
+from ..base.clock import Clock
+from ..settings.config import BrokerConfig
+from ..settings.listeners import is_quorum_encrypted
+
+
+def access_of(
+    config: BrokerConfig, image: Callable[[], MetadataImage], clock: Clock, is_current: Callable[[], bool]
+) -> AccessControl | None:
+    """None: there is no authorizer, so every client may do everything."""
+    if config.authorizer_class_name is None:
+        return None
+    rules = AccessRules(
+        super_users=frozenset(config.super_users),
+        allows_everyone_without_acl=config.allow_everyone_if_no_acl_found,
+    )
+    return AccessControl(
+        image,
+        rules,
+        AuditLog(clock.now_ms),
+        brokers_are_certified=is_quorum_encrypted(config),
+        creates_topics=config.auto_create_topics_enable,
+        is_current=is_current,
+    )
+
+
+def guard_of(access: AccessControl | None) -> Guard | None:
+    return None if access is None else Guard(access)

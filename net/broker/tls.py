@@ -1,0 +1,110 @@
+"""The TLS of one broker: which listener is encrypted, what the voters demand of each other, and new files while it runs."""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from barnabas.kraft.raft.net.mutual_tls import MutualTls, tls_name
+from barnabas.kraft.raft.net.network import BACKLOG, Listener, LoopNetwork, ProtocolFactory
+from barnabas.log.vocabulary.errors import InvalidConfigError
+
+from ..settings.config import BrokerConfig
+from ..settings.listeners import has_logins, is_admin_encrypted, is_encrypted, is_quorum_encrypted
+from ..wire.network import Network
+from ..wire.tcp import ListeningServer, TcpListener, TcpNetwork
+from ..wire.tls import TlsContexts, TlsFiles, TlsRules
+
+logger = logging.getLogger("barnabas.tls")
+
+_STRICTNESS: Final = ("none", "requested", "required")  # of ssl.client.auth
+RELOAD_S: Final = 5.0  # how soon new files are used
+
+
+def tls_of(config: BrokerConfig) -> "BrokerTls | None":
+    """None: nothing is encrypted. Reads files. Raises InvalidConfigError."""
+    encrypted = any(is_encrypted(config, item.name) for item in config.client_listeners())
+    return BrokerTls(config) if encrypted or is_admin_encrypted(config) else None
+
+
+class QuorumNetwork(LoopNetwork):
+    """TCP with a limit of connections in the TLS handshake: the transport of the quorum counts strangers only after it."""
+
+    async def listen(
+        self,
+        protocol_factory: ProtocolFactory,
+        host: str,
+        port: int,
+        *,
+        sock: socket.socket | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> Listener:
+        if tls is None:
+            return await super().listen(protocol_factory, host, port, sock=sock, tls=tls)
+        if sock is None:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        sock.setblocking(False)
+        return ListeningServer(TcpListener(sock, protocol_factory, tls), sock)
+
+
+class BrokerTls:
+    def __init__(self, config: BrokerConfig) -> None:
+        """Raises InvalidConfigError, also if other brokers would not accept our certificate."""
+        self._config = config
+        files = TlsFiles(
+            certificate=config.ssl_keystore_location,
+            key_password=config.ssl_key_password,
+            authorities=config.ssl_truststore_location,
+        )
+        versions = config.ssl_enabled_protocols
+        self._of_clients = TlsContexts(files, TlsRules(client_auth=config.ssl_client_auth, versions=versions))
+        # As in Kafka, ssl.client.auth is about listeners where the certificate says who the client is.
+        self._of_logins = TlsContexts(files, TlsRules(client_auth="none", versions=versions))
+        # Callers of the HTTP API may log in with a password instead, where permissions say what they may do.
+        asked = "requested" if config.authorizer_class_name is not None else config.ssl_client_auth
+        self._of_callers = TlsContexts(
+            files, TlsRules(client_auth=min(asked, config.ssl_client_auth, key=_STRICTNESS.index), versions=versions)
+        )
+        self._of_voters: TlsContexts | None = None
+        if is_quorum_encrypted(config):
+            rules = TlsRules(client_auth="required", versions=versions, own_name=tls_name(config.node_id))
+            self._of_voters = TlsContexts(files, rules)
+
+    def network(self, listener: str) -> Network:
+        """For the connections that this listener accepts, and for those to the same listener of other brokers."""
+        if not is_encrypted(self._config, listener):
+            return TcpNetwork()
+        return TcpNetwork(self._of_logins if has_logins(self._config, listener) else self._of_clients)
+
+    def quorum(self) -> MutualTls | None:
+        voters = self._of_voters
+        return None if voters is None else MutualTls(server=voters.server_now, client=lambda: voters.client)
+
+    def admin(self) -> Callable[[], ssl.SSLContext] | None:
+        """The context for a connection that arrives now."""
+        return self._of_callers.server_now if is_admin_encrypted(self._config) else None
+
+    async def keep_fresh(self) -> None:
+        """Use new files soon after they are there. While they are wrong, the former certificates stay, and the log says why."""
+        told = ""
+        while True:
+            await asyncio.sleep(RELOAD_S)
+            try:
+                if await asyncio.to_thread(self._reload):
+                    logger.info("event=certificates_reloaded node=%d", self._config.node_id)
+                told = ""
+            except InvalidConfigError as error:
+                if error.message != told:  # the same problem is logged once
+                    told = error.message
+                    logger.error("event=certificates_not_reloaded node=%d reason=%s", self._config.node_id, told)
+
+    def _reload(self) -> bool:
+        changed = self._of_clients.reload_if_changed()
+        for others in (self._of_logins, self._of_callers):
+            changed = others.reload_if_changed() or changed
+        if self._of_voters is not None:
+            changed = self._of_voters.reload_if_changed() or changed
+        return changed

@@ -1,0 +1,80 @@
+"""The keys of the service that signs tokens: read from a file or an address at the start, and again while the broker runs."""
+
+import asyncio
+import ipaddress
+import logging
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from barnabas.log.vocabulary.errors import InvalidConfigError
+
+from ..sasl.exchange import OAUTHBEARER
+from ..sasl.tokens import MAX_KEYS_BYTES, JwtTokens, TokenRules
+from ..settings.config import BrokerConfig
+
+logger = logging.getLogger("barnabas.logins")
+
+FETCH_TIMEOUT_S: Final = 10.0
+_KEY: Final = "sasl.oauthbearer.jwks.endpoint.url"
+
+
+def tokens_of(config: BrokerConfig) -> JwtTokens | None:
+    """Waits for a disk or a server. Raises InvalidConfigError."""
+    if OAUTHBEARER not in config.sasl_enabled_mechanisms:
+        return None
+    rules = TokenRules(
+        issuer=config.sasl_oauthbearer_expected_issuer,
+        audiences=config.sasl_oauthbearer_expected_audience,
+        user_claim=config.sasl_oauthbearer_sub_claim_name,
+        clock_skew_ms=config.sasl_oauthbearer_clock_skew_seconds * 1000,
+    )
+    return JwtTokens(rules, _fetch(config))
+
+
+async def keep_fresh(config: BrokerConfig, tokens: JwtTokens) -> None:
+    """Keys that cannot be read leave the former ones in use, and the log says why."""
+    while True:
+        await asyncio.sleep(config.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000)
+        try:
+            tokens.replace_keys(await asyncio.to_thread(_fetch, config))
+        except InvalidConfigError as error:
+            logger.error("event=token_keys_not_reloaded node=%d reason=%s", config.node_id, error.message)
+
+
+def _fetch(config: BrokerConfig) -> bytes:
+    url = config.sasl_oauthbearer_jwks_endpoint_url
+    if url is None:
+        raise InvalidConfigError(f"OAUTHBEARER needs {_KEY}: a file:/// or https:// address of the keys (JWKS)")
+    parts = urlsplit(url)
+    try:
+        if parts.scheme == "file":
+            return Path(unquote(parts.path)).read_bytes()
+        if parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.hostname or "")):
+            return _download(url, parts.scheme)
+    except (OSError, ValueError) as error:
+        raise InvalidConfigError(f"{_KEY}={url} cannot be read: {error}") from error
+    raise InvalidConfigError(
+        f"{_KEY}={url}: use file:///path or https://; over this scheme, others could replace the keys"
+    )
+
+
+def _download(url: str, scheme: str) -> bytes:
+    """Raises OSError, ValueError."""
+    import http.client  # only here: a broker starts faster without them
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT_S) as answer:
+            if urlsplit(answer.url).scheme != scheme:
+                raise ValueError(f"it leads to {answer.url}, where anybody on the way could give other keys")
+            return bytes(answer.read(MAX_KEYS_BYTES + 1))
+    except http.client.HTTPException as error:
+        raise ValueError(f"no valid answer of HTTP: {error!r}") from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

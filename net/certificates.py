@@ -1,0 +1,175 @@
+"""A certificate authority of a cluster's own, and certificates that it signs: for brokers and for clients.
+
+Elliptic keys (P-256): a handshake costs a tenth of one with RSA, and every client of Kafka speaks them. Private keys are files
+that only their owner can read. Needs the library cryptography (`pip install 'barnabas[security]'`).
+"""
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from barnabas.kraft.raft.net.mutual_tls import tls_name
+from barnabas.log.vocabulary.errors import InvalidConfigError
+
+AUTHORITY_DAYS: Final = 3_650
+CERTIFICATE_DAYS: Final = 365
+CLOCK_SKEW: Final = datetime.timedelta(hours=1)  # A new certificate is valid at once, on machines whose clocks differ.
+AUTHORITY: Final = "ca.pem"
+AUTHORITY_KEY: Final = "ca.key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """An authority whose private key is at hand."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def pem(self) -> bytes:
+        from cryptography.hazmat.primitives.serialization import Encoding
+
+        return self.certificate.public_bytes(Encoding.PEM)
+
+
+def make_authority(folder: Path, name: str, *, now: datetime.datetime, days: int = AUTHORITY_DAYS) -> Authority:
+    """Make an authority, and write `ca.pem` and `ca.key`. Raises FileExistsError: an authority is never replaced in passing,
+    because the certificates that it has signed would no longer be trusted. Its key may be kept elsewhere."""
+    if (folder / AUTHORITY).exists():
+        raise FileExistsError(f"{folder / AUTHORITY} exists already; remove it yourself if it is no longer needed")
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _name(name)
+    certificate = (
+        _signed_for(subject, subject, key, now=now, days=days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    made = Authority(certificate=certificate, key=key)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_secret(folder / AUTHORITY_KEY, _key_pem(key), replace=False)
+    (folder / AUTHORITY).write_bytes(made.pem)
+    return made
+
+
+def read_authority(folder: Path) -> Authority:
+    """Raises InvalidConfigError: there is none, or it cannot be read."""
+
+    try:
+        certificate = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes())
+        key = load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidConfigError(
+            f"there is no usable authority in {folder} ({AUTHORITY}, {AUTHORITY_KEY}): {reason}"
+        ) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InvalidConfigError(f"the key {folder / AUTHORITY_KEY} is not an elliptic one; make another authority")
+    return Authority(certificate=certificate, key=key)
+
+
+def broker_certificate(
+    authority: Authority, node_id: int, hosts: Iterable[str], *, now: datetime.datetime, days: int = CERTIFICATE_DAYS
+) -> bytes:
+    """PEM of a private key and its certificate, for a broker that is reached at `hosts` (names and addresses)."""
+    own = tls_name(node_id)
+    return _certificate(authority, own, (own, *hosts), is_server=True, now=now, days=days)
+
+
+def client_certificate(
+    authority: Authority, name: str, *, now: datetime.datetime, days: int = CERTIFICATE_DAYS
+) -> bytes:
+    """PEM of a private key and its certificate, for a client that is known to brokers as `name`."""
+    return _certificate(authority, name, (), is_server=False, now=now, days=days)
+
+
+def write_secret(path: Path, data: bytes, *, replace: bool = True) -> None:
+    """Write a file that only its owner can read, in one step: a broker may read it at any moment. Raises OSError."""
+    if not replace and path.exists():
+        raise FileExistsError(f"{path} exists already; remove it yourself if it is no longer needed")
+    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    beside.replace(path)
+
+
+def _certificate(
+    authority: Authority, name: str, hosts: Iterable[str], *, is_server: bool, now: datetime.datetime, days: int
+) -> bytes:
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH]  # A broker is a client of other brokers, too.
+    builder = _signed_for(_name(name), authority.certificate.subject, key, now=now, days=days)
+    if is_server:
+        usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
+        names = [_general_name(host) for host in dict.fromkeys(hosts)]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    certificate = (
+        builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
+        .sign(authority.key, hashes.SHA256())
+    )
+    return _key_pem(key) + certificate.public_bytes(Encoding.PEM)
+
+
+def _signed_for(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, now: datetime.datetime, days: int
+) -> x509.CertificateBuilder:
+
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _name(name: str) -> x509.Name:
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _key_usage(*, signs: bool) -> x509.KeyUsage:
+
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """PKCS#8: the only form that Java reads from a PEM file."""
+
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -1,0 +1,1 @@
+"""Logins of clients at a broker: the state of each, the users, the limits of failures."""

@@ -1,0 +1,81 @@
+"""Kafka's own tools, in Java, log in by SCRAM over TLS from PEM files, and manage users."""
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from integration import java_client
+from integration.cluster import SESSION, Cluster, until
+
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.security import SecurityOptions
+from barnabas.net.local_cluster import CLIENT_PROPERTIES
+
+VERSION = "4.1.1"
+TOOL_LIMIT_S = 60.0  # of one call, which takes two seconds where nothing else runs
+
+if java_client.find():
+    pytest.skip(java_client.find(), allow_module_level=True)
+pytestmark = pytest.mark.timeout(240.0)  # JVMs start one after another
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = java_client.fetch(tmp_path_factory.mktemp("tools"), VERSION, "tools.xml")
+    if found is None:
+        pytest.skip("Maven Central is out of reach")
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("java") / "c", 1, overrides=SESSION, secure=True) as started:
+        yield started
+
+
+async def run(libraries: Path, cluster: Cluster, main_class: str, *arguments: str, config: Path | None = None) -> str:
+    """What a tool prints, complaints included."""
+    file = str(config or cluster.folder / CLIENT_PROPERTIES)
+    command = java_client.tool(
+        libraries, main_class, "--bootstrap-server", cluster.logins, "--command-config", file, *arguments
+    )
+    ended = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=False
+    )
+    return str(ended.stdout + ended.stderr)
+
+
+async def test_the_file_that_up_has_written_serves_javas_tools(libraries: Path, cluster: Cluster) -> None:
+    await cluster.ready()
+    topic = "org.apache.kafka.tools.TopicCommand"
+    assert "Created topic by-java" in await run(libraries, cluster, topic, "--create", "--topic", "by-java")
+    assert "by-java" in await run(libraries, cluster, topic, "--list")
+    wrong = (cluster.folder / CLIENT_PROPERTIES).read_text(encoding="utf-8")
+    wrong = wrong.replace(cluster.login["sasl_plain_password"], "wrong")
+    path = cluster.folder / "wrong.properties"
+    path.write_text(wrong, encoding="utf-8")
+    assert "invalid credentials" in await run(libraries, cluster, topic, "--list", config=path)
+
+
+async def test_kafka_configs_manages_users(libraries: Path, cluster: Cluster) -> None:
+    await cluster.ready()
+    who = ("kafka.admin.ConfigCommand", "--entity-type", "users", "--entity-name", "ann")
+    made = await run(
+        libraries, cluster, *who, "--alter", "--add-config", "SCRAM-SHA-512=[iterations=8192,password=x-y]"
+    )
+    assert "Completed updating config for user ann" in made, made
+    shown = await run(libraries, cluster, *who, "--describe")
+    assert "SCRAM-SHA-512=iterations=8192" in shown, shown
+    options = SecurityOptions(**cluster.login)
+    options["sasl_mechanism"] = "SCRAM-SHA-512"
+    options["sasl_plain_username"], options["sasl_plain_password"] = "ann", "x-y"
+
+    async def can_log_in() -> bool:
+        async with Admin(cluster.logins, **options):
+            return True
+
+    await until(can_log_in, "ann can log in")
+    gone = await run(libraries, cluster, *who, "--alter", "--delete-config", "SCRAM-SHA-512")
+    assert "Completed updating" in gone, gone

@@ -1,0 +1,211 @@
+"""What failures cost whom: delays by address, places in the queue of checks, and what unknown users look like."""
+
+import asyncio
+import os
+import sys
+import threading
+
+import pytest
+from msgspec.structs import replace
+from unit.net.sasl.sasl_world import ITERATIONS, PASSWORD, SALT
+
+from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.log.vocabulary.access.scram import (
+    DEFAULT_ITERATIONS,
+    LoginSecret,
+    ScramCredential,
+    ScramMechanism,
+    UserCredential,
+)
+from barnabas.net.logins.failures import (
+    DOUBLED_AFTER,
+    FORGIVEN_AFTER_S,
+    MAX_ADDRESSES,
+    MAX_DELAY_S,
+    FailedLogins,
+)
+from barnabas.net.logins.password_checks import MAX_WAITING, NICENESS, PasswordChecks, TooManyLogins
+from barnabas.net.logins.users import KnownUsers
+from barnabas.net.sasl.exchange import PasswordCheck
+from barnabas.net.sasl.scram import SALT_BYTES, credential_for, is_password_of
+
+SHA_256, SHA_512 = ScramMechanism
+CREDENTIAL = credential_for(SHA_256, PASSWORD, salt=SALT, iterations=ITERATIONS)
+
+
+# --- delays -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_delay_grows_with_the_failures_of_an_address_only() -> None:
+    failures = FailedLogins(0.1)
+    delays = [failures.failed("attacker", 0.0) for _ in range(100)]
+    assert delays[: DOUBLED_AFTER - 1] == [0.1] * (DOUBLED_AFTER - 1)
+    assert delays[DOUBLED_AFTER - 1] == 0.2
+    assert delays == sorted(delays) and delays[-1] == MAX_DELAY_S
+    assert failures.failed("honest", 0.0) == 0.1
+    assert (failures.count("attacker", 0.0), failures.count("nobody", 0.0)) == (100, 0)
+
+
+def test_failures_are_forgiven_and_addresses_forgotten() -> None:
+    failures = FailedLogins(0.1)
+    failures.failed("a", 0.0)
+    assert failures.count("a", FORGIVEN_AFTER_S - 0.1) == 1
+    assert failures.count("a", FORGIVEN_AFTER_S) == 0
+    for number in range(MAX_ADDRESSES):
+        failures.failed(f"address-{number}", 1.0)
+    assert failures.count("a", 1.0) == 0, "the oldest one made room"
+    assert failures.count("address-0", 1.0) == 1
+
+
+def test_without_a_delay_there_is_none() -> None:
+    failures = FailedLogins(0.0)
+    assert {failures.failed("a", 0.0) for _ in range(200)} == {0.0}
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def check(password: str, credential: ScramCredential = CREDENTIAL) -> PasswordCheck:
+    claimed = UserCredential(user="alice", mechanism=SHA_256, credential=credential)
+    return PasswordCheck(claimed=claimed, password=password, is_known=True)
+
+
+async def test_checks_tell_right_from_wrong() -> None:
+    checks = PasswordChecks()
+    assert await checks.is_right(check(PASSWORD), failures=0)
+    assert not await checks.is_right(check("wrong"), failures=0)
+    checks.close()
+
+
+async def test_who_has_failed_less_often_goes_first_and_who_has_failed_most_gives_way() -> None:
+    checks = PasswordChecks()
+    slow = replace(CREDENTIAL, iterations=200_000)
+    ended: list[str] = []
+
+    async def ask(name: str, failures: int, credential: ScramCredential = CREDENTIAL) -> None:
+        try:
+            await checks.is_right(check(PASSWORD, credential), failures=failures)
+            ended.append(name)
+        except TooManyLogins:
+            ended.append(f"{name} gave way")
+
+    running = [asyncio.create_task(ask("running", 0, slow)) for _ in range(2)]  # all threads
+    await asyncio.sleep(0)
+    attacks = [asyncio.create_task(ask("attacker", 1_000 + number)) for number in range(MAX_WAITING)]
+    await asyncio.sleep(0)
+    honest = asyncio.create_task(ask("honest", 0))
+    await asyncio.gather(honest, *running)
+    assert "attacker gave way" in ended
+    checked = [name for name in ended if not name.endswith("gave way")]
+    assert checked.index("honest") <= 4, (
+        "at once after those that were running, beside one attacker in the other thread"
+    )
+    await asyncio.gather(*attacks)
+    assert ended.count("attacker") == MAX_WAITING - 1
+    checks.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, threads have no priority of their own")
+async def test_checks_yield_the_processors_to_requests() -> None:
+    def nice_of(thread: threading.Thread) -> int:
+        assert thread.native_id is not None
+        return os.getpriority(os.PRIO_PROCESS, thread.native_id)
+
+    before = set(threading.enumerate())
+    checks = PasswordChecks()
+    assert await checks.is_right(check(PASSWORD), failures=0)
+    made = set(threading.enumerate()) - before
+    assert {min(nice_of(threading.main_thread()) + NICENESS, 19)} == {nice_of(one) for one in made}
+    checks.close()
+
+
+async def test_a_check_that_cannot_be_made_fails_and_the_next_ones_go_on() -> None:
+    checks = PasswordChecks()
+    wrong = replace(CREDENTIAL, iterations=0)
+    asked = [asyncio.create_task(checks.is_right(check(PASSWORD, wrong), failures=0)) for _ in range(4)]
+    async with asyncio.timeout(10):
+        assert await checks.is_right(check(PASSWORD), failures=0)
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(answer, ValueError)
+    checks.close()
+
+
+async def test_a_client_that_has_gone_costs_nothing() -> None:
+    checks = PasswordChecks()
+    asked = [asyncio.create_task(checks.is_right(check(PASSWORD), failures=0)) for _ in range(20)]
+    await asyncio.sleep(0)
+    for task in asked[2:]:
+        task.cancel()
+    assert await asked[0] and await asked[1]
+    assert await checks.is_right(check(PASSWORD), failures=0)
+    checks.close()
+
+
+# --- unknown users ----------------------------------------------------------------------------------------------------
+
+
+def image(*shapes: tuple[int, int], secret: bytes = b"secret") -> MetadataImage:
+    users = {
+        f"user-{number}": {int(SHA_256): replace(CREDENTIAL, iterations=iterations, salt=b"s" * salt_bytes)}
+        for number, (iterations, salt_bytes) in enumerate(shapes)
+    }
+    return MetadataImage(users=users, login_secret=LoginSecret(value=secret))
+
+
+def test_an_unknown_user_looks_like_most_of_the_real_ones_on_every_broker() -> None:
+    made = image((4096, 16), (10_000, 20), (10_000, 20))
+    one, other = KnownUsers(lambda: made, {}), KnownUsers(lambda: made, {})
+    found = one.pretended(SHA_256, "mallory")
+    assert (found.iterations, len(found.salt)) == (10_000, 20)
+    assert found == other.pretended(SHA_256, "mallory")
+    assert found.salt != one.pretended(SHA_256, "mallet").salt
+    assert found.salt != KnownUsers(lambda: image((10_000, 20), secret=b"other"), {}).pretended(SHA_256, "mallory").salt
+    assert one.credential(SHA_256, "mallory") is None
+
+
+def test_before_the_cluster_has_a_secret_brokers_with_the_same_file_pretend_the_same() -> None:
+    """Otherwise the salts of two brokers, or of one before and after its restart, tell which users there are."""
+    of_file = {(SHA_256, "admin"): CREDENTIAL}
+    found = KnownUsers(MetadataImage, of_file).pretended(SHA_256, "mallory")
+    assert found == KnownUsers(MetadataImage, dict(of_file)).pretended(SHA_256, "mallory")
+    another = {(SHA_256, "admin"): credential_for(SHA_256, "other", salt=SALT, iterations=ITERATIONS)}
+    assert found.salt != KnownUsers(MetadataImage, another).pretended(SHA_256, "mallory").salt
+
+
+def test_the_shape_follows_the_users() -> None:
+    made = [image((4096, 16)), image((4096, 16), (10_000, 20), (10_000, 20))]
+    users = KnownUsers(lambda: made[0], {})
+    assert users.pretended(SHA_256, "mallory").iterations == 4096
+    del made[0]
+    found = users.pretended(SHA_256, "mallory")
+    assert (found.iterations, len(found.salt)) == (10_000, 20)
+
+
+def test_without_users_the_shape_is_that_of_new_ones() -> None:
+    users = KnownUsers(MetadataImage, {})
+    found = users.pretended(SHA_512, "mallory")
+    assert (found.iterations, len(found.salt), len(found.stored_key)) == (DEFAULT_ITERATIONS, SALT_BYTES, 64)
+    assert users.pretended(SHA_512, "mallory") == found
+
+
+@pytest.mark.parametrize("guess", ["", "guess", PASSWORD])
+def test_no_password_fits_a_pretended_credential(guess: str) -> None:
+    assert not is_password_of(SHA_256, KnownUsers(MetadataImage, {}).pretended(SHA_256, "mallory"), guess)
+
+
+def test_a_user_of_the_cluster_goes_before_one_of_the_file() -> None:
+    other = replace(CREDENTIAL, iterations=5_000)
+    made = MetadataImage(users={"alice": {int(SHA_256): CREDENTIAL}})
+    of_file = {(SHA_256, "alice"): other, (SHA_512, "alice"): other, (SHA_256, "bob"): other}
+    users = KnownUsers(lambda: made, of_file)
+    assert users.credential(SHA_256, "alice") is CREDENTIAL
+    assert users.credential(SHA_512, "alice") is None, "a password that was changed must not live on in a file"
+    assert users.credential(SHA_256, "bob") is other
+
+
+def test_the_password_of_an_unknown_user_is_checked_with_the_usual_mechanism() -> None:
+    of_512 = {f"user-{number}": {int(SHA_512): CREDENTIAL} for number in range(3)}
+    for users, usual in (({}, SHA_256), (of_512, SHA_512), (of_512 | image((4096, 16)).users, SHA_512)):
+        assert KnownUsers(lambda users=users: MetadataImage(users=users), {}).usual_mechanism() is usual  # type: ignore[misc]
+    both = {name: {int(SHA_256): CREDENTIAL} | found for name, found in of_512.items()}
+    assert KnownUsers(lambda: MetadataImage(users=both), {}).usual_mechanism() is SHA_256

@@ -230,9 +230,9 @@ class GroupCoordinator:
         state = self.state
         return bool(state.groups or state.offsets or state.resets) or self._targets.subscriptions.has_patterns
 
-    def take_topics(self, topics: TopicsView, changed: AbstractSet[str]) -> None:
+    def take_topics(self, topics: TopicsView) -> None:
         """The new view of the topics, for a coordinator that does not follow them."""
-        self._targets.subscriptions.topics_changed(topics, changed)
+        self._targets.subscriptions.take_topics(topics)
 
     def topics_changed(
         self,
@@ -248,11 +248,14 @@ class GroupCoordinator:
         self._targets.topics_changed(topics, recreated, changed, decision)
         return self._result(decision, None)
 
-    def tick(self, now_ms: int) -> CoordinatorResult[tuple[GroupAlert, ...]]:
+    def tick(self, now_ms: int, *, ended: tuple[str, str] | None = None) -> CoordinatorResult[tuple[GroupAlert, ...]]:
         """Process deadlines: expire sessions and revocations, compute postponed assignments, answer parked heartbeats.
 
-        The response holds the alerts for operators; the shell logs them.
+        The response holds the alerts for operators; the shell logs them. `ended`: a group and a member whose session ends now.
         """
+        for sessions in (self._membership.timers.sessions, self._classic.members.sessions):
+            if ended is not None and ended in sessions:
+                sessions.set(ended, now_ms)
         decision = self._decision(now_ms)
         self._membership.expire(decision)
         self._classic.expire(decision)
@@ -275,7 +278,8 @@ class GroupCoordinator:
             self._watch.due,
             self._expiry,
         )
-        return min((at for timer in timers if (at := timer.next_deadline_ms()) is not None), default=None)
+        deadlines_ms = [timer.next_deadline_ms() for timer in timers]
+        return min([at_ms for at_ms in deadlines_ms if at_ms is not None], default=None)
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
@@ -301,23 +305,6 @@ class GroupCoordinator:
             group_id, member_id, member_epoch, offsets, decision, instance_id, place, topic_ids=topic_ids
         )
         return self._result(decision, outcomes)
-
-    def fetch_offsets(
-        self,
-        *,
-        group_id: str,
-        partitions: tuple[PartitionKey, ...] | None = None,
-        member_id: str = "",
-        member_epoch: int = -1,
-        topic_ids: Mapping[str, str] = NO_IDS,
-    ) -> CoordinatorResult[tuple[CommittedOffset, ...]]:
-        """`partitions` None: all that the group has committed. A partition without a commit has offset -1. Member "" with epoch
-        -1: the caller is not identified. `topic_ids`: topic name -> id in the current view. Raises UnknownMemberIdError,
-        StaleMemberEpochError."""
-        self._check_slot(group_id)
-        return CoordinatorResult(
-            records=(), response=self.offsets.fetch(group_id, partitions, member_id, member_epoch, topic_ids)
-        )
 
     def reset_offsets(
         self, *, group_id: str, offsets: tuple[OffsetToCommit, ...], now_ms: int, by: str = ""

@@ -12,15 +12,23 @@ from .model.messages import CoordinatorResult
 from .offsets.transactional_offsets import TransactionalOffsets
 from .subscriptions.subscriptions import TopicsView
 from .transactions.coordinator import TransactionCoordinator
+from .transactions.counts import TransactionCounts
 from .transactions.settings import TransactionSettings
 
 
 class SlotCoordinator:
-    def __init__(self, *, groups: GroupCoordinator, settings: TransactionSettings, now_ms: int) -> None:
+    def __init__(
+        self,
+        *,
+        groups: GroupCoordinator,
+        settings: TransactionSettings,
+        now_ms: int,
+        counts: TransactionCounts | None = None,
+    ) -> None:
         """`groups` is the only other owner of its state."""
         self.groups = groups
         self.offsets = TransactionalOffsets(state=groups.state, offsets=groups.offsets)
-        self.transactions = TransactionCoordinator(state=groups.state, settings=settings, now_ms=now_ms)
+        self.transactions = TransactionCoordinator(state=groups.state, settings=settings, now_ms=now_ms, counts=counts)
 
     def tick(self, now_ms: int) -> CoordinatorResult[tuple[GroupAlert, ...]]:
         groups = self.groups.tick(now_ms)
@@ -30,16 +38,18 @@ class SlotCoordinator:
         )
 
     def next_deadline_ms(self) -> int | None:
-        deadlines = (self.groups.next_deadline_ms(), self.transactions.next_deadline_ms())
-        return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
+        of_groups, of_transactions = self.groups.next_deadline_ms(), self.transactions.next_deadline_ms()
+        if of_groups is None or of_transactions is None:
+            return of_transactions if of_groups is None else of_groups
+        return min(of_groups, of_transactions)
 
     @property
     def follows_topics(self) -> bool:
         """Whether a change of topics needs a decision (`topics_changed`); if not, `take_topics` suffices."""
         return self.groups.follows_topics
 
-    def take_topics(self, topics: TopicsView, changed: AbstractSet[str]) -> None:
-        self.groups.take_topics(topics, changed)
+    def take_topics(self, topics: TopicsView) -> None:
+        self.groups.take_topics(topics)
 
     def topics_changed(
         self, topics: TopicsView, now_ms: int, *, recreated: AbstractSet[str], changed: AbstractSet[str]

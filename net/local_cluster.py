@@ -20,11 +20,17 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Final, Protocol
 
+SECURITY: Final = "security"  # in the folder of a secure cluster: its authority, and the certificates of its users
+CLIENT_PROPERTIES: Final = "client.properties"  # what clients of a secure cluster need
+ADMIN: Final = "admin"  # the user whose certificate `up --secure` makes
 DECOMMISSIONED: Final = "decommissioned"  # beside the configuration of a broker that has left permanently
 DEFAULT_FOLDER: Final = "barnabas-data"
 MAX_BROKERS: Final = 100  # on one machine; each is a process of tens of megabytes
 USUAL_VOTERS: Final = 3
+PORTS_OF_NODE: Final = 4
 STOP_TIMEOUT_S: Final = 35.0  # a little more than controlled.shutdown.timeout.ms
+# When the whole cluster stops, the last brokers have no quorum to hand their leaderships over to. A second signal tells them.
+HAND_OVER_S: Final = 0.5
 LAST_LINES: Final = 8  # of the log of a broker that ended; shown to the user
 LAST_BYTES: Final = 16 * 1024
 POLL_INTERVAL_S: Final = 0.02
@@ -44,11 +50,12 @@ class ClusterError(OSError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePorts:
-    """The three ports of a node."""
+    """The ports of a node."""
 
     client: int
     quorum: int
     admin: int
+    brokers: int  # of a secure cluster: brokers connect to each other here, and users with certificates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +68,7 @@ class Plan:
     voter_count: int | None = None  # None: all brokers, but at most three
     overrides: Mapping[str, str] = field(default_factory=dict)
     die_with_parent: bool = False
+    secure: bool = False  # TLS on every port, with an authority of its own; a cluster that was secure stays so
     launcher: tuple[str, ...] = LAUNCHER  # the path of the configuration is appended
 
 
@@ -83,6 +91,11 @@ def start(plan: Plan) -> list[Broker]:
     members = _members(plan)
     ports = _ports(plan, node_count=max(members[-1] + 1, voter_count))
     voters = ",".join(f"{node}@{_LOOPBACK}:{ports[node].quorum}" for node in range(voter_count))
+    if plan.secure or is_secure(plan.folder):
+        from . import secure_files
+
+        plan = replace(plan, secure=True)
+        secure_files.prepare(plan.folder, [f"{_LOOPBACK}:{ports[node_id].client}" for node_id in members])
     brokers: list[Broker] = []
     try:
         brokers.extend(_start_broker(plan, node_id, ports[node_id], voters) for node_id in members)
@@ -92,10 +105,15 @@ def start(plan: Plan) -> list[Broker]:
     return brokers
 
 
-def restart(broker: Broker, *, die_with_parent: bool = False) -> Broker:
+def is_secure(folder: Path) -> bool:
+    """Does the cluster of this folder encrypt all its connections?"""
+    return (folder / SECURITY).is_dir()
+
+
+def restart(broker: Broker, *, die_with_parent: bool = False, launcher: tuple[str, ...] = LAUNCHER) -> Broker:
     """Start a broker that has ended again, with the same configuration."""
     assert broker.process.poll() is not None, f"broker {broker.node_id} still runs"
-    process = _launch(LAUNCHER, broker.folder, die_with_parent=die_with_parent)
+    process = _launch(launcher, broker.folder, die_with_parent=die_with_parent)
     return replace(broker, process=process)
 
 
@@ -115,13 +133,11 @@ def add(folder: Path, overrides: Mapping[str, str], launcher: tuple[str, ...] = 
     values = _properties(folder / str(model))
     added = folder.absolute() / str(node_id)
     ports = _next_ports(values["listeners"], node_id - model)
-    (added / "data").mkdir(parents=True)
+    (added / "data").mkdir(parents=True, mode=0o700)
     address = f"{_LOOPBACK}:{ports.client}"
     values |= {
         "node.id": str(node_id),
-        "listeners": f"PLAINTEXT://{address}",
-        "admin.listener": f"{_LOOPBACK}:{ports.admin}",
-        "quorum.listener": f"{_LOOPBACK}:{ports.quorum}",  # unused until it becomes a voter
+        **_addresses(folder, node_id, ports),  # the quorum's is unused until it becomes a voter
         "log.dirs": str(added / "data"),
         **overrides,
     }
@@ -151,13 +167,13 @@ def _properties(folder: Path) -> dict[str, str]:
 
 def _next_ports(listeners: str, distance: int) -> NodePorts:
     """The ports that follow the cluster's numbering if they are free, else any free ports."""
-    base = int(listeners.rpartition(":")[2]) + 10 * distance
+    base = int(listeners.partition(",")[0].rpartition(":")[2]) + 10 * distance
     try:
-        for port in (base, base + 1, base + 2):
+        for port in range(base, base + PORTS_OF_NODE):
             _refuse_taken(port)
     except (ClusterError, OverflowError):
-        return _free_ports(1)[0]
-    return NodePorts(client=base, quorum=base + 1, admin=base + 2)
+        return free_ports(1)[0]
+    return _ports_from(base)
 
 
 class HasFolder(Protocol):
@@ -175,13 +191,19 @@ def stop_added(folder: Path, brokers: Sequence[HasFolder], timeout_s: float = ST
 
 
 def stop(brokers: Sequence[Broker], timeout_s: float = STOP_TIMEOUT_S) -> None:
-    """Controlled shutdown of all brokers, also of those that the user started again. Processes that do not end in time are
+    """Controlled shutdown of a whole cluster, also of brokers that the user started again. Processes that do not end in time are
     killed."""
+    running = [broker.process.pid for broker in brokers if broker.process.poll() is None]
+    own = [_Process(pid, _started(pid)) for pid in running]
     for broker in brokers:
         if broker.process.poll() is None:
             broker.process.terminate()
     successors = _tell(broker.folder / "broker.pid" for broker in brokers if broker.process.poll() is not None)
     deadline_s = time.monotonic() + timeout_s
+    try:
+        _tell_again([*own, *successors.values()], min(HAND_OVER_S, timeout_s))
+    except KeyboardInterrupt:
+        deadline_s = time.monotonic()
     for broker in brokers:
         try:
             broker.process.wait(max(deadline_s - time.monotonic(), 0))
@@ -202,6 +224,8 @@ def stop_folder(folder: Path, timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
     for paths in ([folder / "up.pid"], folder.glob("*/broker.pid")):
         told = _tell(sorted(paths))
         deadline_s = time.monotonic() + timeout_s
+        if folder / "up.pid" not in told:  # which passes a second signal on by itself
+            _tell_again(told.values(), min(HAND_OVER_S, timeout_s))
         for path, process in told.items():
             _await_end(path, process, max(deadline_s - time.monotonic(), 0))
             stopped.append(process.pid)
@@ -220,6 +244,10 @@ class _Process:
     pid: int
     started: str
 
+    @property
+    def runs(self) -> bool:
+        return self.started == _started(self.pid) != "-"
+
 
 def _tell(pid_files: Iterable[Path]) -> dict[Path, _Process]:
     """Ask the processes to stop. The pid files of processes that have ended already are removed."""
@@ -235,9 +263,21 @@ def _tell(pid_files: Iterable[Path]) -> dict[Path, _Process]:
     return told
 
 
+def _tell_again(processes: Iterable[_Process], after_s: float) -> None:
+    """Ask brokers a second time that have not ended by themselves: they end without waiting for a quorum or for clients."""
+    deadline_s = time.monotonic() + after_s
+    left = [process for process in processes if process.runs]
+    while left and time.monotonic() < deadline_s:
+        time.sleep(POLL_INTERVAL_S)
+        left = [process for process in left if process.runs]
+    for process in left:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
+
+
 def _await_end(pid_file: Path, process: _Process, timeout_s: float) -> None:
     deadline_s = time.monotonic() + timeout_s
-    while process.started == _started(process.pid) != "-":
+    while process.runs:
         if time.monotonic() >= deadline_s:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
@@ -366,27 +406,30 @@ def _voters_before(folder: Path) -> int:
 
 def _ports(plan: Plan, node_count: int) -> list[NodePorts]:
     if plan.base_port == 0:
-        return _free_ports(node_count)
-    last = plan.base_port + 10 * (node_count - 1) + 2
+        return free_ports(node_count)
+    last = plan.base_port + 10 * (node_count - 1) + PORTS_OF_NODE - 1
     if not 0 < plan.base_port <= last <= 65_535:
         raise ClusterError(
             f"--port {plan.base_port}: the ports {plan.base_port} to {last} must lie between 1 and 65535"
         )
-    bases = [plan.base_port + 10 * node for node in range(node_count)]
-    ports = [NodePorts(client=base, quorum=base + 1, admin=base + 2) for base in bases]
-    for port in (number for item in ports for number in (item.client, item.quorum, item.admin)):
+    ports = [_ports_from(plan.base_port + 10 * node) for node in range(node_count)]
+    for port in (number for item in ports for number in (item.client, item.quorum, item.admin, item.brokers)):
         _refuse_taken(port)
     return ports
 
 
-def _free_ports(broker_count: int) -> list[NodePorts]:
+def _ports_from(base: int) -> NodePorts:
+    return NodePorts(client=base, quorum=base + 1, admin=base + 2, brokers=base + 3)
+
+
+def free_ports(broker_count: int) -> list[NodePorts]:
     """Free ports below the range that the kernel uses for outgoing connections: such a connection could take a broker's port
     while the broker is down. All ports are bound at the same time before any is released, so that they are distinct."""
     candidates = list(range(_FIRST_FREE_PORT, _first_ephemeral_port()))
     random.shuffle(candidates)
     numbers: list[int] = []
     with ExitStack() as held:
-        while len(numbers) < 3 * broker_count:
+        while len(numbers) < PORTS_OF_NODE * broker_count:
             if not candidates:
                 raise ClusterError("no free ports are left on this machine; choose them with --port PORT")
             port = candidates.pop()
@@ -395,8 +438,8 @@ def _free_ports(broker_count: int) -> list[NodePorts]:
             except OSError:
                 continue
             numbers.append(port)
-    found = iter(numbers)
-    return [NodePorts(client=a, quorum=b, admin=c) for a, b, c in zip(found, found, found, strict=True)]
+    found = [numbers[first : first + PORTS_OF_NODE] for first in range(0, len(numbers), PORTS_OF_NODE)]
+    return [NodePorts(client=a, quorum=b, admin=c, brokers=d) for a, b, c, d in found]
 
 
 def _first_ephemeral_port() -> int:
@@ -418,13 +461,11 @@ def _refuse_taken(port: int) -> None:
 
 def _start_broker(plan: Plan, node_id: int, ports: NodePorts, voters: str) -> Broker:
     folder = plan.folder.absolute() / str(node_id)
-    (folder / "data").mkdir(parents=True, exist_ok=True)
+    (folder / "data").mkdir(parents=True, exist_ok=True, mode=0o700)
     address = f"{_LOOPBACK}:{ports.client}"
     values = {
         "node.id": str(node_id),
-        "listeners": f"PLAINTEXT://{address}",
-        "admin.listener": f"{_LOOPBACK}:{ports.admin}",
-        "quorum.listener": f"{_LOOPBACK}:{ports.quorum}",
+        **_addresses(plan.folder, node_id, ports),
         "controller.quorum.voters": voters,
         "log.dirs": str(folder / "data"),
         "default.replication.factor": str(min(plan.broker_count, 3)),
@@ -433,6 +474,21 @@ def _start_broker(plan: Plan, node_id: int, ports: NodePorts, voters: str) -> Br
     _write_properties(folder, values)
     process = _launch(plan.launcher, folder, die_with_parent=plan.die_with_parent)
     return Broker(node_id=node_id, folder=folder, address=address, process=process)
+
+
+def _addresses(folder: Path, node_id: int, ports: NodePorts) -> dict[str, str]:
+    client, admin = f"{_LOOPBACK}:{ports.client}", f"{_LOOPBACK}:{ports.admin}"
+    quorum = {"quorum.listener": f"{_LOOPBACK}:{ports.quorum}"}
+    if not is_secure(folder):
+        return {"listeners": f"PLAINTEXT://{client}", "admin.listener": admin, **quorum}
+    from . import secure_files
+
+    return {
+        "listeners": f"SASL_SSL://{client},{secure_files.BROKERS}://{_LOOPBACK}:{ports.brokers}",
+        "admin.listener": f"HTTPS://{admin}",
+        **quorum,
+        **secure_files.broker_keys(folder, node_id, _LOOPBACK),
+    }
 
 
 def _write_properties(folder: Path, values: Mapping[str, str]) -> None:
@@ -449,7 +505,7 @@ def _launch(launcher: tuple[str, ...], folder: Path, *, die_with_parent: bool) -
             stderr=subprocess.STDOUT,
             env=_environment(),
             start_new_session=True,  # only the parent receives Ctrl-C, and then stops the brokers in order
-            preexec_fn=_die_with_parent if die_with_parent and sys.platform == "linux" else None,
+            preexec_fn=end_with_parent if die_with_parent and sys.platform == "linux" else None,
         )
     write_pid_file(folder / "broker.pid", process.pid)
     return process
@@ -462,7 +518,7 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _die_with_parent() -> None:
+def end_with_parent() -> None:
     """Runs in the child: if the parent is killed with -9, the kernel sends SIGTERM to the child."""
     import ctypes
 

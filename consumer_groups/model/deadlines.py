@@ -30,19 +30,24 @@ class Deadlines:
             self._rebuild()
 
     def next_deadline_ms(self) -> int | None:
-        self._settle_head()
-        return self._heap[0][0] if self._heap else None
+        heap = self._heap
+        if heap and self._deadline_ms.get(heap[0][1]) != heap[0][0]:
+            self._settle_head()
+        return heap[0][0] if heap else None
 
     def deadline_of(self, key: TimerKey) -> int | None:
         return self._deadline_ms.get(key)
 
     def take_expired(self, now_ms: int) -> list[TimerKey]:
         """Remove and return the keys whose deadlines have passed, in order of their deadlines."""
-        return [key for key, _ in self.take_expired_at(now_ms)]
+        expired = self.take_expired_at(now_ms)
+        return [key for key, _ in expired] if expired else []
 
     def take_expired_at(self, now_ms: int) -> list[tuple[TimerKey, int]]:
         """As `take_expired`, with the deadline of each key: a tick may be late."""
-        expired = []
+        expired: list[tuple[TimerKey, int]] = []
+        if not self._heap or self._heap[0][0] > now_ms:
+            return expired  # no deadline is earlier than the head of the heap
         self._settle_head()
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, key = self._heap[0]

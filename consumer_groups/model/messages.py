@@ -36,6 +36,8 @@ class CoordinatorResult(Generic[R_co]):
     records: tuple[SlotStateRecord, ...]
     response: R_co
     answers: tuple[Answer, ...] = ()  # to requests that earlier decisions parked; they wait for the commit, too
+    # An answer without records that would do harm if another broker coordinates the slot by now: the controller is asked first.
+    must_confirm: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

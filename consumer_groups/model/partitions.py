@@ -10,7 +10,7 @@ __all__ = ["NO_PARTITIONS", "PartitionSet", "from_set", "to_set"]
 
 
 def to_set(items: Iterable[TopicPartitions]) -> PartitionSet:
-    return frozenset((item.topic, partition) for item in items for partition in item.partitions)
+    return frozenset([(item.topic, partition) for item in items for partition in item.partitions])
 
 
 def from_set(keys: Iterable[PartitionKey]) -> tuple[TopicPartitions, ...]:

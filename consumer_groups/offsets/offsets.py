@@ -107,19 +107,20 @@ class Offsets:
         return outcomes, [offset for offset, outcome in zip(offsets, outcomes, strict=True) if not outcome.error]
 
     def create_group(self, group_id: str, decision: Decision) -> None:
-        """Offsets may be committed for a group that nobody has joined."""
+        """Offsets may be committed for a group without members."""
         if group_id not in self._state.groups:
             decision.add(self._simple_group(group_id))
 
     def fetch(
         self,
         group_id: str,
-        partitions: tuple[PartitionKey, ...] | None,
-        member_id: str,
-        member_epoch: int,
+        partitions: tuple[PartitionKey, ...] | None = None,
+        member_id: str = "",
+        member_epoch: int = -1,
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> tuple[CommittedOffset, ...]:
-        """A request that names a member (KIP-848) must name its epoch; those of tools and of classic members name none."""
+        """`partitions` None: all that the group has committed. A partition without a commit has offset -1. A request that names a
+        member (KIP-848) must name its epoch; those of tools and of classic members name none."""
         group = self._state.groups.get(group_id)
         is_checked = group is not None and not group.is_classic and not self._classic.has_members(group_id)
         if is_checked and (member_id or member_epoch >= 0):

@@ -15,7 +15,7 @@ from barnabas.kraft.group_state.group_slots import PartitionKey, SlotState, slot
 from barnabas.kraft.metadata.records import PendingOffsetsEndedRecord, PendingOffsetsRecord
 from barnabas.log.vocabulary.errors import CoordinatorLoadInProgressError, NotCoordinatorError, PolicyViolationError
 from barnabas.log.vocabulary.group_messages import CommittedOffset, OffsetToCommit, PartitionOffset, PartitionOutcome
-from barnabas.log.vocabulary.transaction_messages import TransactionalOffsetCommitRequest
+from barnabas.log.vocabulary.transaction_messages import NOT_STARTED, TransactionalOffsetCommitRequest
 
 from ..model.decision import Decision
 from ..model.messages import CoordinatorResult
@@ -23,8 +23,9 @@ from .offsets import NO_IDS, Offsets
 
 # The oldest permit is void beyond this number; its client asks again. Each takes about 200 bytes.
 MAX_PERMITS: Final = 10_000
-# Of one group, over all open transactions: each is a commit that every voter keeps twice.
-MAX_PENDING_OFFSETS: Final = 100_000
+# Of one group, over all open transactions: every voter keeps them beside the offsets, and applies them by one record.
+MAX_PENDING_OFFSETS: Final = 20_000
+SWEEP_ABOVE: Final = 1_000  # starts of transactions whose offsets may have been overruled or removed since
 
 
 class Permit(NamedTuple):
@@ -52,6 +53,9 @@ class TransactionalOffsets:
         # (group, producer id) -> the first permit that is valid; the newest last.
         self._valid_from: OrderedDict[tuple[str, int], Permit] = OrderedDict()
         self._last_permit = Permit(state.coordinator_epoch, 0)
+        # (group, producer id) -> when the transaction of the pending offsets began, if they became pending here.
+        self._started_ms: dict[tuple[str, int], int] = {}
+        self._swept_at = SWEEP_ABOVE
 
     def permit(self, *, group_id: str, producer_id: int) -> CoordinatorResult[Permit]:
         """To be taken before the coordinator of the transaction is asked whether the group is part of it."""
@@ -70,9 +74,12 @@ class TransactionalOffsets:
         *,
         permit: Permit,
         now_ms: int,
+        started_ms: int = NOT_STARTED,
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> CoordinatorResult[tuple[PartitionOutcome, ...]]:
-        """Raises what an ordinary commit raises, and CoordinatorLoadInProgressError if the permit is void: ask again."""
+        """`started_ms`: when the transaction began, as its coordinator says.
+
+        Raises what an ordinary commit raises, and CoordinatorLoadInProgressError if the permit is void: ask again."""
         self._check_slot(request.group_id)
         valid_from = self._valid_from.get((request.group_id, request.producer_id))
         if valid_from is None or permit < valid_from:
@@ -94,22 +101,34 @@ class TransactionalOffsets:
             self._check_room(request.group_id, len(accepted))
             self._offsets.create_group(request.group_id, decision)
             decision.add(self._pending_record(request, accepted, now_ms))
+            self._note_start((request.group_id, request.producer_id), started_ms)
         return CoordinatorResult(records=decision.finish(), response=outcomes)
 
     def end(
-        self, *, group_id: str, producer_id: int, marker_epoch: int, uses_v2: bool, is_commit: bool, now_ms: int
+        self,
+        *,
+        group_id: str,
+        producer_id: int,
+        marker_epoch: int,
+        uses_v2: bool,
+        is_commit: bool,
+        now_ms: int,
+        started_ms: int = NOT_STARTED,
     ) -> CoordinatorResult[None]:
         """The transaction of this producer has ended. May be repeated: without pending offsets nothing is written.
 
         In the second version of the protocol the marker has the epoch of the next transaction already, whose offsets a repetition
-        that comes late must not end.
+        that comes late must not end. In the first version `started_ms` tells one transaction from the next.
         """
         self._check_slot(group_id)
+        known_ms = self._started_ms.get((group_id, producer_id), NOT_STARTED)
+        if NOT_STARTED != known_ms != started_ms != NOT_STARTED:
+            return CoordinatorResult(records=(), response=None)  # late: its transaction has ended
+        self._started_ms.pop((group_id, producer_id), None)
         self._valid_from.pop((group_id, producer_id), None)
         producer_epoch = marker_epoch - 1 if uses_v2 else marker_epoch
         decision = Decision(state=self._state, now_ms=now_ms)
-        pending = self._state.pending.transactions(group_id)
-        if any(known_id == producer_id and epoch <= producer_epoch for known_id, epoch in pending):
+        if self._state.pending.is_ended_by(group_id, (producer_id, producer_epoch)):
             decision.add(
                 PendingOffsetsEndedRecord(
                     slot=self._state.slot,
@@ -123,16 +142,40 @@ class TransactionalOffsets:
         return CoordinatorResult(records=decision.finish(), response=None)
 
     def fetch_stable(
-        self, *, group_id: str, partitions: tuple[PartitionKey, ...] | None, member_id: str = "", member_epoch: int = -1
+        self,
+        *,
+        group_id: str,
+        partitions: tuple[PartitionKey, ...] | None,
+        member_id: str = "",
+        member_epoch: int = -1,
+        topic_ids: Mapping[str, str] = NO_IDS,
+        must_confirm: bool = True,
     ) -> CoordinatorResult[StableOffsets]:
-        """Committed offsets, and the partitions whose offset an open transaction may change (KIP-447)."""
+        """Committed offsets, and the partitions of the group whose offset an open transaction may change (KIP-447).
+
+        A consumer that continues from these offsets must not get older ones than those that are committed: a broker that was
+        replaced as coordinator without knowing it would repeat transactions."""
         self._check_slot(group_id)
-        found = self._offsets.fetch(group_id, partitions, member_id, member_epoch, NO_IDS)
+        found = self._offsets.fetch(group_id, partitions, member_id, member_epoch, topic_ids)
         pending = self._state.pending.keys(group_id)
         if partitions is None:
             uncommitted = pending - {(item.topic, item.partition) for item in found}
             found = (*found, *(self._offsets.committed(group_id, key) for key in sorted(uncommitted)))
-        return CoordinatorResult(records=(), response=StableOffsets(offsets=found, unstable=pending))
+        response = StableOffsets(offsets=found, unstable=pending)
+        return CoordinatorResult(records=(), response=response, must_confirm=must_confirm)
+
+    def _note_start(self, key: tuple[str, int], started_ms: int) -> None:
+        self._started_ms[key] = started_ms
+        if len(self._started_ms) <= self._swept_at:
+            return
+        pending = self._state.pending
+        producers = {
+            group_id: {known for known, _ in pending.transactions(group_id)} for group_id, _ in self._started_ms
+        }
+        self._started_ms = {
+            (name, known): at for (name, known), at in self._started_ms.items() if known in producers[name]
+        }
+        self._swept_at = max(SWEEP_ABOVE, 2 * len(self._started_ms))
 
     def _check_slot(self, group_id: str) -> None:
         if slot_of(group_id) != self._state.slot:

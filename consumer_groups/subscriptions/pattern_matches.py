@@ -78,6 +78,11 @@ class PatternMatches:
         """Why RE2 refuses the pattern, which an older version may have accepted; "": no refusal is known."""
         return self._refusals.get(text, "")
 
+    def take_topics(self, topics: Collection[str]) -> None:
+        """As `topics_changed`, if there is no pattern."""
+        assert not self._patterns
+        self._topics = topics
+
     def topics_changed(
         self, topics: Collection[str], gone: AbstractSet[str], new: AbstractSet[str]
     ) -> Mapping[str, AbstractSet[str]]:

@@ -111,6 +111,11 @@ class Subscriptions:
             if one.pattern and (reason := self._matches.refusal(one.pattern))
         ]
 
+    def take_topics(self, topics: TopicsView) -> None:
+        """As `topics_changed`, if there is no subscription and no pattern."""
+        self.topics = topics
+        self._matches.take_topics(topics)
+
     def topics_changed(self, topics: TopicsView, changed: AbstractSet[str]) -> "Touched":
         before, self.topics = self.topics, topics
         gone = frozenset(name for name in changed if name in before and name not in topics)
@@ -126,6 +131,8 @@ class Subscriptions:
         outcome = self._matches.match(now_ms)
         if len(self._matches) > self._most_patterns:
             self._forget_unused()
+        if not (outcome.changed or outcome.refused):
+            return [], []
         return self._with(outcome.changed), self._with(outcome.refused)
 
     def next_deadline_ms(self) -> int | None:

@@ -25,19 +25,23 @@ from barnabas.log.vocabulary.errors import (
     TransactionalIdNotFoundError,
 )
 from barnabas.log.vocabulary.group_messages import PartitionOutcome
+from barnabas.log.vocabulary.topic_partition import check_topic_name
 from barnabas.log.vocabulary.transaction_messages import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    NOT_STARTED,
     AddToTransactionRequest,
     EndTransactionRequest,
     InitTransactionsRequest,
     ProducerIdentity,
+    TransactionState,
     TransactionTopic,
 )
 
 from ..model.deadlines import Deadlines
 from ..model.decision import Decision
 from ..model.messages import CoordinatorResult
+from .counts import TransactionCounts
 from .ends import EndAnswer, concurrent, judged
 from .identity import (
     check_expected,
@@ -47,24 +51,30 @@ from .identity import (
     fenced_by_abort,
     initialized,
     is_exhausted,
+    timed_out,
 )
 from .participants import merged, missing, partition_count
 from .settings import TransactionSettings
-from .states import TRANSACTION_TRANSITIONS, TransactionState
+from .stamps import TransactionStamps
+from .states import TRANSACTION_TRANSITIONS
 
 R = TypeVar("R")
-NOT_STARTED = -1
+MAX_TOPIC_ID_LENGTH = 64  # ids of brokers are shorter
 MAX_EXPIRED_PER_TICK = 500  # records of one decision: expiry leaves room for requests
 
 
 class TransactionCoordinator:
-    def __init__(self, *, state: SlotState, settings: TransactionSettings, now_ms: int) -> None:
+    def __init__(
+        self, *, state: SlotState, settings: TransactionSettings, now_ms: int, counts: TransactionCounts | None = None
+    ) -> None:
         """`state` belongs to the whole slot; its groups have another machine."""
+        self._counts = counts or TransactionCounts()
         self._state = state
         self._settings = settings
+        self._stamps = TransactionStamps(item for item in state.transactions.values() if item.started_ms != NOT_STARTED)
         self._timers = Deadlines()  # timeouts of open transactions, and expiry of unused ids
         for transaction in state.transactions.values():
-            self._arm(transaction)
+            self._arm(transaction, now_ms)
 
     # --- requests of producers ----------------------------------------------------------------------------------------
 
@@ -93,6 +103,7 @@ class TransactionCoordinator:
         self._check_not_prepared(known)
         if _state_of(known) is TransactionState.ONGOING:
             self._abort(fenced_by_abort(known), decision)
+            self._counts.fenced += 1
             return _result(decision, concurrent(known.transactional_id))
         found = initialized(
             known,
@@ -115,6 +126,7 @@ class TransactionCoordinator:
         topics = merged(known.partitions, request.topics)
         groups = tuple(sorted({*known.offset_groups, *request.groups}))
         self._check_size(request.transactional_id, topics, groups)
+        self._check_names(request)
         is_open = _state_of(known) is TransactionState.ONGOING
         if not is_open or (topics, groups) != (known.partitions, known.offset_groups):
             changed = replace(
@@ -122,7 +134,7 @@ class TransactionCoordinator:
                 state=TransactionState.ONGOING.value,
                 partitions=topics,
                 offset_groups=groups,
-                started_ms=known.started_ms if is_open else now_ms,
+                started_ms=known.started_ms if is_open else self._stamps.next(known.transactional_id, now_ms),
                 updated_ms=now_ms,
                 uses_v2=request.uses_v2,
             )
@@ -135,21 +147,21 @@ class TransactionCoordinator:
         """Decide the transaction. Its outcome is final when the records of this result are committed.
 
         `fresh_producer_id` is needed if the epoch of the request is the last one (`is_exhausted`). Raises
-        InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError.
+        InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError, and
+        TransactionAbortableError if the transaction has timed out: its producer may ask for an abort, and go on.
         """
         self._check_id(request.transactional_id)
         known = self._existing(request.transactional_id)
         if judged(known, request) is EndAnswer.REPEATED:
-            return CoordinatorResult(records=(), response=_identity(known))
+            # In the first version, the request may be about a later transaction, which only a newer coordinator knows.
+            return CoordinatorResult(records=(), response=_identity(known), must_confirm=not request.uses_v2)
         assert not is_exhausted(known.producer_epoch) or not request.uses_v2 or fresh_producer_id != NO_PRODUCER_ID
         decision = self._decision(now_ms)
         prepared = replace(known, uses_v2=request.uses_v2)
         if request.uses_v2:
             prepared = ended_by_second_version(prepared, fresh_producer_id)
-        if request.is_commit:
-            self._put(replace(prepared, state=TransactionState.PREPARE_COMMIT.value, updated_ms=now_ms), decision)
-        else:
-            self._abort(prepared, decision)
+        outcome = TransactionState.PREPARE_COMMIT if request.is_commit else TransactionState.PREPARE_ABORT
+        self._decide(prepared, outcome, decision)
         return _result(decision, _identity(completed(prepared)))
 
     # --- what the shell reports ---------------------------------------------------------------------------------------
@@ -158,15 +170,23 @@ class TransactionCoordinator:
         """Transactions that are decided, and whose markers must be written, again if a former coordinator has written some."""
         return tuple(item for item in self._state.transactions.values() if _state_of(item).is_prepared)
 
-    def markers_done(
-        self, *, transactional_id: str, producer_id: int, producer_epoch: int, now_ms: int
-    ) -> CoordinatorResult[None]:
+    def markers_done(self, ended: TransactionRecord, *, now_ms: int) -> CoordinatorResult[None]:
         """Every partition and every group has the outcome. A report about another transaction than the current one is ignored."""
         decision = self._decision(now_ms)
-        known = self._state.transactions.get(transactional_id)
-        if known is not None and (known.producer_id, known.producer_epoch) == (producer_id, producer_epoch):
+        known = self._state.transactions.get(ended.transactional_id)
+        if known is not None and _named(known) == _named(ended):
             self._complete(known, decision)
         return _result(decision, None)
+
+    def is_ending(self, transactional_id: str) -> bool:
+        """Whether its transaction is decided and not complete: until then, most requests are refused."""
+        known = self._state.transactions.get(transactional_id)
+        return known is not None and _state_of(known).is_prepared
+
+    def started_ms(self, transactional_id: str) -> int:
+        """The stamp of the open transaction; NOT_STARTED if there is none."""
+        known = self._state.transactions.get(transactional_id)
+        return NOT_STARTED if known is None else known.started_ms
 
     def tick(self, now_ms: int) -> CoordinatorResult[None]:
         """Abort transactions that have timed out, and forget ids that were not used for long."""
@@ -176,13 +196,18 @@ class TransactionCoordinator:
             if count >= MAX_EXPIRED_PER_TICK:
                 self._timers.set((transactional_id, ""), decision.now_ms)
             elif _state_of(known) is TransactionState.ONGOING:
-                self._abort(fenced_by_abort(known), decision)
+                self._abort(timed_out(known), decision)
+                self._counts.timed_out += 1
             else:
                 self._remove(known, decision)
         return _result(decision, None)
 
     def next_deadline_ms(self) -> int | None:
         return self._timers.next_deadline_ms()
+
+    @property
+    def slot(self) -> int:
+        return self._state.slot
 
     # --- operators ----------------------------------------------------------------------------------------------------
 
@@ -198,6 +223,7 @@ class TransactionCoordinator:
             )
         decision = self._decision(now_ms)
         self._abort(fenced_by_abort(known), decision)
+        self._counts.fenced += 1
         return _result(decision, None)
 
     def list(self) -> CoordinatorResult[tuple[TransactionRecord, ...]]:
@@ -275,6 +301,20 @@ class TransactionCoordinator:
                     "commit more often"
                 )
 
+    def _check_names(self, request: AddToTransactionRequest) -> None:
+        """They are in every later record of the transaction: long ones would make records that the quorum cannot take."""
+        for topic in request.topics:
+            check_topic_name(topic.topic)
+            if len(topic.topic_id) > MAX_TOPIC_ID_LENGTH:
+                raise InvalidRequestError(
+                    f"a topic id has at most {MAX_TOPIC_ID_LENGTH} characters, not {len(topic.topic_id)}"
+                )
+        longest = max(request.groups, key=len, default="")
+        if len(longest) > self._settings.max_id_length:
+            raise InvalidRequestError(
+                f"a group id of {len(longest)} characters is too long: a transaction takes {self._settings.max_id_length}"
+            )
+
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def _created(self, request: InitTransactionsRequest, fresh_producer_id: int, now_ms: int) -> TransactionRecord:
@@ -302,8 +342,11 @@ class TransactionCoordinator:
         )
 
     def _abort(self, record: TransactionRecord, decision: Decision) -> None:
-        """`record` has the epoch of the markers. Without partitions and groups the abort is complete at once."""
-        prepared = replace(record, state=TransactionState.PREPARE_ABORT.value, updated_ms=decision.now_ms)
+        self._decide(record, TransactionState.PREPARE_ABORT, decision)
+
+    def _decide(self, record: TransactionRecord, outcome: TransactionState, decision: Decision) -> None:
+        """`record` has the epoch of the markers. Without partitions and groups, no marker is due, and the end is complete."""
+        prepared = replace(record, state=outcome.value, updated_ms=decision.now_ms)
         self._put(prepared, decision)
         if not prepared.partitions and not prepared.offset_groups:
             self._complete(prepared, decision)
@@ -331,10 +374,12 @@ class TransactionCoordinator:
         state = TransactionState.DEAD if before is None else _state_of(before)
         assert _state_of(record) in TRANSACTION_TRANSITIONS[state]
         decision.add(replace(record, coordinator_epoch=self._state.coordinator_epoch))
-        self._arm(record)
+        if not state is _state_of(record) is TransactionState.ONGOING:  # what is added prolongs nothing
+            self._arm(record, decision.now_ms)
 
     def _remove(self, known: TransactionRecord, decision: Decision) -> None:
         assert TransactionState.DEAD in TRANSACTION_TRANSITIONS[_state_of(known)]
+        self._stamps.forget(known.transactional_id)
         decision.add(
             RemoveTransactionRecord(
                 slot=self._state.slot,
@@ -343,15 +388,16 @@ class TransactionCoordinator:
             )
         )
 
-    def _arm(self, record: TransactionRecord) -> None:
+    def _arm(self, record: TransactionRecord, now_ms: int) -> None:
+        """A former coordinator whose clock was ahead must not make a time longer."""
         key = (record.transactional_id, "")
         state = _state_of(record)
         if state.is_prepared:
             self._timers.cancel(key)  # its end is decided
         elif state is TransactionState.ONGOING:
-            self._timers.set(key, record.started_ms + record.timeout_ms)
+            self._timers.set(key, min(record.started_ms, now_ms) + record.timeout_ms)
         else:
-            self._timers.set(key, record.updated_ms + self._settings.id_expiration_ms)
+            self._timers.set(key, min(record.updated_ms, now_ms) + self._settings.id_expiration_ms)
 
     def _decision(self, now_ms: int) -> Decision:
         return Decision(state=self._state, now_ms=now_ms)
@@ -367,6 +413,10 @@ def _state_of(record: TransactionRecord) -> TransactionState:
 
 def _identity(record: TransactionRecord) -> ProducerIdentity:
     return ProducerIdentity(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
+
+
+def _named(record: TransactionRecord) -> tuple[int, int, int]:
+    return record.producer_id, record.producer_epoch, record.started_ms
 
 
 def _as_empty(record: TransactionRecord, *, timeout_ms: int, now_ms: int) -> TransactionRecord:

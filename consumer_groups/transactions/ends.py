@@ -7,11 +7,16 @@ one (KIP-890) every end raises the epoch: the same epoch means a new request, an
 from enum import Enum
 
 from barnabas.kraft.metadata.records import TransactionRecord
-from barnabas.log.vocabulary.errors import ConcurrentTransactionsError, InvalidTxnStateError
-from barnabas.log.vocabulary.transaction_messages import EndTransactionRequest
+from barnabas.log.vocabulary.errors import (
+    ConcurrentTransactionsError,
+    InvalidTxnStateError,
+    TransactionAbortableError,
+)
+from barnabas.log.vocabulary.transaction_messages import EndTransactionRequest, TransactionState
 
 from .identity import LAST_EPOCH, check_producer
-from .states import TransactionState
+
+_ABORTED = frozenset({TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT})
 
 
 def concurrent(transactional_id: str) -> ConcurrentTransactionsError:
@@ -26,7 +31,8 @@ class EndAnswer(Enum):
 
 
 def judged(known: TransactionRecord, request: EndTransactionRequest) -> EndAnswer:
-    """Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError."""
+    """Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError, and
+    TransactionAbortableError for a commit after the timeout."""
     if not request.uses_v2:
         check_producer(known, request.producer_id, request.producer_epoch)
         return _judged_by_state(known, request, is_repeated=True)
@@ -63,5 +69,10 @@ def _judged_by_state(known: TransactionRecord, request: EndTransactionRequest, *
     is_new = request.uses_v2 and not is_repeated
     if is_new and not request.is_commit and (state is TransactionState.EMPTY or state.is_complete):
         return EndAnswer.DECIDE  # the producer does not know whether any of its records has arrived
+    if request.uses_v2 and is_repeated and request.is_commit and state in _ABORTED:
+        raise TransactionAbortableError(
+            f"the transaction of {known.transactional_id!r} was aborted, because it was open longer than its timeout of"
+            f" {known.timeout_ms} ms: abort it, and begin another one"
+        )
     wanted = "committed" if request.is_commit else "aborted"
     raise InvalidTxnStateError(f"the transaction of {known.transactional_id!r} cannot be {wanted}: it is {known.state}")

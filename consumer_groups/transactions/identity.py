@@ -27,7 +27,7 @@ def check_producer(known: TransactionRecord, producer_id: int, producer_epoch: i
             f"transactional id {known.transactional_id!r} has producer id {known.producer_id}, not {producer_id}: initialize "
             "the producer again"
         )
-    if producer_epoch != known.producer_epoch:
+    if producer_epoch != known.producer_epoch or producer_epoch > LAST_EPOCH:
         raise fenced(known, producer_epoch)
 
 
@@ -79,6 +79,14 @@ def fenced_by_abort(known: TransactionRecord) -> TransactionRecord:
         last_producer_epoch=NO_PRODUCER_EPOCH,
         next_producer_id=NO_PRODUCER_ID,
     )
+
+
+def timed_out(known: TransactionRecord) -> TransactionRecord:
+    """The epoch of an abort after the timeout. It fences the records that are still on their way. A producer of the second
+    version may go on: if it asks for an abort, that is a repetition of this one, and its answer has the next epoch."""
+    if known.uses_v2 and not is_exhausted(known.producer_epoch):
+        return ended_by_second_version(known, NO_PRODUCER_ID)
+    return fenced_by_abort(known)
 
 
 def ended_by_second_version(known: TransactionRecord, fresh_producer_id: int) -> TransactionRecord:

@@ -1,28 +1,8 @@
-"""States of a transaction and their transitions (KIP-98). Kafka's names, which are also those of the stored records."""
+"""The valid transitions of a transaction (KIP-98)."""
 
-from enum import StrEnum
 from typing import Final
 
-
-class TransactionState(StrEnum):
-    """A Prepare state is the decision: only the same outcome can follow. A Complete state means that every marker is written."""
-
-    EMPTY = "Empty"
-    ONGOING = "Ongoing"
-    PREPARE_COMMIT = "PrepareCommit"
-    PREPARE_ABORT = "PrepareAbort"
-    COMPLETE_COMMIT = "CompleteCommit"
-    COMPLETE_ABORT = "CompleteAbort"
-    DEAD = "Dead"  # the transactional id is not known
-
-    @property
-    def is_prepared(self) -> bool:
-        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
-
-    @property
-    def is_complete(self) -> bool:
-        return self in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
-
+from barnabas.log.vocabulary.transaction_messages import TransactionState
 
 _S = TransactionState
 

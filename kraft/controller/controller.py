@@ -13,12 +13,17 @@ from typing import cast
 
 from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
+    AlterQuotasRequest,
+    AlterUsersRequest,
     AssignReplicasRequest,
     ElectLeaderRequest,
     UnregisterBrokerRequest,
 )
 from barnabas.log.vocabulary.errors import InvalidRequestError
 
+from ..access.acl_control import DECISIONS as ACL_DECISIONS
+from ..access.quota_control import alter_quotas
+from ..access.user_control import alter_users
 from ..group_state.group_state import GROUP_RECORDS
 from ..metadata.cluster_settings import unset_values
 from ..metadata.controller_result import ControllerResult
@@ -185,8 +190,11 @@ class Controller:
                 AppendGroupRecords: _timeless(append_records),
                 RenewSlot: _timeless(renew_slot),
                 FenceBroker: _timeless(self._cluster.fence_gone),
+                AlterUsersRequest: _timeless(alter_users),
+                AlterQuotasRequest: _timeless(alter_quotas),
                 ReportOfflineReplicas: self._with_settings(report_storage),
                 **{request: self._with_settings(decide) for request, decide in DECISIONS.items()},
+                **{request: _timeless(decide) for request, decide in ACL_DECISIONS.items()},
             },
         )
 

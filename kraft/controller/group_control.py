@@ -5,22 +5,17 @@ move no group. A slot that never had a group moves freely, so the slots of a new
 """
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
-from barnabas.log.vocabulary.errors import (
-    BarnabasError,
-    InvalidRequestError,
-    NotCoordinatorError,
-    UnsupportedVersionError,
-)
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, NotCoordinatorError
 
 from ..group_state.group_slots import MAX_STAGED_PARTS
 from ..group_state.group_state import GROUP_RECORDS, TRANSACTION_RECORDS
 from ..metadata.controller_result import ControllerResult
 from ..metadata.delta import MetadataDelta
-from ..metadata.feature_levels import TRANSACTIONS_LEVEL, brokers_below
+from ..metadata.feature_levels import TRANSACTIONS_LEVEL, raised_level
 from ..metadata.image import NO_COORDINATOR, SLOT_COUNT
-from ..metadata.records import FeatureLevelRecord, Record, SlotRecord, StagedDecisionRecord, UnknownRecordError
+from ..metadata.records import Record, SlotRecord, StagedDecisionRecord, UnknownRecordError
 from ..metadata.requests import AppendGroupRecords, GroupRecordsAppended, RenewSlot, SlotAppend, SlotRefusal
 
 MAX_GROUP_RECORDS_PER_REQUEST = 10_000  # of all slots of a broker: far more than the commits of a few milliseconds
@@ -94,20 +89,16 @@ def _records_of_slot(view: MetadataDelta, node_id: int, item: SlotAppend) -> tup
             f"not to broker {node_id} in epoch {item.coordinator_epoch}"
         )
     records = _checked_records(item)
-    if view.feature_level < TRANSACTIONS_LEVEL and any(isinstance(record, TRANSACTION_RECORDS) for record in records):
-        below = brokers_below(TRANSACTIONS_LEVEL, view.brokers().values())
-        if below:
-            raise UnsupportedVersionError(
-                f"brokers {list(below)} do not support transactions: upgrade or unregister them first"
-            )
+    _raised_level(view, records)  # refuses the slot, if a broker does not know its records
     return records
 
 
-def _raised_level(view: MetadataDelta, records: list[Record]) -> tuple[Record, ...]:
+def _raised_level(view: MetadataDelta, records: Sequence[Record]) -> tuple[Record, ...]:
     """The first record of transactions raises the feature level of the cluster."""
-    if view.feature_level >= TRANSACTIONS_LEVEL or not any(isinstance(item, TRANSACTION_RECORDS) for item in records):
-        return ()
-    return (FeatureLevelRecord(feature_level=TRANSACTIONS_LEVEL),)
+    for item in records:
+        if isinstance(item, TRANSACTION_RECORDS):
+            return raised_level(view, TRANSACTIONS_LEVEL, "transactions")
+    return ()
 
 
 def renew_slot(view: MetadataDelta, request: RenewSlot) -> ControllerResult:

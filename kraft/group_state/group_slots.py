@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from barnabas.log.vocabulary.murmur2 import murmur2_positive
+from barnabas.log.vocabulary.transaction_messages import STORED_STATES
 
 from ..metadata.image import SLOT_COUNT
 from ..metadata.records import (
@@ -55,7 +56,6 @@ OffsetValue = tuple[int, int, str, int, int]
 SlotStateRecord = AnyGroupRecord
 
 CLASSIC_PROTOCOL = "classic"
-TRANSACTION_STATES = frozenset({"Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"})
 MAX_KEPT_RESETS = 10  # of a group: those that `group seek --undo` can undo
 MAX_KEPT_RESET_OFFSETS = 20_000  # of a group, in all its kept resets; the newest one is always kept
 MAX_STAGED_PARTS = 32  # of one decision: 28 MiB, and fewer records than a quorum index has log offsets
@@ -195,7 +195,7 @@ class SlotState:
         """Apply a record; False: it is void, because its coordinator has been replaced."""
         assert isinstance(record, AnyGroupRecord)
         assert record.slot == self.slot
-        if not self.moved(record.coordinator_epoch):
+        if record.coordinator_epoch != self.coordinator_epoch and not self.moved(record.coordinator_epoch):
             return False
         if not isinstance(record, StagedDecisionRecord):
             self._apply(record, log_offset)
@@ -367,7 +367,7 @@ class SlotState:
     ) -> None:
         match record:
             case TransactionRecord():
-                if record.state in TRANSACTION_STATES:
+                if record.state in STORED_STATES:
                     self.transactions[record.transactional_id] = replace(record, coordinator_epoch=_STRIPPED)
             case RemoveTransactionRecord():
                 self.transactions.pop(record.transactional_id, None)
@@ -489,11 +489,17 @@ class GroupSlots:
         if isinstance(record, SlotRecord):
             return self._writable(record.slot).moved(record.coordinator_epoch)
         assert isinstance(record, AnyGroupRecord)
-        if record.coordinator_epoch < self._slots[record.slot].coordinator_epoch:
+        slot = self._slots[record.slot]
+        if record.coordinator_epoch < slot.coordinator_epoch:
             return False
-        slot = self._writable(record.slot)
-        slot.moved(record.coordinator_epoch)
-        for item in slot.stage(record) if isinstance(record, StagedDecisionRecord) else (record,):
+        if record.slot in self._shared:
+            slot = self._writable(record.slot)
+        if record.coordinator_epoch != slot.coordinator_epoch:
+            slot.moved(record.coordinator_epoch)
+        if not isinstance(record, StagedDecisionRecord):
+            self._replay_one(slot, record, index)
+            return True
+        for item in slot.stage(record):
             self._replay_one(slot, item, index)
         return True
 

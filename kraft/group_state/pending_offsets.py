@@ -18,11 +18,62 @@ ProducerKey = tuple[int, int]  # producer id, producer epoch
 
 
 @dataclass(slots=True)
-class _Pending:
-    """Of one group. Every producer in `values` is in `transactions`, and the reverse."""
+class _Transaction:
+    """What one transaction has pending for one group. `keys` is not empty."""
 
-    transactions: dict[ProducerKey, str] = field(default_factory=dict)  # transactional ids
+    transactional_id: str
+    keys: dict[PartitionKey, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Of one group. `values` and the keys of `transactions` say the same, so that the end of a transaction and an ordinary commit
+    do not walk over what others have pending: every voter of the quorum does both."""
+
+    transactions: dict[int, dict[int, _Transaction]] = field(default_factory=dict)  # by producer id, by epoch
     values: dict[PartitionKey, dict[ProducerKey, PendingValue]] = field(default_factory=dict)  # the latest commit last
+    count: int = 0  # of values, over all partitions
+
+    def put(self, key: PartitionKey, producer: ProducerKey, transactional_id: str, value: PendingValue) -> None:
+        known = self.transactions.setdefault(producer[0], {}).setdefault(producer[1], _Transaction(transactional_id))
+        known.transactional_id = transactional_id
+        values = self.values.setdefault(key, {})
+        if values.pop(producer, None) is None:  # a later commit of the same transaction goes to the end
+            self.count += 1
+            known.keys[key] = None
+        values[producer] = value
+
+    def remove(self, key: PartitionKey, producer: ProducerKey) -> None:
+        values, epochs = self.values[key], self.transactions[producer[0]]
+        del values[producer], epochs[producer[1]].keys[key]
+        self.count -= 1
+        if not values:
+            del self.values[key]
+        if not epochs[producer[1]].keys:
+            del epochs[producer[1]]
+        if not epochs:
+            del self.transactions[producer[0]]
+
+    def ended(self, producer: ProducerKey) -> list[tuple[ProducerKey, list[PartitionKey]]]:
+        """The transactions of the producer up to its epoch, and their partitions, in an order that a snapshot keeps."""
+        epochs = self.transactions.get(producer[0], {})
+        return [((producer[0], epoch), sorted(epochs[epoch].keys)) for epoch in sorted(epochs) if epoch <= producer[1]]
+
+    def names(self) -> dict[ProducerKey, str]:
+        return {
+            (producer_id, epoch): known.transactional_id
+            for producer_id, epochs in self.transactions.items()
+            for epoch, known in epochs.items()
+        }
+
+    def copy(self) -> "_Pending":
+        transactions = {
+            producer_id: {
+                epoch: _Transaction(item.transactional_id, item.keys.copy()) for epoch, item in epochs.items()
+            }
+            for producer_id, epochs in self.transactions.items()
+        }
+        return _Pending(transactions, {key: some.copy() for key, some in self.values.items()}, self.count)
 
 
 class PendingOffsets:
@@ -55,7 +106,12 @@ class PendingOffsets:
     def transactions(self, group_id: str) -> dict[ProducerKey, str]:
         """The producers with pending offsets of the group, and their transactional ids."""
         group = self._groups.get(group_id)
-        return {} if group is None else group.transactions
+        return {} if group is None else group.names()
+
+    def is_ended_by(self, group_id: str, producer: ProducerKey) -> bool:
+        """Whether the producer has pending offsets of the group, in this epoch or an older one."""
+        group = self._groups.get(group_id)
+        return group is not None and any(epoch <= producer[1] for epoch in group.transactions.get(producer[0], ()))
 
     def groups(self) -> list[str]:
         return list(self._groups)
@@ -63,18 +119,16 @@ class PendingOffsets:
     def count(self, group_id: str) -> int:
         """Of pending offsets, over all transactions."""
         group = self._groups.get(group_id)
-        return 0 if group is None else sum(map(len, group.values.values()))
+        return 0 if group is None else group.count
 
     def put(self, record: PendingOffsetsRecord) -> None:
         if not record.offsets:
             return
         group = self._groups.setdefault(record.group_id, _Pending())
         producer = (record.producer_id, record.producer_epoch)
-        group.transactions[producer] = record.transactional_id
         for item in record.offsets:
-            values = group.values.setdefault((item.topic, item.partition), {})
-            values.pop(producer, None)  # a later commit of the same transaction goes to the end
-            values[producer] = (item.offset, item.leader_epoch, item.metadata, record.commit_timestamp_ms)
+            value = (item.offset, item.leader_epoch, item.metadata, record.commit_timestamp_ms)
+            group.put((item.topic, item.partition), producer, record.transactional_id, value)
 
     def end(self, group_id: str, producer: ProducerKey, *, is_commit: bool) -> list[tuple[PartitionKey, PendingValue]]:
         """The producer's transaction has ended; return the offsets that are committed now.
@@ -85,25 +139,25 @@ class PendingOffsets:
         group = self._groups.get(group_id)
         if group is None:
             return []
-        producer_id, producer_epoch = producer
-        ended = [key for key in group.transactions if key[0] == producer_id and key[1] <= producer_epoch]
         committed: list[tuple[PartitionKey, PendingValue]] = []
-        for ended_producer in ended:
-            for key, values in list(group.values.items()):
-                if ended_producer not in values:
-                    continue
+        for ended, keys in group.ended(producer):
+            for key in keys:
+                values = group.values.get(key, {})
+                if ended not in values:
+                    continue  # an older epoch has committed this offset later
                 if is_commit:
-                    committed.append((key, values[ended_producer]))
-                    _drop_up_to(ended_producer, values)
-                else:
-                    del values[ended_producer]
+                    committed.append((key, values[ended]))
+                for removed in _up_to(ended, values) if is_commit else (ended,):
+                    group.remove(key, removed)
         self._sweep(group_id)
         return committed
 
     def overruled(self, group_id: str, key: PartitionKey) -> None:
         """An ordinary commit, a reset or a removal of this offset came after the pending ones: they have no effect any more."""
         group = self._groups.get(group_id)
-        if group is not None and group.values.pop(key, None) is not None:
+        if group is not None and key in group.values:
+            for producer in list(group.values[key]):
+                group.remove(key, producer)
             self._sweep(group_id)
 
     def forget_group(self, group_id: str) -> None:
@@ -117,12 +171,12 @@ class PendingOffsets:
         if group is None:
             return
         for key in [key for key in group.values if key[0] == topic]:
-            del group.values[key]
-        self._sweep(group_id)
+            self.overruled(group_id, key)
 
     def records(self, *, slot: int, coordinator_epoch: int) -> Iterator[PendingOffsetsRecord]:
         """One for each offset, so that replay restores the order of the commits of each partition."""
         for group_id, group in self._groups.items():
+            names = group.names()
             for (topic, partition), values in group.values.items():
                 for producer, (offset, leader_epoch, metadata, commit_timestamp_ms) in values.items():
                     item = PartitionOffset(
@@ -132,7 +186,7 @@ class PendingOffsets:
                         slot=slot,
                         coordinator_epoch=coordinator_epoch,
                         group_id=group_id,
-                        transactional_id=group.transactions[producer],
+                        transactional_id=names[producer],
                         producer_id=producer[0],
                         producer_epoch=producer[1],
                         commit_timestamp_ms=commit_timestamp_ms,
@@ -141,31 +195,21 @@ class PendingOffsets:
 
     def copy(self) -> "PendingOffsets":
         other = PendingOffsets()
-        other._groups = {
-            group_id: _Pending(group.transactions.copy(), {key: some.copy() for key, some in group.values.items()})
-            for group_id, group in self._groups.items()
-        }
+        other._groups = {group_id: group.copy() for group_id, group in self._groups.items()}
         return other
 
     def _sweep(self, group_id: str) -> None:
-        """Drop what has become empty."""
-        group = self._groups[group_id]
-        group.values = {key: values for key, values in group.values.items() if values}
-        left = {producer for values in group.values.values() for producer in values}
-        group.transactions = {producer: name for producer, name in group.transactions.items() if producer in left}
-        if not group.values:
+        if not self._groups[group_id].values:
             del self._groups[group_id]
 
     def _comparable(self) -> dict[str, object]:
         return {
-            group_id: (group.transactions, {key: list(values.items()) for key, values in group.values.items()})
+            group_id: (group.names(), {key: list(values.items()) for key, values in group.values.items()})
             for group_id, group in self._groups.items()
         }
 
 
-def _drop_up_to(producer: ProducerKey, values: dict[ProducerKey, PendingValue]) -> None:
-    """The offset of `producer`, and those that were committed before it."""
-    for key in list(values):
-        del values[key]
-        if key == producer:
-            return
+def _up_to(producer: ProducerKey, values: dict[ProducerKey, PendingValue]) -> list[ProducerKey]:
+    """`producer`, and those that committed before it."""
+    committed = list(values)
+    return committed[: committed.index(producer) + 1]

@@ -4,11 +4,14 @@
 based on exactly the state that will be replayed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TypeVar
 
 from msgspec.structs import replace
 
+from barnabas.log.vocabulary.access.acls import Acl, AclResource
+from barnabas.log.vocabulary.access.quotas import QuotaEntity
+from barnabas.log.vocabulary.access.scram import ScramCredential
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from .image import BrokerImage, MetadataChanges, MetadataImage, PartitionImage, SlotImage, TopicImage
@@ -56,6 +59,7 @@ class MetadataDelta:
         self.terms = base.terms
         self.recovery_epoch = base.recovery_epoch
         self.recovery_offset = base.recovery_offset
+        self.login_secret = base.login_secret
         self.changed_brokers: dict[int, BrokerImage | None] = {}
         self.changed_topics: dict[str, ChangedTopic | None] = {}
         self.changed_topic_names: dict[str, str | None] = {}
@@ -63,6 +67,9 @@ class MetadataDelta:
         self.changed_broker_configs: dict[str, dict[str, str]] = {}
         self.changed_group_configs: dict[str, dict[str, str]] = {}
         self.changed_slots: dict[int, SlotImage] = {}
+        self.changed_users: dict[str, dict[int, ScramCredential]] = {}
+        self.changed_acls: dict[AclResource, dict[Acl, None]] = {}  # of the resource, in order; none: it has no more
+        self.changed_quotas: dict[QuotaEntity, dict[str, float]] = {}
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -122,8 +129,43 @@ class MetadataDelta:
         """Groups with a configuration; the changed ones may be counted twice."""
         return len(self.base.group_configs) + len(self.changed_group_configs)
 
+    def user(self, name: str) -> dict[int, ScramCredential]:
+        """The user's credentials by mechanism; {}: there is no such user."""
+        return self.changed_users.get(name, self.base.users.get(name, {}))
+
+    def count_users(self) -> int:
+        """Users, or a few more: changed ones may be counted twice."""
+        return len(self.base.users) + len(self.changed_users)
+
     def slot(self, number: int) -> SlotImage:
         return self.changed_slots.get(number, self.base.slots[number])
+
+    def acls_of(self, resource: AclResource) -> Collection[Acl]:
+        """The permissions that name exactly this resource or prefix."""
+        return self.changed_acls.get(resource, self.base.acls.get(resource, ()))
+
+    def acls(self) -> Iterator[Acl]:
+        """All permissions; the delta must not change while this runs."""
+        for resource in self.base.acls:
+            yield from self.acls_of(resource)
+        for resource, acls in self.changed_acls.items():
+            if resource not in self.base.acls:
+                yield from acls
+
+    def acls_to_change(self, resource: AclResource) -> dict[Acl, None]:
+        """They may be changed in place."""
+        if resource not in self.changed_acls:
+            self.changed_acls[resource] = dict.fromkeys(self.base.acls.get(resource, ()))
+        return self.changed_acls[resource]
+
+    def quotas_of(self, entity: QuotaEntity) -> dict[str, float]:
+        """By QuotaKind; {}: it has none."""
+        return self.changed_quotas.get(entity, self.base.quotas.get(entity, {}))
+
+    def count_quotas(self) -> int:
+        """Values of all entities."""
+        unchanged = (values for entity, values in self.base.quotas.items() if entity not in self.changed_quotas)
+        return sum(map(len, unchanged)) + sum(map(len, self.changed_quotas.values()))
 
     def topic_to_change(self, topic_id: str) -> ChangedTopic | None:
         """Its partitions may be put in place; None: there is no such topic."""
@@ -164,15 +206,19 @@ class MetadataDelta:
             terms=self.terms,
             recovery_epoch=self.recovery_epoch,
             recovery_offset=self.recovery_offset,
+            login_secret=self.login_secret,
             brokers=_merged(self.base.brokers, self.changed_brokers),
             topics=_merged(self.base.topics, topics),
             topic_names=_merged(self.base.topic_names, self.changed_topic_names),
             topic_configs=_merged_configs(self.base.topic_configs, self.changed_topic_configs),
             broker_configs=_merged_configs(self.base.broker_configs, self.changed_broker_configs),
             group_configs=_merged_configs(self.base.group_configs, self.changed_group_configs),
+            users=_merged(self.base.users, {name: found or None for name, found in self.changed_users.items()}),
             slots=tuple(self.changed_slots.get(number, slot) for number, slot in enumerate(self.base.slots))
             if self.changed_slots
             else self.base.slots,
+            acls=_merged(self.base.acls, {key: tuple(acls) or None for key, acls in self.changed_acls.items()}),
+            quotas=_merged(self.base.quotas, {key: values or None for key, values in self.changed_quotas.items()}),
         )
 
 
@@ -190,4 +236,6 @@ def _merged(base: dict[K, V], changed: Mapping[K, V | None]) -> dict[K, V]:
 
 
 def _merged_configs(base: dict[str, dict[str, str]], changed: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    if not changed:
+        return base
     return _merged(base, {resource: configs or None for resource, configs in changed.items()})

@@ -9,9 +9,16 @@ never falls: a cluster can return to an older version before its first transacti
 from collections.abc import Iterable
 from typing import Final, Protocol
 
+from barnabas.log.vocabulary.errors import UnsupportedVersionError
+
+from .delta import MetadataDelta
+from .records import FeatureLevelRecord
+
 FIRST_LEVEL: Final = 1
 TRANSACTIONS_LEVEL: Final = 2  # the records of transactions and their pending offsets
-NEWEST_LEVEL: Final = TRANSACTIONS_LEVEL  # of this version
+SECURITY_LEVEL: Final = 3  # the records of users and permissions
+QUOTAS_LEVEL: Final = 4  # the records of quotas
+NEWEST_LEVEL: Final = QUOTAS_LEVEL  # of this version
 
 
 class _Registered(Protocol):
@@ -24,3 +31,14 @@ class _Registered(Protocol):
 def brokers_below(level: int, brokers: Iterable[_Registered]) -> tuple[int, ...]:
     """The node ids of the brokers that do not support the level."""
     return tuple(sorted(broker.node_id for broker in brokers if broker.max_feature_level < level))
+
+
+def raised_level(view: MetadataDelta, level: int, what: str) -> tuple[FeatureLevelRecord, ...]:
+    """What has to be committed before the first record of this level. Raises UnsupportedVersionError: a broker does not know such
+    records; `what` tells users what they are."""
+    if view.feature_level >= level:
+        return ()
+    below = brokers_below(level, view.brokers().values())
+    if below:
+        raise UnsupportedVersionError(f"brokers {list(below)} do not support {what}: upgrade or unregister them first")
+    return (FeatureLevelRecord(feature_level=level),)

@@ -7,6 +7,9 @@ because they change with every commit.
 
 from msgspec import Struct, field
 
+from barnabas.log.vocabulary.access.acls import Acl, AclResource
+from barnabas.log.vocabulary.access.quotas import QuotaEntity
+from barnabas.log.vocabulary.access.scram import LoginSecret, ScramCredential
 from barnabas.log.vocabulary.message import Message
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.log.vocabulary.node_address import NodeAddress
@@ -154,6 +157,10 @@ class MetadataImage(MetadataHeader, frozen=True, kw_only=True):
         default_factory=dict
     )  # by node id, "" is the cluster-wide default
     slots: tuple[SlotImage, ...] = (SlotImage(),) * SLOT_COUNT
+    users: dict[str, dict[int, ScramCredential]] = field(default_factory=dict)  # by name, then by ScramMechanism
+    login_secret: LoginSecret | None = None  # None: there was never a user
+    acls: dict[AclResource, tuple[Acl, ...]] = field(default_factory=dict)  # the same object until a permission changes
+    quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)  # likewise; by QuotaKind, never empty
 
     @property
     def position(self) -> MetadataPosition:

@@ -12,6 +12,9 @@ from typing import Any
 import msgspec
 from msgspec.msgpack import Decoder
 
+from barnabas.log.vocabulary.access.acls import Acl
+from barnabas.log.vocabulary.access.quotas import QuotaChange
+from barnabas.log.vocabulary.access.scram import LoginSecret, UserCredential
 from barnabas.log.vocabulary.group_messages import PartitionOffset, TopicPartitions
 from barnabas.log.vocabulary.message import Message, encode
 from barnabas.log.vocabulary.node_address import NodeAddress
@@ -200,6 +203,47 @@ class ConfigRecord(Record, frozen=True, kw_only=True, tag=24):
     value: str | None
 
 
+# --- users and permissions; feature level 3 ----------------------------------------------------------------------------
+
+
+class ScramCredentialRecord(Record, frozen=True, kw_only=True, tag=60):
+    """A user has this credential from now on; it replaces that of the same mechanism."""
+
+    of: UserCredential
+
+
+class RemoveScramCredentialRecord(Record, frozen=True, kw_only=True, tag=61):
+    """A user without credentials does not exist any more."""
+
+    user: str
+    mechanism: int
+
+
+class LoginSecretRecord(Record, frozen=True, kw_only=True, tag=62):
+    """Written once, with the first user. Void if there is a secret."""
+
+    secret: LoginSecret
+
+
+class AclRecord(Record, frozen=True, kw_only=True, tag=70):
+    """A permission is added."""
+
+    acl: Acl
+
+
+class RemoveAclRecord(Record, frozen=True, kw_only=True, tag=71):
+    acl: Acl
+
+
+# --- quotas; feature level 4 -------------------------------------------------------------------------------------------
+
+
+class QuotaRecord(Record, frozen=True, kw_only=True, tag=80):
+    """An entity has this value from now on, or has it no more."""
+
+    of: QuotaChange
+
+
 # --- consumer groups: every record carries its slot and the coordinator epoch; replay discards what is stale ----------
 
 
@@ -359,7 +403,7 @@ class TransactionRecord(Record, frozen=True, kw_only=True, tag=51):
     previous_producer_id: int  # before the epochs of that id were used up; -1: there is none
     next_producer_id: int  # decided with a Prepare state when the epochs are used up; -1: the producer id stays
     timeout_ms: int
-    state: str  # Kafka's names: "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"
+    state: str  # a TransactionState
     partitions: tuple[TransactionTopic, ...]  # with records of the transaction, sorted; () once it is complete
     offset_groups: tuple[str, ...]  # with offsets of the transaction, sorted; () once it is complete
     started_ms: int  # -1: no transaction is open
@@ -368,7 +412,7 @@ class TransactionRecord(Record, frozen=True, kw_only=True, tag=51):
 
 
 class RemoveTransactionRecord(Record, frozen=True, kw_only=True, tag=52):
-    """A transactional id that nobody has used for long is forgotten."""
+    """Forget a transactional id that was not used for a long time."""
 
     slot: int
     coordinator_epoch: int

@@ -15,6 +15,7 @@ from .image import BrokerImage, ControllerTerm, PartitionImage, SlotImage
 from .records import (
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
+    AclRecord,
     BrokerChangeRecord,
     BrokerStorageRecord,
     ClusterRecord,
@@ -22,13 +23,18 @@ from .records import (
     ControllerRecord,
     DecommissionRecord,
     FeatureLevelRecord,
+    LoginSecretRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    QuotaRecord,
     Record,
     RecoveryRecord,
     RegisterBrokerRecord,
+    RemoveAclRecord,
+    RemoveScramCredentialRecord,
     RemoveTopicRecord,
+    ScramCredentialRecord,
     SlotRecord,
     TopicRecord,
     UnregisterBrokerRecord,
@@ -215,6 +221,27 @@ def _config(delta: MetadataDelta, record: ConfigRecord, index: int) -> bool:
     return True
 
 
+def _scram_credential(delta: MetadataDelta, record: ScramCredentialRecord, index: int) -> bool:
+    item = record.of
+    delta.changed_users[item.user] = {**delta.user(item.user), item.mechanism: item.credential}
+    return True
+
+
+def _remove_scram_credential(delta: MetadataDelta, record: RemoveScramCredentialRecord, index: int) -> bool:
+    found = delta.user(record.user)
+    if record.mechanism not in found:
+        return False
+    delta.changed_users[record.user] = {key: value for key, value in found.items() if key != record.mechanism}
+    return True
+
+
+def _login_secret(delta: MetadataDelta, record: LoginSecretRecord, index: int) -> bool:
+    if delta.login_secret is not None:
+        return False
+    delta.login_secret = record.secret
+    return True
+
+
 def _slot(delta: MetadataDelta, record: SlotRecord, index: int) -> bool:
     if not 0 <= record.slot < len(delta.base.slots):
         return False
@@ -223,6 +250,30 @@ def _slot(delta: MetadataDelta, record: SlotRecord, index: int) -> bool:
     delta.changed_slots[record.slot] = SlotImage(
         coordinator=record.coordinator, coordinator_epoch=record.coordinator_epoch
     )
+    return True
+
+
+def _acl(delta: MetadataDelta, record: AclRecord, index: int) -> bool:
+    if record.acl in delta.acls_of(record.acl.resource):
+        return False
+    delta.acls_to_change(record.acl.resource)[record.acl] = None
+    return True
+
+
+def _remove_acl(delta: MetadataDelta, record: RemoveAclRecord, index: int) -> bool:
+    if record.acl not in delta.acls_of(record.acl.resource):
+        return False
+    del delta.acls_to_change(record.acl.resource)[record.acl]
+    return True
+
+
+def _quota(delta: MetadataDelta, record: QuotaRecord, index: int) -> bool:
+    change = record.of
+    values = delta.quotas_of(change.entity)
+    if values.get(change.kind) == change.value:
+        return False
+    left = {kind: value for kind, value in values.items() if kind != change.kind}
+    delta.changed_quotas[change.entity] = left if change.value is None else left | {change.kind: change.value}
     return True
 
 
@@ -287,6 +338,12 @@ _REPLAY = cast(
         PartitionRecord: _partition,
         PartitionChangeRecord: _partition_change,
         ConfigRecord: _config,
+        ScramCredentialRecord: _scram_credential,
+        RemoveScramCredentialRecord: _remove_scram_credential,
+        LoginSecretRecord: _login_secret,
         SlotRecord: _slot,
+        AclRecord: _acl,
+        RemoveAclRecord: _remove_acl,
+        QuotaRecord: _quota,
     },
 )

@@ -359,10 +359,22 @@ class MetadataNode:
         if feed.snapshot_index is not None and feed.snapshot_index > self.image.offset:
             self.restore(feed.snapshot_index, feed.snapshot)
         self.committed([command for command in feed.commands if command.index > self.image.offset])
-        # An answer with commands may have been assembled just before its sender learned of the leader of their term.
-        is_empty = not feed.commands and feed.snapshot_index is None
-        if leader is not None and leader != self._leadership and (is_empty or leader.term > self._leadership.term):
+        if leader is not None and leader != self._leadership and self._is_news(leader, feed):
             self._leadership = leader
+            self._publish()
+
+    def _is_news(self, leader: Leadership, feed: MetadataFeed) -> bool:
+        """An answer with commands may have been assembled just before its sender learned of the leader of their term. But where
+        every answer has commands, an observer that has lost its leader must learn of it from one of them."""
+        known = self._leadership
+        is_empty = not feed.commands and feed.snapshot_index is None
+        return is_empty or leader.term > known.term or (known.leader_id is None and leader.term == known.term)
+
+    def leader_lost(self) -> None:
+        """No voter that this observer can reach knows a leader. A shutdown, for example, must not wait for the last one."""
+        assert self._quorum is None, "a voter learns from its quorum only"
+        if self._leadership.leader_id is not None:
+            self._leadership = Leadership(leader_id=None, term=self._leadership.term, is_self=False)
             self._publish()
 
     def _follow_controller(self) -> None:

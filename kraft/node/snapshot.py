@@ -5,10 +5,14 @@ any size streams through small frames. The last chunk has the number of the othe
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from msgspec import Raw
 from msgspec.structs import asdict, fields, replace
 
+from barnabas.log.vocabulary.access.acls import Acl, AclResource
+from barnabas.log.vocabulary.access.quotas import EntityQuotas, QuotaEntity
+from barnabas.log.vocabulary.access.scram import LoginSecret, ScramCredential
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.message import decode, encode
 
@@ -31,6 +35,9 @@ _TARGET_CHUNK_BYTES = 128 * 1024  # of items, which leaves room for the framing,
 _HEADER, _BROKERS, _TOPIC, _PARTITIONS, _TOPIC_CONFIGS, _BROKER_CONFIGS, _SLOTS, _GROUPS, _END, _GROUP_CONFIGS = range(
     10
 )
+_USERS, _LOGIN_SECRET = 10, 11  # only where there are users
+_ACLS = 20  # none where there are none, as with the configurations of groups
+_QUOTAS = 30  # none where there are none
 _HEADER_FIELDS = tuple(field.name for field in fields(MetadataHeader))
 
 
@@ -75,10 +82,22 @@ def _parts(image: MetadataImage, groups: GroupState) -> Iterator[tuple[int, obje
         entries = ([resource, key, value] for resource, values in configs.items() for key, value in values.items())
         for some in _limited(entries):
             yield kind, some
+    yield from _access_parts(image)
     yield _SLOTS, image.slots
     for slot in range(SLOT_COUNT):
         for some in _limited(groups.batches_of(slot)):
             yield _GROUPS, some
+
+
+def _access_parts(image: MetadataImage) -> Iterator[tuple[int, object]]:
+    for some in _limited([name, number, found] for name, one in image.users.items() for number, found in one.items()):
+        yield _USERS, some
+    if image.login_secret is not None:
+        yield _LOGIN_SECRET, image.login_secret
+    for some in _limited(acl for acls in image.acls.values() for acl in acls):
+        yield _ACLS, some
+    for some in _limited(EntityQuotas(entity=entity, values=values) for entity, values in image.quotas.items()):
+        yield _QUOTAS, some
 
 
 def _limited(items: Iterable[object]) -> Iterator[list[object]]:
@@ -110,7 +129,11 @@ class _Reader:
             _BROKER_CONFIGS: {},
             _GROUP_CONFIGS: {},
         }
+        self._users: dict[str, dict[int, ScramCredential]] = {}
+        self._login_secret: LoginSecret | None = None
         self._slots: tuple[SlotImage, ...] = ()
+        self._acls: dict[AclResource, tuple[Acl, ...]] = {}
+        self._quotas: dict[QuotaEntity, dict[str, float]] = {}
         self._groups: list[Record] = []
 
     def read(self, kind: int, payload: Raw) -> None:
@@ -133,15 +156,12 @@ class _Reader:
             self._header = decode(MetadataHeader, header)
         elif kind == _BROKERS:
             self._brokers.update((broker.node_id, broker) for broker in decode(tuple[BrokerImage, ...], payload))
-        elif kind == _TOPIC:
-            name, topic_id = decode(tuple[str, str], payload)
-            self._topics[name] = TopicImage(name=name, topic_id=topic_id, partitions=())
-        elif kind == _PARTITIONS:
-            name, more = decode(tuple[str, tuple[PartitionImage, ...]], payload)
-            self._topics[name] = replace(self._topics[name], partitions=self._topics[name].partitions + more)
+        elif kind in (_TOPIC, _PARTITIONS):
+            self._read_topic(kind, payload)
         elif kind in self._configs:
-            for resource, key, value in decode(tuple[tuple[str, str, str], ...], payload):
-                self._configs[kind].setdefault(resource, {})[key] = value
+            self._read_configs(self._configs[kind], payload)
+        elif kind in (_USERS, _LOGIN_SECRET, _ACLS, _QUOTAS):
+            self._read_access(kind, payload)
         elif kind == _SLOTS:
             self._slots = decode(tuple[SlotImage, ...], payload)
         elif kind == _GROUPS:
@@ -150,6 +170,30 @@ class _Reader:
             )
         else:
             raise SnapshotError(f"the snapshot has a part of kind {kind}, which this version does not know: upgrade")
+
+    def _read_configs(self, configs: dict[str, dict[str, str]], payload: Raw) -> None:
+        for resource, key, value in decode(tuple[tuple[str, str, str], ...], payload):
+            configs.setdefault(resource, {})[key] = value
+
+    def _read_access(self, kind: int, payload: Raw) -> None:
+        if kind == _LOGIN_SECRET:
+            self._login_secret = decode(LoginSecret, payload)
+        elif kind == _ACLS:
+            for resource, acls in groupby(decode(tuple[Acl, ...], payload), key=lambda acl: acl.resource):
+                self._acls[resource] = (*self._acls.get(resource, ()), *acls)
+        elif kind == _QUOTAS:
+            self._quotas.update((item.entity, item.values) for item in decode(tuple[EntityQuotas, ...], payload))
+        else:
+            for name, number, found in decode(tuple[tuple[str, int, ScramCredential], ...], payload):
+                self._users.setdefault(name, {})[number] = found
+
+    def _read_topic(self, kind: int, payload: Raw) -> None:
+        if kind == _TOPIC:
+            name, topic_id = decode(tuple[str, str], payload)
+            self._topics[name] = TopicImage(name=name, topic_id=topic_id, partitions=())
+        else:
+            name, more = decode(tuple[str, tuple[PartitionImage, ...]], payload)
+            self._topics[name] = replace(self._topics[name], partitions=self._topics[name].partitions + more)
 
     def result(self) -> tuple[MetadataImage, list[Record]]:
         if not self._complete or self._header is None or len(self._slots) != SLOT_COUNT:
@@ -163,5 +207,9 @@ class _Reader:
             broker_configs=self._configs[_BROKER_CONFIGS],
             group_configs=self._configs[_GROUP_CONFIGS],
             slots=self._slots,
+            users=self._users,
+            login_secret=self._login_secret,
+            acls=self._acls,
+            quotas=self._quotas,
         )
         return image, self._groups

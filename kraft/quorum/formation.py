@@ -70,6 +70,12 @@ class Formation:
         """Whether an acknowledgement of this peer counts. A peer that is not connected has sent no new one."""
         return self.peers.get(peer) is not VoterState.BLANK
 
+    def counting(self, peers: list[int]) -> list[int]:
+        """Those of `peers` whose acknowledgements count."""
+        if VoterState.BLANK not in self.peers.values():
+            return peers
+        return [peer for peer in peers if self.counts(peer)]
+
     # Formation
 
     @property
@@ -120,6 +126,8 @@ class Formation:
     # Learning, as leader
 
     def peers_without_barrier(self) -> list[int]:
+        if VoterState.BLANK not in self.peers.values():
+            return []
         return sorted(p for p, s in self.peers.items() if s is VoterState.BLANK and p not in self.barriers)
 
     def may_welcome(self, peer: int, match_index: int, commit_index: int) -> int | None:

@@ -99,6 +99,9 @@ class Membership:
 
     def at(self, index: int) -> VoterSet:
         """The configuration that was in force at `index`, which must not be before the forgotten ones."""
+        newest = self._sets[-1]
+        if newest.index <= index:
+            return newest
         return next((item for item in reversed(self._sets) if item.index <= index), self._sets[0])
 
     def reachable(self, commit_index: int) -> dict[int, NodeAddress]:

@@ -3,7 +3,7 @@
 Pure. `PartitionLog` stores it in the file `leader-epoch-checkpoint`.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -21,17 +21,13 @@ class LeaderEpochCache:
 
     def __init__(self, entries: Iterable[EpochStart] = ()) -> None:
         self._entries: list[EpochStart] = []
+        self.latest_epoch = UNDEFINED_EPOCH  # of the last entry
         for entry in entries:
             self.assign(entry.epoch, entry.start_offset)
 
     @property
     def entries(self) -> tuple[EpochStart, ...]:
         return tuple(self._entries)
-
-    @property
-    def latest_epoch(self) -> int:
-        """UNDEFINED_EPOCH when nothing is known."""
-        return self._entries[-1].epoch if self._entries else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Note that `epoch` began at `start_offset`; False when that changes nothing.
@@ -43,6 +39,7 @@ class LeaderEpochCache:
             return False
         self.truncate_from_end(start_offset)
         self._entries.append(EpochStart(epoch, start_offset))
+        self.latest_epoch = epoch
         return True
 
     def end_offset_for(self, epoch: int, *, log_end_offset: int) -> tuple[int, int]:
@@ -72,15 +69,21 @@ class LeaderEpochCache:
         before = len(self._entries)
         while self._entries and self._entries[-1].start_offset >= end_offset:
             self._entries.pop()
+        self.latest_epoch = self._entries[-1].epoch if self._entries else UNDEFINED_EPOCH
         return len(self._entries) != before
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Remove the epochs that ended at or before `start_offset`; the epoch that contains it now begins there."""
-        following = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
-        if following == 0 or self._entries[0].start_offset == start_offset:
+        """Remove the epochs that ended before the record that precedes `start_offset`; False when there are none.
+
+        The epoch of that record stays, with the offset at which it began: without it, a replica whose own log ends at
+        `start_offset` with records of another epoch could not be told that they differ, and would keep what it derived from them.
+        """
+        preceding = bisect_left(self._entries, start_offset, key=lambda entry: entry.start_offset) - 1
+        if preceding <= 0:
             return False
-        self._entries[:following] = [EpochStart(self._entries[following - 1].epoch, start_offset)]
+        del self._entries[:preceding]
         return True
 
     def clear(self) -> None:
         self._entries.clear()
+        self.latest_epoch = UNDEFINED_EPOCH

@@ -1,7 +1,7 @@
 """The file system: the only module of Barnabas that accesses it (the quorum's journal uses it, too).
 
-`Files` is the port; `RealFiles` uses the operating system, `tests/simulation/disk.py` a disk that loses unflushed data. Every
-OSError becomes a StorageError in one place, `_refused`, with the path and the remedy.
+`Files` is the port; `RealFiles` uses the operating system, `net/testing/simulation/disk.py` loses unflushed data. Every OSError
+becomes a StorageError in one place, `_refused`, with the path and the remedy.
 
 Appends are `os.write` on an O_APPEND descriptor: mapped appends cost two to three times as much.
 """
@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..format.record_batch import Buffer
-from ..vocabulary.errors import DiskFailedError, DiskFullError, StorageError, TooManyFilesError
+from ..vocabulary.errors import DiskFailedError, DiskFullError, MissingFileError, StorageError, TooManyFilesError
 from .spare_descriptors import SpareDescriptors
 
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 _TEMPORARY_SUFFIX = ".tmp"
+_OWNER_ONLY = 0o700
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _FAILED_DISK = (errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN, errno.EREMOTEIO)
@@ -107,8 +108,8 @@ class Files(Protocol):
     def modified_ms(self, path: str) -> int: ...
 
     def make_dirs(self, path: str, *, durable: bool = True) -> None:
-        """Make the folder and its parents. An existing folder is not an error. Without `durable`, the last of them may be lost in
-        a power loss, until `sync_dir` of its parent."""
+        """Make the folder and its parents; only the broker's user may enter them. An existing folder is not an error. Without
+        `durable`, the last of them may be lost in a power loss, until `sync_dir` of its parent."""
 
     def remove(self, path: str) -> None:
         """Remove a file; a missing file is not an error."""
@@ -151,6 +152,7 @@ def _storage_error(action: str, path: str, error: OSError) -> StorageError:
         (_NO_SPACE, DiskFullError),
         (_FAILED_DISK, DiskFailedError),
         (_NO_DESCRIPTOR, TooManyFilesError),
+        ((errno.ENOENT,), MissingFileError),
         ((error.errno,), StorageError),
     )
     kind = next(kind for numbers, kind in kinds if error.errno in numbers)
@@ -315,7 +317,7 @@ class RealFiles:
         if parent and parent != path:
             self.make_dirs(parent)
         with _refused("create the folder", path):
-            os.makedirs(path, exist_ok=True)
+            os.makedirs(path, mode=_OWNER_ONLY, exist_ok=True)
         if durable:
             self.sync_dir(parent)
 

@@ -48,14 +48,16 @@ class LogManager:
         node_id: int,
         defaults: LogConfig | None = None,
         new_directory_id: Callable[[], str] = new_directory_id,
+        max_open_segments: int = MAX_OPEN_SEALED_SEGMENTS,
     ) -> None:
-        """Lock the folders. A folder that cannot be used is offline. Raises StorageError if no folder can be used, or if one
-        belongs to another node."""
+        """Lock the folders. A folder that cannot be used is offline. `max_open_segments`: sealed ones, over all folders.
+
+        Raises StorageError if no folder can be used, or if one belongs to another node."""
         self._files = files
         self._node_id = node_id
         self._defaults = defaults or LogConfig()
         self._new_directory_id = new_directory_id
-        self._open_segments_limit = MAX_OPEN_SEALED_SEGMENTS // max(1, len(log_dirs))
+        self._open_segments_limit = max(1, max_open_segments // max(1, len(log_dirs)))
         self._is_loaded = False
         self.is_closed = False
         self.places = tuple(log_dirs)  # whatever their state
@@ -285,7 +287,11 @@ class LogManager:
             self.offline.note({topic_partition: cause}, None)
             raise StorageError(f"{topic_partition} is offline: {cause}")
         check_topic_name(topic_partition.topic)
-        folder = min(self.folders, key=lambda folder: (folder.is_full, self.registry.count_in(folder)))
+        if not self.folders:  # the broker is about to stop
+            raise StorageError(f"cannot create {topic_partition}: every data folder of the broker is offline")
+        folder = self.folders[0]
+        if len(self.folders) > 1:
+            folder = min(self.folders, key=lambda folder: (folder.is_full, self.registry.count_in(folder)))
         directory = f"{folder.path}/{topic_partition}"
         topic_id = self._make_folder(directory, topic_id)
         unsettled = self.removals.unsettled_folder(topic_partition)

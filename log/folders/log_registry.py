@@ -1,6 +1,7 @@
 """Which logs a broker has open, and in which folder each of them lies."""
 
 from collections.abc import Mapping
+from operator import countOf
 
 from ..partition.partition_log import PartitionLog
 from ..vocabulary.topic_partition import TopicPartition
@@ -30,7 +31,7 @@ class LogRegistry:
         return self._logs.get(log.topic_partition) is log
 
     def count_in(self, folder: LogFolder) -> int:
-        return sum(found is folder for found in self._folder_of.values())
+        return countOf(self._folder_of.values(), folder)
 
     def in_folder(self, folder: LogFolder) -> list[PartitionLog]:
         """May run in another thread, while logs come and go. `copy` is one step for other threads; `list(items())` is not: it

@@ -209,7 +209,7 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
 
 def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        yield _decompress_snappy_block(data, max_bytes)
+        yield _decompress_snappy_block(data, max_bytes, max_bytes)
         return
     position = len(_XERIAL_HEADER)
     left = max_bytes
@@ -220,17 +220,18 @@ def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
         position += _BLOCK_LENGTH.size
         if length < 0 or position + length > len(data):
             raise _damaged("snappy", "a block is cut")
-        piece = _decompress_snappy_block(data[position : position + length], left)
+        piece = _decompress_snappy_block(data[position : position + length], max_bytes, left)
         left -= len(piece)
         position += length
         yield piece
 
 
-def _decompress_snappy_block(block: memoryview, max_bytes: int) -> bytes:
+def _decompress_snappy_block(block: memoryview, max_bytes: int, left: int) -> bytes:
+    """`left` of the `max_bytes` of the whole batch."""
     snappy = _snappy()
     try:
         # The block begins with its decompressed length: nothing is allocated if it is too large.
-        if snappy.decompress_raw_len(block) > max_bytes:
+        if snappy.decompress_raw_len(block) > left:
             raise _too_large("snappy", max_bytes)
         return bytes(snappy.decompress_raw(block))
     except _snappy_error() as error:

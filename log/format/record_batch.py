@@ -42,8 +42,10 @@ CONTROL_MASK = 0x20
 DELETE_HORIZON_MASK = 0x40
 CRC_COVERS_FROM = 21
 CRC_POSITION = 17
+ATTRIBUTES_POSITION = 22  # of the lower byte; the upper one is not in use
 MAX_TIMESTAMP_POSITION = 35
 PRODUCER_POSITION = 43
+SEQUENCE_POSITION = 53
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _HEADER = HEADER
@@ -52,6 +54,7 @@ _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 LENGTH = struct.Struct(">i")
 LENGTH_POSITION = 8
+SEQUENCE = struct.Struct(">i")
 LEADER_EPOCH_POSITION = 12
 
 

@@ -1,8 +1,4 @@
-"""Records inside of a batch v2: encoding of whole columns, decoding, and the few accesses that a broker needs.
-
-In the encoder, C builtins do all work per record (map, slices, join over tables of varints): about 70 ns per record, where a loop
-takes 170. Headers, tombstones among values, and null keys among keys need the loop. Clients read and write many records with
-`log.records`.
+"""Records inside of a batch v2, for the few that a broker writes and looks at. Many records are the affair of `log.records`.
 
 A record: length varint, attributes 0, timestamp delta varint, offset delta varint, key and value with their lengths as
 varints (-1 for null), count of headers, headers.
@@ -11,7 +7,6 @@ varints (-1 for null), count of headers, headers.
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import add
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -19,6 +14,7 @@ from crc32c import crc32c
 from ..vocabulary.errors import CorruptRecordError, InvalidRecordError
 from .compression import Compression, compress, compression_of, decompress
 from .record_batch import (
+    ATTRIBUTES_POSITION,
     CONTROL_MASK,
     CRC_COVERS_FROM,
     CRC_POSITION,
@@ -36,15 +32,13 @@ from .record_batch import (
     read_header,
 )
 from .record_check import PAUSE_AFTER, no_pause
-from .varint import FieldSizeTable, VarintTable, decode_varint, encode_varint
+from .varint import VarintTable, decode_varint
 
 # (batch, timestamp in ms, offset) -> (offset, timestamp in ms) of its first record at or after both.
 LookIntoBatch = Callable[[Buffer, int, int], tuple[int, int] | None]
 Headers = Sequence[tuple[str, bytes | None]]
 MAX_RECORDS_PER_BATCH = 2**20  # offset deltas of up to three bytes; batches are cut by size long before
 _NULL = b"\x01"  # the varint of -1
-_OFFSET_WIDTH_ENDS = (64, 8192, MAX_RECORDS_PER_BATCH)  # smaller offset deltas take one, two, three bytes
-_PREPARED_OFFSETS = 8192
 _MARKER_KEY = struct.Struct(">hh")  # version, type
 _MARKER_VALUE = struct.Struct(">hi")  # version, coordinator epoch
 _MARKER_VERSION = 0
@@ -54,10 +48,6 @@ _PRODUCER = struct.Struct(">qhi")
 _CRC = struct.Struct(">I")
 
 _LENGTHS = VarintTable()
-_FIELD_SIZES = FieldSizeTable()
-_OFFSETS = [encode_varint(delta) for delta in range(_PREPARED_OFFSETS)]
-_OFFSETS_NULL_KEY = [encoded + _NULL for encoded in _OFFSETS]
-_prefixes: dict[tuple[int, bool], VarintTable] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +58,6 @@ class ProducerFields:
     producer_epoch: int = -1
     base_sequence: int = -1
     is_transactional: bool = False
-
-
-class RecordColumns(NamedTuple):
-    """The records of a batch as columns of equal length."""
-
-    offsets: list[int]
-    timestamps_ms: list[int]
-    keys: list[bytes | None]
-    values: list[bytes | None]
-    headers: list[Headers]
 
 
 class PlainRecord(NamedTuple):
@@ -127,10 +107,7 @@ def encode_batch(
     base_ms = one_timestamp if one_timestamp is not None else min(stamps)
     largest_ms = one_timestamp if one_timestamp is not None else max(stamps)
     deltas = None if base_ms == largest_ms else [stamp - base_ms for stamp in stamps]
-    if headers is not None and any(headers):
-        body = _encode_in_loop(keys, values, deltas, headers)
-    else:
-        body = _encode_columns(keys, values, deltas)
+    body = _encode_records(keys, values, deltas, headers)
     if compression:
         body = compress(body, compression)
     attributes = compression | (TRANSACTIONAL_MASK if producer.is_transactional else 0)
@@ -142,14 +119,17 @@ def encode_marker(
 ) -> bytes:
     """The control batch that ends the producer's transaction in a partition, with base offset 0."""
     key = _MARKER_KEY.pack(_MARKER_VERSION, _COMMIT if is_commit else _ABORT)
-    body = _encode_columns([key], [_MARKER_VALUE.pack(_MARKER_VERSION, coordinator_epoch)], None)
+    body = _encode_records([key], [_MARKER_VALUE.pack(_MARKER_VERSION, coordinator_epoch)], None, None)
     producer = ProducerFields(producer_id=producer_id, producer_epoch=producer_epoch)
     return seal_batch(body, 1, TRANSACTIONAL_MASK | CONTROL_MASK, timestamp_ms, timestamp_ms, producer)
 
 
 def number_batch(batch: bytes, producer: ProducerFields) -> bytes:
-    """The same batch with another producer id, epoch and sequence."""
+    """The same batch with another producer id, epoch and sequence, transactional or not."""
     numbered = bytearray(batch)
+    numbered[ATTRIBUTES_POSITION] &= ~TRANSACTIONAL_MASK
+    if producer.is_transactional:
+        numbered[ATTRIBUTES_POSITION] |= TRANSACTIONAL_MASK
     _PRODUCER.pack_into(
         numbered, PRODUCER_POSITION, producer.producer_id, producer.producer_epoch, producer.base_sequence
     )
@@ -176,77 +156,13 @@ def unsealed_header(
     )  # fmt: skip
 
 
-def _encode_columns(
-    keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], deltas: list[int] | None
-) -> bytes:
-    """All records as slices of one list of parts: prefix, timestamp, offset, key and value, each a column."""
-    if keys is not None and not any(map(_is_some, keys)):
-        keys = None
-    try:
-        value_lengths = list(map(len, values))  # type: ignore[arg-type]
-        key_lengths = list(map(len, keys)) if keys is not None else None  # type: ignore[arg-type]
-    except TypeError:
-        # A null (among values, a tombstone).
-        return _encode_in_loop(keys, values, deltas, None)
-    count = len(values)
-    sizes = list(map(_FIELD_SIZES.__getitem__, value_lengths))
-    columns: list[Sequence[bytes | None]] = []
-    if deltas is not None:
-        stamps = list(map(_LENGTHS.__getitem__, deltas))
-        sizes = list(map(add, sizes, map(len, stamps)))
-        columns.append(stamps)
-    if keys is None or key_lengths is None:
-        columns.append(_offsets(count, _OFFSETS_NULL_KEY, _NULL))
-    else:
-        sizes = list(map(add, sizes, map(_FIELD_SIZES.__getitem__, key_lengths)))
-        columns += (_offsets(count, _OFFSETS, b""), list(map(_LENGTHS.__getitem__, key_lengths)), keys)
-    columns += (list(map(_LENGTHS.__getitem__, value_lengths)), values)
-    width = len(columns) + 1
-    parts: list[bytes | None] = [None] * (width * count)
-    parts[0::width] = _record_prefixes(sizes, has_key=keys is not None, has_delta=deltas is not None)
-    for number, column in enumerate(columns, 1):
-        parts[number::width] = column
-    parts[0] = parts[0][1:]  # type: ignore[index]  # no record before the first, whose headers would end here
-    parts.append(b"\x00")
-    return b"".join(parts)  # type: ignore[arg-type]
-
-
-def _record_prefixes(sizes: list[int], *, has_key: bool, has_delta: bool) -> list[bytes]:
-    """For each record: the header count 0 of the preceding record, its length, attributes, and the delta 0 if all have it."""
-    # Attributes and header count always; the null key's length and the timestamp delta 0 where they are not in `sizes`.
-    fixed = 2 + (not has_key) + (not has_delta)
-    prefixes: list[bytes] = []
-    start = 0
-    for offset_width, end in enumerate(_OFFSET_WIDTH_ENDS, 1):
-        if start >= len(sizes):
-            break
-        table = _prefix_table(fixed + offset_width, has_delta)
-        prefixes += map(table.__getitem__, sizes[start:end])
-        start = end
-    return prefixes
-
-
-def _prefix_table(added: int, has_delta: bool) -> VarintTable:
-    table = _prefixes.get((added, has_delta))
-    if table is None:
-        table = VarintTable(prefix=b"\x00", added=added, suffix=b"\x00" if has_delta else b"\x00\x00")
-        _prefixes[added, has_delta] = table
-    return table
-
-
-def _offsets(count: int, prepared: list[bytes], suffix: bytes) -> list[bytes]:
-    if count <= _PREPARED_OFFSETS:
-        return prepared[:count]
-    return prepared + [encode_varint(delta) + suffix for delta in range(_PREPARED_OFFSETS, count)]
-
-
-def _encode_in_loop(
+def _encode_records(
     keys: Sequence[bytes | None] | None,
     values: Sequence[bytes | None],
     deltas: list[int] | None,
     headers: Sequence[Headers] | None,
 ) -> bytes:
-    """The general case, one record at a time."""
+    """One record at a time."""
     parts: list[bytes] = []
     for number, value in enumerate(values):
         record = b"".join(
@@ -274,26 +190,7 @@ def _encode_headers(headers: Headers) -> bytes:
     return b"".join(parts)
 
 
-def _is_some(data: bytes | None) -> bool:
-    return data is not None
-
-
 # --- decoding ---
-
-
-def decode_columns(buffer: Buffer, *, check: bool = True) -> RecordColumns:
-    """The records of one whole batch, by column. Raises CorruptRecordError.
-
-    `check=False` skips the CRC, for bytes that were checked already. For many records, see `log.records`.
-    """
-    records = list(iter_records(buffer, check=check))
-    return RecordColumns(
-        offsets=[record.offset for record in records],
-        timestamps_ms=[record.timestamp_ms for record in records],
-        keys=[record.key for record in records],
-        values=[record.value for record in records],
-        headers=[record.headers for record in records],
-    )
 
 
 def iter_records(buffer: Buffer, *, check: bool = False) -> Iterator[PlainRecord]:

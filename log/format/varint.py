@@ -37,26 +37,10 @@ def decode_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
 
 
 class VarintTable(dict[int, bytes]):
-    """number → `prefix` + varint(number + `added`) + `suffix`; filled on demand, up to a limit."""
-
-    def __init__(self, *, prefix: bytes = b"", added: int = 0, suffix: bytes = b"") -> None:
-        super().__init__()
-        self._prefix = prefix
-        self._added = added
-        self._suffix = suffix
+    """number → its varint; filled on demand, up to a limit."""
 
     def __missing__(self, number: int) -> bytes:
-        encoded = self._prefix + encode_varint(number + self._added) + self._suffix
+        encoded = encode_varint(number)
         if -_TABLE_LIMIT < number < _TABLE_LIMIT:
             self[number] = encoded
         return encoded
-
-
-class FieldSizeTable(dict[int, int]):
-    """length → length of a field of that size including its length prefix."""
-
-    def __missing__(self, length: int) -> int:
-        size = length + len(encode_varint(length))
-        if length < _TABLE_LIMIT:
-            self[length] = size
-        return size

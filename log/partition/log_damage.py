@@ -27,6 +27,7 @@ class LogDamage:
 
     @property
     def is_known(self) -> bool:
+        self._note_missing()
         return any(segment.damage for segment in self._segments())
 
     def sealed(self) -> list[int]:
@@ -59,6 +60,8 @@ class LogDamage:
         """Check the bytes that a read of `offset` returns; False if some are damaged. The damage is noted. Raises
         StorageError."""
         segment = self._holding(offset)
+        if segment.records.is_missing:
+            return False
         position, next_offset = segment.trusted_start(offset)
         known = segment.damage
         for damaged in scan_all(
@@ -66,6 +69,16 @@ class LogDamage:
         ):
             self._note(segment, damaged)
         return segment.damage == known
+
+    def _note_missing(self) -> None:
+        """A segment whose file somebody has removed is damaged as a whole: otherwise a leader would go on to lead, although it
+        can neither serve these records nor, in the last segment, take others."""
+        for segment in self._segments():
+            if segment.records.is_missing and not segment.damage:
+                whole = DamagedRange(path=segment.path, segment_base_offset=segment.base_offset,
+                                     first_offset=segment.base_offset, end_offset=segment.next_offset,
+                                     position=0, end_position=segment.size_bytes)  # fmt: skip
+                self._note(segment, whole)
 
     def where_to_cut(self) -> int:
         """The offset before which the log is sound and where it can be cut: the start of the first segment with damage."""

@@ -57,11 +57,17 @@ class LogFlushes:
             or now_ms - log.tail.last_append_ms >= IDLE_MS  # so that the file can be closed
         )
 
-    def begin(self, now_ms: int | None = None) -> PendingFlush | None:
+    def sealed(self) -> int:
+        """How many segments that grow no more are to be flushed. 0 while the log is changed."""
+        log = self._log
+        return 0 if log.is_changing else len(log.segments.to_flush(log.recovery_point)) - 1
+
+    def begin(self, now_ms: int | None = None, *, max_sealed: int | None = None) -> PendingFlush | None:
         """The files to flush so that everything in the log is durable; None if it is, and while the log is changed. Raises
         StorageError.
 
-        The caller performs it and then calls `finish`; the log may be used meanwhile.
+        The caller performs it and then calls `finish`; the log may be used meanwhile. `max_sealed`, at least one: so many
+        segments that grow no more; the flush `is_whole` if there are no others.
         """
         log = self._log
         log.segments.check_takes_writes(log.topic_partition)
@@ -69,10 +75,14 @@ class LogFlushes:
             return None
         if now_ms is not None:
             self._last_ms = now_ms
+        taken = log.segments.to_flush(log.recovery_point, max_sealed)
+        is_whole = taken[-1] is log.segments.active
         return PendingFlush(
-            end_offset=log.log_end_offset,
+            end_offset=log.log_end_offset if is_whole else taken[-1].next_offset,
+            sealed=len(taken) - is_whole,
+            is_whole=is_whole,
             truncations=log.truncations,
-            files=log.segments.files_to_flush(log.recovery_point),
+            files=log.segments.files_to_flush(taken, log.recovery_point),
             sync_names=log.folder.sync,
             save_epochs=self._epochs.save,
         )

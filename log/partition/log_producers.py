@@ -28,7 +28,8 @@ class LogProducers:
 
         A crash may have taken entries of such an index, and a reader would get the records of an aborted transaction.
         """
-        index_from = flushed_end_offset
+        # Retention may be ahead of the saved flushed end.
+        index_from = max(flushed_end_offset, segments[0].base_offset)
         for segment in segments:
             if not segment.transaction_index.recover(segment.base_offset, index_from):
                 index_from = min(index_from, segment.base_offset)
@@ -43,7 +44,11 @@ class LogProducers:
     def _restore(self, segments: Sequence[LogSegment], log_end_offset: int, *, index_from: int) -> None:
         self._snapshots.forget_behind(log_end_offset)
         found = self._snapshots.newest(index_from)
-        self.state, self._snapshot_offset = found or (ProducerState(), 0)
+        # Where the snapshot at the first segment is torn, an older one may have transactions as open whose ends are deleted:
+        # nothing would end them again. Nor does it know the last batches of producers.
+        if found is None or found[1] < segments[0].base_offset:
+            found = (ProducerState(), 0)
+        self.state, self._snapshot_offset = found
         first = max(self._snapshot_offset, segments[0].base_offset)
         if first < log_end_offset:
             for segment, header, batch in _batches_from(segments, first):
@@ -61,8 +66,10 @@ class LogProducers:
         `repeated_batches` raises, or, for a transaction coordinator, `check_markers`."""
         if from_coordinator:
             check_markers(buffer, batches, self.state, transaction_version=transaction_version)
-        elif any(batch.producer_id != NO_PRODUCER_ID for batch in batches):
-            return repeated_batches(buffer, batches, self.state)
+            return ()
+        for batch in batches:
+            if batch.producer_id != NO_PRODUCER_ID:
+                return repeated_batches(buffer, batches, self.state)
         return ()
 
     def take_snapshot(self, log_end_offset: int, segments: Sequence[LogSegment]) -> None:

@@ -5,6 +5,7 @@ segment is part of its log, and an index without its log has no meaning. Only if
 the log accepts no more writes, and opening it again determines its content.
 """
 
+from collections.abc import Sequence
 from itertools import islice
 
 from ..disk.due_files import DueFiles
@@ -127,10 +128,16 @@ class LogSegments:
                 return found
         return None
 
-    def files_to_flush(self, from_offset: int) -> tuple[AppendFile, ...]:
+    def to_flush(self, from_offset: int, max_sealed: int | None = None) -> list[LogSegment]:
+        """The segments with records from an offset on, the first `max_sealed` sealed ones of them, and the active one only behind
+        all sealed ones. None: all."""
+        found = self.all[max(segment_holding(self.all, from_offset), 0) :]
+        return found if max_sealed is None or len(found) <= max_sealed + 1 else found[:max_sealed]
+
+    def files_to_flush(self, segments: Sequence[LogSegment], from_offset: int) -> tuple[AppendFile, ...]:
         """The files with the records and aborted transactions from an offset on, and the indexes of sealed segments."""
         files: list[AppendFile] = []
-        for segment in self.all[max(segment_holding(self.all, from_offset), 0) :]:
+        for segment in segments:
             files += segment.files_to_flush(from_offset)
             if segment is not self.active:
                 self.opened.used(segment)

@@ -62,19 +62,17 @@ class LogTail:
             raise
 
     def _roll_if_due(self, batch: PlacedBatch, now_ms: int, config: LogConfig) -> None:
+        """A segment is as old as the timestamps of its records say, if they have any: old data rolls as new data does."""
         active = self._segments.active
-        if active.records.size_bytes > 0 and (
-            not active.has_room_for(batch.size_bytes, batch.last_offset, config.segment_bytes)
-            or self._age_ms(batch.max_timestamp_ms, now_ms) > config.max_segment_ms
-        ):
-            self.roll(now_ms, config)
-
-    def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
-        """The age of the active segment by the timestamps of its records, if they have any: old data rolls as new data does."""
-        first_ms = self._segments.active.records.first_timestamp_ms
-        if first_ms == NO_TIMESTAMP or timestamp_ms == NO_TIMESTAMP:
-            return now_ms - self._active_since_ms
-        return timestamp_ms - first_ms
+        if not active.records.size_bytes:
+            return
+        if active.has_room_for(batch.size_bytes, batch.last_offset, config.segment_bytes):
+            first_ms, newest_ms = active.records.first_timestamp_ms, batch.max_timestamp_ms
+            if first_ms == NO_TIMESTAMP or newest_ms == NO_TIMESTAMP:
+                first_ms, newest_ms = self._active_since_ms, now_ms
+            if newest_ms - first_ms <= config.max_segment_ms:
+                return
+        self.roll(now_ms, config)
 
     def roll(self, now_ms: int, config: LogConfig) -> None:
         """Begin a new segment at the log end; an empty active segment stays."""

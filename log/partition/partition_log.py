@@ -8,6 +8,7 @@ argument. A failed write leaves nothing, neither in the file nor in memory.
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 
 from ..checkpoints.saved_epochs import SavedEpochs
 from ..disk.files import Files
@@ -173,7 +174,8 @@ class PartitionLog:
         append_time_ms = now_ms if config.uses_log_append_time else NO_TIMESTAMP
         return AppendInfo(first_offset=batches[0].base_offset, last_offset=batches[-1].last_offset,
                           log_append_time_ms=append_time_ms, size_bytes=len(buffer),
-                          max_timestamp_ms=max([batch.max_timestamp_ms for batch in batches]))  # fmt: skip
+                          max_timestamp_ms=batches[0].max_timestamp_ms if len(batches) == 1 else
+                          max(batch.max_timestamp_ms for batch in batches))  # fmt: skip
 
     def append_as_follower(self, buffer: Buffer, *, now_ms: int = 0, is_fresh: bool = False) -> AppendInfo | None:
         """Append a leader's batches, which have offsets and epochs. A truncated batch at the end is dropped; None if there is no
@@ -200,7 +202,7 @@ class PartitionLog:
                     self._append_times.note_replicated(header, now_ms, is_fresh=is_fresh)
         return AppendInfo(first_offset=batches[0].base_offset, last_offset=batches[-1].last_offset,
                           log_append_time_ms=NO_TIMESTAMP, size_bytes=end,
-                          max_timestamp_ms=max(batch.max_timestamp_ms for batch in batches))  # fmt: skip
+                          max_timestamp_ms=max([batch.max_timestamp_ms for batch in batches]))  # fmt: skip
 
     def append_time_of(self, offset: int) -> AppendTime | None:
         """When the record was appended here; None if that is not known."""
@@ -385,7 +387,8 @@ class PartitionLog:
         if self.segments.swaps.is_outstanding:
             return []
         segments = self.segments.all
-        ages = (segment.age for segment in segments)  # evaluated only for the removed segments and one more
+        # Evaluated only for the removed segments and one more; mypyc would evaluate a generator expression for all.
+        ages = map(attrgetter("age"), segments)
         count = expired_segments(ages, config=self.config, log_start_offset=self.log_start_offset,
                                  high_watermark=self.high_watermark, now_ms=now_ms, log_bytes=self.size_bytes)  # fmt: skip
         if count == len(segments):

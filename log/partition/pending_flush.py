@@ -17,6 +17,8 @@ class PendingFlush:
     """When `perform` has succeeded, everything before `end_offset` is on the disk."""
 
     end_offset: int  # exclusive
+    sealed: int  # segments that grow no more: each has up to four files
+    is_whole: bool  # whether everything that was in the log is taken along; else another flush is to follow
     truncations: int  # of the log until then: one that comes in between makes the end offset void
     files: tuple[AppendFile, ...]
     sync_names: Callable[[], None]  # of the folder, and of files that were made or removed since the last flush

@@ -3,6 +3,7 @@
 from .pure import INTERFACE as INTERFACE
 from .pure import Accumulator as Accumulator
 from .pure import ColumnBuilder as ColumnBuilder
+from .pure import PassTime as PassTime
 from .pure import Receipt as Receipt
 from .pure import RecordView as RecordView
 from .pure import largest as largest

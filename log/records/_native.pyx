@@ -9,11 +9,12 @@ indexed with their own checks: a caller may pass rows that do not exist.
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyTypeObject
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint32_t, uint64_t, uint8_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from crc32c import crc32c
@@ -23,10 +24,10 @@ from ..format.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE, TR
 from ..format.record_codec import MAX_RECORDS_PER_BATCH, NOT_IDEMPOTENT, seal_batch, unsealed_header
 from . import refusals
 from .columns import BinaryColumn, HeaderColumn, check_input
-from .faults import damaged
+from .faults import Fault, damaged
 from .pure import encoded_fields
 
-INTERFACE = 2  # As in `pure` when this was compiled.
+INTERFACE = 4  # As in `pure` when this was compiled.
 
 cdef extern from "Python.h":
     ctypedef struct PyObject
@@ -41,19 +42,23 @@ cdef extern from *:
     #define Py_TYPE_NEW(type) ((type)->tp_new)
     """
 
-cdef enum:  # `faults.Fault`
-    FINE = 0
-    CUT_NUMBER = 1
-    LONG_NUMBER = 2
-    RECORD_BEYOND_BATCH = 3
-    EMPTY_RECORD = 4
-    TIMESTAMP_RANGE = 5
-    OFFSET_ORDER = 6
-    FIELD_BEYOND_RECORD = 7
-    HEADER_COUNT = 8
-    NO_HEADER_NAME = 9
-    RECORD_NOT_FILLED = 10
-    BYTES_LEFT = 11
+cdef enum:
+    FINE = 0  # All others are of `Fault`.
+    MIN_SPARE_BYTES = 65536  # Smaller blocks come from a heap whose pages stay with the process.
+    MAX_SPARE_BYTES = 16777216  # Together: those of a table that is read while the next one is decoded, with 1 MB or more each.
+    SPARE_BLOCKS = 32
+
+cdef int CUT_NUMBER = Fault.CUT_NUMBER
+cdef int LONG_NUMBER = Fault.LONG_NUMBER
+cdef int RECORD_BEYOND_BATCH = Fault.RECORD_BEYOND_BATCH
+cdef int EMPTY_RECORD = Fault.EMPTY_RECORD
+cdef int TIMESTAMP_RANGE = Fault.TIMESTAMP_RANGE
+cdef int OFFSET_ORDER = Fault.OFFSET_ORDER
+cdef int FIELD_BEYOND_RECORD = Fault.FIELD_BEYOND_RECORD
+cdef int HEADER_COUNT = Fault.HEADER_COUNT
+cdef int NO_HEADER_NAME = Fault.NO_HEADER_NAME
+cdef int RECORD_NOT_FILLED = Fault.RECORD_NOT_FILLED
+cdef int BYTES_LEFT = Fault.BYTES_LEFT
 
 cdef Py_ssize_t MAX_BATCH_BYTES = 0x7FFFFFFF
 cdef Py_ssize_t MAX_RECORDS = MAX_RECORDS_PER_BATCH
@@ -351,6 +356,45 @@ def read_lists(section):
     return offsets, timestamps, keys, values
 
 
+cdef struct Spare:
+    uint8_t* start
+    Py_ssize_t capacity
+
+
+# Blocks of columns that nobody has any more, for the next columns: the system takes a fault for each page of new memory, which costs
+# more than to decode its records. Used with the interpreter's lock alone.
+cdef Spare spares[SPARE_BLOCKS]
+cdef int spare_count = 0
+cdef Py_ssize_t spare_bytes = 0
+
+
+cdef Spare spare_block(Py_ssize_t size_bytes, Py_ssize_t most_bytes) noexcept:
+    """The smallest in this range; without an address if there is none."""
+    global spare_count, spare_bytes
+    cdef Spare found = Spare(NULL, 0)
+    cdef int number, best = -1
+    for number in range(spare_count):
+        if size_bytes <= spares[number].capacity <= most_bytes:
+            if best < 0 or spares[number].capacity < spares[best].capacity:
+                best = number
+    if best >= 0:
+        found = spares[best]
+        spare_count -= 1
+        spare_bytes -= found.capacity
+        spares[best] = spares[spare_count]
+    return found
+
+
+cdef void release(uint8_t* start, Py_ssize_t capacity) noexcept:
+    global spare_count, spare_bytes
+    if capacity < MIN_SPARE_BYTES or spare_count == SPARE_BLOCKS or capacity > MAX_SPARE_BYTES - spare_bytes:
+        free(start)
+        return
+    spares[spare_count] = Spare(start, capacity)
+    spare_count += 1
+    spare_bytes += capacity
+
+
 @cython.final
 cdef class Memory:
     """Bytes that grow without the interpreter's lock; others see them through the buffer protocol."""
@@ -358,8 +402,13 @@ cdef class Memory:
     cdef uint8_t* start
     cdef Py_ssize_t size, capacity
 
+    def __cinit__(self, Py_ssize_t capacity):
+        cdef Spare block = spare_block(capacity, MAX_SPARE_BYTES if capacity >= MIN_SPARE_BYTES else 0)
+        self.start, self.capacity = block.start, block.capacity
+        self.reserve(capacity)
+
     def __dealloc__(self):
-        free(self.start)
+        release(self.start, self.capacity)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         PyBuffer_FillInfo(view, self, self.start, self.size, 1, flags)
@@ -380,11 +429,17 @@ cdef class Memory:
         return 0
 
     cdef object finished(self):
-        """What was written; the rest of the reserved memory is returned."""
-        cdef uint8_t* shrunk = <uint8_t*>realloc(self.start, max(self.size, 1))
-        if shrunk is not NULL:
-            self.start = shrunk
-            self.capacity = self.size
+        """What was written; a block with much room that was not needed is exchanged for a smaller one."""
+        cdef Py_ssize_t most_bytes = self.size + max(self.size // 4, MIN_SPARE_BYTES)
+        cdef Spare block
+        if self.capacity > most_bytes:
+            block = spare_block(self.size, most_bytes)
+            if block.start is NULL:
+                block = Spare(<uint8_t*>malloc(max(self.size, 1)), max(self.size, 1))
+            if block.start is not NULL:
+                memcpy(block.start, self.start, self.size)
+                release(self.start, self.capacity)
+                self.start, self.capacity = block.start, block.capacity
         return memoryview(self)
 
 
@@ -396,8 +451,8 @@ cdef class Cells:
     cdef Py_ssize_t count, null_count
 
     def __cinit__(self, Py_ssize_t rows, Py_ssize_t size_bytes):
-        self.offsets, self.data, self.validity = Memory(), Memory(), Memory()
-        self.reserve(rows, size_bytes)
+        self.offsets, self.data, self.validity = Memory(4 * (rows + 1)), Memory(size_bytes), Memory((rows + 7) >> 3)
+        memset(self.validity.start, 0, self.validity.capacity)
         (<int32_t*>self.offsets.start)[0] = 0
 
     cdef int reserve(self, Py_ssize_t rows, Py_ssize_t size_bytes) except -1 nogil:
@@ -458,10 +513,8 @@ cdef class ColumnBuilder:
         if max_bytes > MAX_BATCH_BYTES:
             raise OverflowError(f"{max_bytes} bytes of records are too many for one column")
         self.rows_left, self.bytes_left = max_rows, max_bytes
-        self.offsets, self.timestamps, self.header_offsets = Memory(), Memory(), Memory()
-        self.offsets.reserve(8 * max_rows)
-        self.timestamps.reserve(8 * max_rows)
-        self.header_offsets.reserve(4 * (max_rows + 1))
+        self.offsets, self.timestamps = Memory(8 * max_rows), Memory(8 * max_rows)
+        self.header_offsets = Memory(4 * (max_rows + 1))
         (<int32_t*>self.header_offsets.start)[0] = 0
         self.keys, self.values = Cells(max_rows, max_bytes), Cells(max_rows, max_bytes)
         self.names, self.header_values = Cells(0, 0), Cells(0, 0)

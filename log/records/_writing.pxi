@@ -47,7 +47,7 @@ cdef inline int set_field(Field* field, object data) except -1:
 cdef int64_t checked_stamp(object timestamp_ms) except? -1:
     cdef int64_t stamp
     try:
-        stamp = timestamp_ms
+        stamp = PyNumber_Index(timestamp_ms)
     except OverflowError:
         raise refusals.timestamp(timestamp_ms) from None
     if stamp < -1:
@@ -68,6 +68,13 @@ cdef class Receipt:
 
 
 @cython.final
+cdef class PassTime:
+    """The wall time for all records of one pass of the event loop; 0: it was not read in this pass."""
+
+    cdef public int64_t now_ms
+
+
+@cython.final
 cdef class Accumulator:
     """Records that are encoded as they arrive, into a batch of at most `limit_bytes` before compression.
 
@@ -77,7 +84,10 @@ cdef class Accumulator:
     cdef PyObject* batch  # A bytes object that is only known here, so that it may be written; NULL once it is sealed.
     cdef Py_ssize_t capacity, limit_bytes
     cdef int64_t base_ms, max_ms
-    cdef bint has_base
+    cdef bint has_base, is_raised
+    cdef object owner, receipt_type  # for `take`
+    cdef PassTime time
+    cdef public int64_t stamp_ms  # of the owner: set by its `restamp`
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t size_bytes  # of the batch, uncompressed
 
@@ -93,6 +103,12 @@ cdef class Accumulator:
 
     def __dealloc__(self):
         Py_XDECREF(self.batch)
+
+    def raise_limit(self, Py_ssize_t limit_bytes):
+        """Make room for more records; a lower limit than before has no effect, nor has any once the batch is sealed."""
+        if limit_bytes > self.limit_bytes and self.batch is not NULL:
+            self.limit_bytes = min(limit_bytes, MAX_BATCH_BYTES)
+            self.is_raised = True
 
     def append(self, value, key=None, headers=(), timestamp_ms=-1):
         """Returns the record's number in the batch, or -1 if the batch has no room for it.
@@ -113,9 +129,37 @@ cdef class Accumulator:
         receipt.position = position
         return receipt
 
+    def belong_to(self, owner, type receipt_type not None, PassTime time not None, int64_t stamp_ms):
+        """What `take` needs: the batch that receipts name, their type, and the time of the records that follow."""
+        if not issubclass(receipt_type, Receipt):
+            raise TypeError(f"{receipt_type.__name__} is not a Receipt")
+        self.owner, self.receipt_type, self.time, self.stamp_ms = owner, receipt_type, time, stamp_ms
+
+    def take(self, value, key=None):
+        """As `append_for`, for a record of bytes at the time of this pass. None, too, if it is another record, or the time is not
+        known. Tells the owner of a new time: `owner.restamp(now_ms)`."""
+        cdef PyTypeObject* kind
+        cdef Field key_field, value_field
+        cdef Receipt receipt
+        cdef Py_ssize_t position
+        cdef int64_t now_ms = 0 if self.owner is None else self.time.now_ms
+        if now_ms <= 0 or not PyBytes_CheckExact(value) or not (key is None or PyBytes_CheckExact(key)):
+            return None
+        if now_ms != self.stamp_ms:
+            self.owner.restamp(now_ms)
+        set_field(&key_field, key)
+        set_field(&value_field, value)
+        position = self.put(&key_field, &value_field, None, now_ms)
+        if position < 0:
+            return None
+        kind = <PyTypeObject*>self.receipt_type
+        receipt = new_of(kind)(kind, NO_ARGUMENTS, NULL)
+        receipt.batch = self.owner
+        receipt.position = position
+        return receipt
+
     cdef Py_ssize_t add(self, object value, object key, object headers, int64_t stamp) except -2:
         cdef Field key_field, value_field
-        self.check_stamp(stamp)
         set_field(&key_field, key)
         set_field(&value_field, value)
         if headers is None or len(headers) == 0:
@@ -128,7 +172,9 @@ cdef class Accumulator:
         return 0
 
     cdef Py_ssize_t put(self, Field* key, Field* value, bytes headers, int64_t stamp) except -2:
-        """`headers` are encoded, with their count; None is no headers. -1: no room."""
+        """`headers` are encoded, with their count; None is no headers. -1: no room. Runs no Python code before it is done, so
+        that nothing else can append or seal meanwhile."""
+        self.check_stamp(stamp)
         cdef int64_t delta = stamp - self.base_ms if self.has_base else 0
         cdef Py_ssize_t headers_size = 1 if headers is None else PyBytes_GET_SIZE(headers)
         cdef Py_ssize_t body = 1 + size_of(delta) + size_of(self.count) + size_of_field(key) + size_of_field(value) + headers_size
@@ -162,17 +208,22 @@ cdef class Accumulator:
 
     cdef inline int reserve(self, Py_ssize_t more) except -1:
         if self.size_bytes + more > self.capacity:
-            # Up to the limit if that is near, since sealing then has nothing to return.
-            self.capacity = max(self.size_bytes + more, min(2 * self.capacity, max(self.limit_bytes, 1)))
+            # Up to the limit if that is near, since sealing then has nothing to return; but a limit that was raised may be
+            # raised again, and each time would copy everything.
+            self.capacity = max(
+                self.size_bytes + more, 2 * self.capacity if self.is_raised else min(2 * self.capacity, max(self.limit_bytes, 1))
+            )
             _PyBytes_Resize(&self.batch, self.capacity)
         return 0
 
     def extend(self, values, keys=None, headers=None, timestamps_ms=-1, Py_ssize_t start=0, rows=None):
         """Append the rows from `start` on until the batch is full; returns how many it took. `rows` picks and orders rows, and
-        `start` counts in it."""
+        `start` counts in it. Raises InvalidRecordError for a negative `start`."""
         cdef Py_ssize_t count = len(values) if rows is None else len(rows), position, row
         cdef bint is_one_time = isinstance(timestamps_ms, int)
         cdef int64_t stamp = 0
+        if start < 0:
+            raise refusals.negative_start(start)
         if is_one_time and start < count:
             stamp = checked_stamp(timestamps_ms)
         for position in range(start, count):
@@ -188,7 +239,7 @@ cdef class Accumulator:
         self, Py_ssize_t count, values, keys=None, headers=None, timestamps_ms=-1, rows=None, Py_ssize_t start=0
     ):
         """As `extend`, from `count` rows in Arrow's layout; None is a column of nulls. `rows` (int64) picks and orders rows, and
-        `start` counts in it. Raises InvalidRecordError for offsets or rows that are out of range."""
+        `start` counts in it. Raises InvalidRecordError for offsets or rows that are out of range, and for a negative `start`."""
         cdef Input value_cells = Input(values), key_cells = Input(keys)
         cdef HeaderInput header_cells = None if headers is None else HeaderInput(headers)
         cdef Numbers stamps = None if isinstance(timestamps_ms, int) else Numbers(timestamps_ms)
@@ -199,7 +250,7 @@ cdef class Accumulator:
         cdef Field key, value
         cdef bytes encoded = None
         # Not before: a buffer that is held cannot shrink after it was checked.
-        check_input(count, (values, keys, headers), timestamps_ms, rows)
+        check_input(count, (values, keys, headers), timestamps_ms, rows, start)
         if stamps is None:
             try:
                 stamp = timestamps_ms
@@ -217,7 +268,6 @@ cdef class Accumulator:
                 encoded = header_cells.read(row)
             if stamp < -1:
                 raise refusals.timestamp(timestamps_ms if stamps is None else stamp)
-            self.check_stamp(stamp)
             if self.put(&key, &value, encoded, stamp) < 0:
                 return position - start
         return max(number - start, 0)
@@ -250,18 +300,21 @@ cdef class Accumulator:
 
 
 cdef bytes encoded_headers(object headers):
-    """With their count."""
-    cdef Py_ssize_t size = size_of(len(headers)), length
+    """With their count: of what was iterated, since `len` may have said something else."""
+    cdef Py_ssize_t size = 0
     cdef list fields = []
     cdef Field field
     cdef uint8_t* target
     for name, data in headers:
         if not isinstance(name, str):
             raise refusals.not_text(name)
-        fields += (name.encode(), data)
-    for data in fields:
+        name = str.encode(name)
+        set_field(&field, name)
+        size += size_of_field(&field)
         set_field(&field, data)
         size += size_of_field(&field)
+        fields += (name, data)
+    size += size_of(len(fields) // 2)
     cdef bytes encoded = PyBytes_FromStringAndSize(NULL, size)
     target = put_number(<uint8_t*>PyBytes_AS_STRING(encoded), len(fields) // 2)
     for data in fields:

@@ -172,9 +172,10 @@ def _implementation() -> Any:
 
 
 if TYPE_CHECKING:
-    from .pure import Accumulator, Receipt, RecordView, largest, murmur2_column, rows_by_partition
+    from .pure import Accumulator, PassTime, Receipt, RecordView, largest, murmur2_column, rows_by_partition
 else:
     Accumulator = _implementation().Accumulator
+    PassTime = _implementation().PassTime
     Receipt = _implementation().Receipt
     RecordView = _implementation().RecordView
     largest = _implementation().largest
@@ -193,6 +194,7 @@ __all__ = [
     "MAX_DECODED_BYTES",
     "Accumulator",
     "Codec",
+    "PassTime",
     "Receipt",
     "RecordView",
     "compiled",

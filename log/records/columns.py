@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..format.record_batch import Buffer
 from ..vocabulary.errors import InvalidRecordError
+from .refusals import negative_start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +76,9 @@ def check_input(
     columns: "tuple[BinaryColumn | HeaderColumn | None, ...]",
     timestamps_ms: int | Buffer,
     rows: Buffer | None,
+    start: int,
 ) -> None:
-    """Raise InvalidRecordError unless all buffers have `count` rows."""
+    """Raise InvalidRecordError unless all buffers have `count` rows, and `start` is not negative."""
     for column in columns:
         if column is not None:
             column.check(count)
@@ -86,6 +88,8 @@ def check_input(
         )
     if rows is not None and _size(rows) % 8:
         raise InvalidRecordError(f"{_size(rows)} bytes of row numbers; int64 has 8 bytes for each")
+    if start < 0:
+        raise negative_start(start)
 
 
 def _size(buffer: Buffer) -> int:

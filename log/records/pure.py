@@ -7,8 +7,9 @@ varint, offset delta varint, key and value with their lengths as varints (-1 for
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from itertools import chain
+from operator import index, itemgetter
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from ..format.compression import Compression, compress
 from ..format.record_batch import HEADER_SIZE, TRANSACTIONAL_MASK, Buffer
@@ -25,7 +26,7 @@ _MAX_I64: Final = 2**63 - 1
 _CONTINUES: Final = 0x80
 _LAST_SHIFT: Final = 63  # Of the tenth byte of a number, which has one bit left.
 _MIN_HEADER_BYTES: Final = 2  # The lengths of its name and its value.
-INTERFACE: Final = 2  # Of this module and its twin: one more with each change of a name, an argument or a result.
+INTERFACE: Final = 4  # Of this module and its twin: one more with each change of a name, an argument or a result.
 MAX_BATCH_BYTES: Final = 2**31 - 1  # Its length is an i32.
 _BOUNDS: Final = struct.Struct("=2i")
 _LARGE_BOUNDS: Final = struct.Struct("=2q")
@@ -282,6 +283,22 @@ class Receipt:
         self.position = position
 
 
+class PassTime:
+    """The wall time for all records of one pass of the event loop; 0: it was not read in this pass."""
+
+    __slots__ = ("now_ms",)
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+
+class Owner(Protocol):
+    """Of an accumulator that takes records at the time of a pass."""
+
+    def restamp(self, stamp_ms: int) -> None:
+        """The records that follow have this timestamp. Sets `stamp_ms` of the accumulator."""
+
+
 class Accumulator:
     """Records that are encoded as they arrive, into a batch of at most `limit_bytes` before compression.
 
@@ -293,8 +310,15 @@ class Accumulator:
         self._base_ms = base_timestamp_ms
         self._max_ms = -1
         self._records: list[bytes] = []
+        self._owner: Owner | None = None
+        self.stamp_ms = 0  # of the owner
         self.count = 0
         self.size_bytes = HEADER_SIZE  # of the batch, uncompressed
+
+    def raise_limit(self, limit_bytes: int) -> None:
+        """Make room for more records; a lower limit than before has no effect, nor has any once the batch is sealed."""
+        if self._records or not self.count:
+            self._limit_bytes = min(max(limit_bytes, self._limit_bytes), MAX_BATCH_BYTES)
 
     def append(
         self, value: bytes | None, key: bytes | None = None, headers: Headers = (), timestamp_ms: int = -1
@@ -303,8 +327,8 @@ class Accumulator:
 
         Raises TypeError for anything but bytes, InvalidRecordError for a timestamp before -1 or of more than 64 bits.
         """
-        if not -1 <= timestamp_ms <= _MAX_I64:
-            raise refusals.timestamp(timestamp_ms)
+        timestamp_ms = _checked_stamp(timestamp_ms)
+        fields = encoded_fields(key, value, headers)
         base_ms = timestamp_ms if self._base_ms is None else self._base_ms
         if timestamp_ms - base_ms > _MAX_I64:
             raise refusals.too_far_apart(base_ms, timestamp_ms)
@@ -313,7 +337,7 @@ class Accumulator:
                 b"\x00",
                 _VARINTS[timestamp_ms - base_ms],
                 _VARINTS[self.count],
-                encoded_fields(key, value, headers),
+                fields,
             )
         )
         record = _VARINTS[len(body)] + body
@@ -342,6 +366,23 @@ class Accumulator:
         position = self.append(value, key, headers, timestamp_ms)
         return None if position < 0 else receipt_type(batch, position)
 
+    def belong_to(self, owner: Owner, receipt_type: "type[Receipt]", time: PassTime, stamp_ms: int) -> None:
+        """What `take` needs: the batch that receipts name, their type, and the time of the records that follow."""
+        if not issubclass(receipt_type, Receipt):
+            raise TypeError(f"{receipt_type.__name__} is not a Receipt")
+        self._owner, self._receipt_type, self._time, self.stamp_ms = owner, receipt_type, time, stamp_ms
+
+    def take(self, value: bytes | None, key: bytes | None = None) -> Any:
+        """As `append_for`, for a record of bytes at the time of this pass. None, too, if it is another record, or the time is not
+        known. Tells the owner of a new time: `owner.restamp(now_ms)`."""
+        if self._owner is None or not (now_ms := self._time.now_ms):
+            return None
+        if type(value) is not bytes or not (key is None or type(key) is bytes):
+            return None
+        if now_ms != self.stamp_ms:
+            self._owner.restamp(now_ms)
+        return self.append_for(self._receipt_type, self._owner, value, key, (), now_ms)
+
     def extend(
         self,
         values: Sequence[bytes | None],
@@ -352,11 +393,15 @@ class Accumulator:
         rows: Sequence[int] | None = None,
     ) -> int:
         """Append the rows from `start` on until the batch is full; returns how many it took. `rows` picks and orders rows, and
-        `start` counts in it."""
+        `start` counts in it. Raises InvalidRecordError for a negative `start`."""
+        if start < 0:
+            raise refusals.negative_start(start)
         chosen = range(len(values)) if rows is None else rows
+        if isinstance(timestamps_ms, int) and start < len(chosen):
+            _checked_stamp(timestamps_ms)
         for position in range(start, len(chosen)):
             row = chosen[position]
-            stamp = timestamps_ms if isinstance(timestamps_ms, int) else timestamps_ms[row]
+            stamp = timestamps_ms if isinstance(timestamps_ms, int) else _checked_stamp(timestamps_ms[row])
             key = None if keys is None else keys[row]
             if self.append(values[row], key, () if headers is None else headers[row], stamp) < 0:
                 return position - start
@@ -373,8 +418,8 @@ class Accumulator:
         start: int = 0,
     ) -> int:
         """As `extend`, from `count` rows in Arrow's layout; None is a column of nulls. `rows` (int64) picks and orders rows, and
-        `start` counts in it. Raises InvalidRecordError for offsets or rows that are out of range."""
-        check_input(count, (values, keys, headers), timestamps_ms, rows)
+        `start` counts in it. Raises InvalidRecordError for offsets or rows that are out of range, and for a negative `start`."""
+        check_input(count, (values, keys, headers), timestamps_ms, rows, start)
         chosen: Sequence[int] = range(count) if rows is None else memoryview(rows).cast("B").cast("q")
         stamps = None if isinstance(timestamps_ms, int) else memoryview(timestamps_ms).cast("B").cast("q")
         for position in range(start, len(chosen)):
@@ -400,12 +445,18 @@ class Accumulator:
         return seal_batch(body, self.count, attributes, self._base_ms, self._max_ms, producer)
 
 
+def _checked_stamp(timestamp_ms: int) -> int:
+    stamp = index(timestamp_ms)
+    if not -1 <= stamp <= _MAX_I64:
+        raise refusals.timestamp(stamp)
+    return stamp
+
+
 def encoded_fields(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
     """The part of a record from its key on."""
-    parts = [*_encoded(key), *_encoded(value), _VARINTS[len(headers)]]
-    for name, data in headers:
-        parts += (*_encoded(_header_name(name)), *_encoded(data))
-    return b"".join(parts)
+    parts = [*_encoded(key), *_encoded(value)]
+    pairs = [(*_encoded(_header_name(name)), *_encoded(data)) for name, data in headers or ()]
+    return b"".join((*parts, _VARINTS[len(pairs)], *chain.from_iterable(pairs)))
 
 
 def _encoded(data: bytes | None) -> tuple[bytes, bytes]:
@@ -419,7 +470,7 @@ def _encoded(data: bytes | None) -> tuple[bytes, bytes]:
 def _header_name(name: str) -> bytes:
     if not isinstance(name, str):
         raise refusals.not_text(name)
-    return name.encode()
+    return str.encode(name)  # Not what a subclass makes of it.
 
 
 def _cell(column: BinaryColumn | None, row: int) -> bytes | None:

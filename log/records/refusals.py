@@ -23,6 +23,10 @@ def too_large(size_bytes: int) -> InvalidRecordError:
     return InvalidRecordError(f"a record of {size_bytes} bytes does not fit into any batch: send smaller ones")
 
 
+def negative_start(start: int) -> InvalidRecordError:
+    return InvalidRecordError(f"the first row is {start}; it must be 0 or more")
+
+
 def no_such_row(row: int, count: int) -> InvalidRecordError:
     return InvalidRecordError(f"row {row} does not exist: there are {count} rows")
 

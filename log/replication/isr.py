@@ -13,6 +13,7 @@ Kafka: `PartitionState` in Partition.scala; KIP-497, KIP-841.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from ..vocabulary.errors import ErrorCode
@@ -31,7 +32,7 @@ _DEFINITE_REFUSALS: Final = frozenset({ErrorCode.INELIGIBLE_REPLICA})
 PROPOSAL_LIFETIME_MS: Final = 60_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, since every append asks for the cached `maximal_isr`
 class CommittedIsr:
     """No proposal is pending. `unresolved` has the members of all proposals at this partition epoch whose outcome is unknown:
     each may have been accepted. Only newer metadata resolves this, because every proposal names the partition epoch that it
@@ -42,7 +43,7 @@ class CommittedIsr:
     unresolved: frozenset[int] = frozenset()
     eligible: frozenset[int] = frozenset()  # eligible leader replicas of the same partition epoch (KIP-966)
 
-    @property
+    @cached_property
     def maximal_isr(self) -> frozenset[int]:
         return self.isr | self.unresolved if self.unresolved else self.isr
 

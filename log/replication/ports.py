@@ -66,6 +66,10 @@ class ReplicatedLogConfig(Protocol):
     @property
     def is_compacted(self) -> bool: ...
     @property
+    def takes_batches_as_sent(self) -> bool:
+        """Uncompressed batches are stored without a look at their records."""
+
+    @property
     def max_message_bytes(self) -> int: ...
     @property
     def is_deleted_by_retention(self) -> bool:

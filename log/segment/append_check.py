@@ -182,8 +182,11 @@ def _check_first_record(attributes: int, view: memoryview, position: int, end: i
         return
     try:
         length, start = decode_varint(view, position)
-        _, at = decode_varint(view, start + 1)  # after the attributes: the timestamp
-        delta, at = decode_varint(view, at)
+        if end - start > 2 and view[start + 1] == 0 == view[start + 2]:  # as nearly every batch begins
+            delta, at = 0, start + 3
+        else:
+            _, at = decode_varint(view, start + 1)  # after the attributes: the timestamp
+            delta, at = decode_varint(view, at)
         key_length, at = decode_varint(view, at)
         value_length, at = decode_varint(view, at + max(key_length, 0))
         at += max(value_length, 0)

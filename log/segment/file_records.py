@@ -19,7 +19,7 @@ from ..format.record_batch import (
     peek_header,
     read_header,
 )
-from ..vocabulary.errors import CorruptRecordError, StorageError
+from ..vocabulary.errors import CorruptRecordError, MissingFileError, StorageError
 from .offset_index import MAX_RELATIVE_OFFSET
 
 _SCAN_WINDOW_BYTES = 4096  # The stretch between two index entries of small batches, by default.
@@ -46,6 +46,7 @@ class FileRecords:
         self.path = path
         self.size_bytes = files.size_bytes(path) if files.exists(path) else 0
         self.opened: AppendFile | None = None  # None while it is closed: `file` opens it
+        self.is_missing = False  # somebody removed the file: noticed when it is opened again
         self.is_retired = False  # the file was renamed, and is not needed any more
 
     @property
@@ -53,7 +54,11 @@ class FileRecords:
         if self.opened is None:
             if self.is_retired:  # by now another segment may have the name
                 raise StorageError(f"{self.path} is not part of its log any more: open the log again")
-            self.opened = self._files.open_append(self.path, create=False)
+            try:
+                self.opened = self._files.open_append(self.path, create=False)
+            except MissingFileError:
+                self.is_missing = not self.is_retired
+                raise
         return self.opened
 
     def create(self) -> None:

@@ -9,9 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from .segment import LogSegment
 
-MAX_OPEN_SEALED_SEGMENTS = (
-    500  # of the usual limit of 1,024 descriptors; the others are for sockets and active segments
-)
+MAX_OPEN_SEALED_SEGMENTS = 500  # a process that may open few files passes fewer
 
 
 class OpenSegments:

@@ -23,6 +23,7 @@ from ..vocabulary.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
+from ..vocabulary.transaction_messages import NOT_STARTED
 
 REMEMBERED_BATCHES = 5  # max.in.flight.requests.per.connection of an idempotent producer: any of them may be retried.
 MAX_PRODUCERS = 20_000  # per partition, 15 MB at most; the producer that was silent for longest is forgotten first.
@@ -78,6 +79,8 @@ class ProducerEntry:
     last_update_ms: int  # by the timestamps of its records, hence by the producer's clock
     silent_since_ms: int = HEARD_SINCE  # by our own clock: records of last year may come today, and be repeated today
     open_transaction_offset: int = NO_OPEN_TRANSACTION
+    # What the coordinator told this leader when the open transaction began; unknown after a change of leaders or a restart.
+    transaction_started_ms: int = NOT_STARTED
     coordinator_epoch: int = NO_COORDINATOR_EPOCH  # of the last marker
     batches: tuple[AppendedBatch, ...] = ()  # the last REMEMBERED_BATCHES; a tuple takes a tenth of a deque's memory
 
@@ -118,6 +121,14 @@ class OpenTransactions:
     def first_undecided_offset(self) -> int | None:
         """Where the oldest open transaction begins; None if there is none."""
         return next(iter(self._opened.values()), None)
+
+    @property
+    def open_count(self) -> int:
+        return len(self._opened)
+
+    def opened(self) -> Iterator[tuple[int, int]]:
+        """(producer id, first offset) of each open transaction, the oldest first; to be read at once."""
+        return iter(self._opened.items())
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Where the first transaction begins that is open, or whose end is at or after the high watermark."""
@@ -179,12 +190,22 @@ class ProducerState:
                 f"producer {producer_id} has epoch {epoch}, a newer one has epoch {entry.epoch}"
             )
         repeated = self._check_sequence(entry, producer_id, epoch, first_sequence, record_count)
-        if repeated is None and entry.open_transaction_offset >= 0 and not is_transactional:
-            raise InvalidTxnStateError(
-                f"producer {producer_id} has a transaction open since offset {entry.open_transaction_offset}, and sent a batch"
-                " outside of it: end the transaction first, or send the batch from another producer"
-            )
+        if repeated is None and entry.open_transaction_offset >= 0:
+            self._check_continues(entry, producer_id, epoch, is_transactional=is_transactional)
         return repeated
+
+    @staticmethod
+    def _check_continues(entry: ProducerEntry, producer_id: int, epoch: int, *, is_transactional: bool) -> None:
+        """Records of the next transaction must not share the fate of the one that is open: its marker comes first."""
+        opened = f"producer {producer_id} has a transaction open since offset {entry.open_transaction_offset}"
+        if not is_transactional:
+            raise InvalidTxnStateError(
+                f"{opened}, and sent a batch outside of it: end the transaction first, or send the batch from another producer"
+            )
+        if epoch > entry.epoch:
+            raise InvalidTxnStateError(
+                f"{opened} in epoch {entry.epoch}, and sent a batch of epoch {epoch}: wait until the transaction has ended"
+            )
 
     def _check_sequence(
         self, entry: ProducerEntry, producer_id: int, epoch: int, first_sequence: int, record_count: int
@@ -228,6 +249,12 @@ class ProducerState:
                 f"a marker of producer {producer_id} comes from coordinator epoch {coordinator_epoch}, and epoch"
                 f" {entry.coordinator_epoch} has taken over"
             )
+
+    def started(self, producer_id: int, epoch: int, started_ms: int) -> None:
+        """The coordinator's stamp of a transaction whose first batch was appended just now, or was refused after all."""
+        entry = self._producers.get(producer_id)
+        if entry is not None and entry.epoch == epoch and entry.open_transaction_offset >= 0:
+            entry.transaction_started_ms = started_ms
 
     def find(self, producer_id: int) -> ProducerEntry | None:
         """What is known of a producer; to be read, not to be kept."""
@@ -282,17 +309,22 @@ class ProducerState:
             entry = ProducerEntry(epoch=header.producer_epoch, last_update_ms=header.max_timestamp_ms)
         elif header.producer_epoch > entry.epoch:
             # An open transaction stays open, as in Kafka: only a marker ends one. Otherwise, records that were not decided on
-            # would count as committed. The coordinator aborts it before a newer epoch can write, so both share a fate only if
-            # that failed.
+            # would count as committed. A leader refuses such a batch (`check`), but earlier versions have appended it.
             entry.epoch, entry.batches = header.producer_epoch, ()
         self._producers[producer_id] = entry  # at the end: the one that was heard of last
         entry.last_update_ms = max(entry.last_update_ms, header.max_timestamp_ms)
         entry.silent_since_ms = HEARD_SINCE
-        if len(self._producers) > MAX_PRODUCERS:
+        ended = self._note(entry, header, first_offset, coordinator_epoch)
+        if len(self._producers) > MAX_PRODUCERS:  # when it is known whether this one has a transaction open
             self._forget_oldest()
+        return ended
+
+    def _note(self, entry: ProducerEntry, header: BatchHeader, first_offset: int, coordinator_epoch: int) -> int | None:
+        producer_id = header.producer_id
         if header.is_control:
             entry.coordinator_epoch = max(entry.coordinator_epoch, coordinator_epoch)
             entry.open_transaction_offset = NO_OPEN_TRANSACTION
+            entry.transaction_started_ms = NOT_STARTED
             return self.transactions.end(producer_id, first_offset + header.last_offset_delta)
         appended = AppendedBatch(
             first_sequence=header.base_sequence, last_offset=first_offset + header.last_offset_delta,
@@ -337,6 +369,9 @@ class ProducerState:
         self.transactions.clear()
 
     def _forget_oldest(self) -> None:
+        """Of those without an open transaction; there may be none, because transactional ids are limited elsewhere."""
+        if self.transactions.open_count >= len(self._producers):
+            return
         for producer_id, entry in self._producers.items():
             if entry.open_transaction_offset < 0:
                 del self._producers[producer_id]

@@ -125,8 +125,7 @@ class LogSegment:
         return (
             self.records.size_bytes + size_bytes <= max_segment_bytes
             and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
-            and not self.indexes.offsets.is_full
-            and not self.indexes.times.is_full
+            and not self.indexes.are_full
         )
 
     def append(self, data: Buffer, batches: Sequence[PlacedBatch]) -> None:

@@ -33,6 +33,7 @@ class SegmentIndexes:
         )
         self.tail = BatchPlace(0, base_offset, _UNKNOWN, 0)  # the batch that was noted last; its last offset if known
         self.are_loaded = False
+        self.are_full = False  # one of them takes no more entries: while the segment grows, or from its loading on
         self.know_timestamps = (
             False  # once known they stay so, also while the indexes of a sealed segment are not mapped
         )
@@ -51,6 +52,7 @@ class SegmentIndexes:
             self.offsets.append(last_offset, position)
             self.times.append(self._max_timestamp_ms, self._offset_of_max_timestamp)
             self._bytes_since_entry = 0
+            self._note_size()
         self._bytes_since_entry += size_bytes
         self.tail = BatchPlace(position, base_offset, last_offset, size_bytes)
 
@@ -62,7 +64,11 @@ class SegmentIndexes:
         if trusted_up_to is not None:
             self.offsets.truncate_to(trusted_up_to)
             self.times.truncate_to(trusted_up_to)
+        self._note_size()
         return is_sound
+
+    def _note_size(self) -> None:
+        self.are_full = self.offsets.is_full or self.times.is_full
 
     def map_files(self) -> bool:
         """Load the indexes of a sealed segment. False when they are not sound; `are_loaded` is for the caller to say."""
@@ -75,6 +81,7 @@ class SegmentIndexes:
     def clear(self) -> None:
         self.offsets.clear()
         self.times.clear()
+        self._note_size()
 
     def start_of_unindexed(self) -> int:
         """The position from which the batches must be noted again: that of the last entry."""
@@ -88,6 +95,7 @@ class SegmentIndexes:
         """Forget the batches that reach `end_offset` or beyond."""
         self.offsets.truncate_to(end_offset)
         self.times.truncate_to(end_offset)
+        self._note_size()
 
     def save(self) -> None:
         """Write to the index files what they lack."""

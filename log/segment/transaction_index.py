@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from ..disk.files import AppendFile, Files
-from ..vocabulary.errors import StorageError
+from ..vocabulary.errors import MissingFileError, StorageError
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
@@ -34,27 +34,32 @@ class TransactionIndex:
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
         self._entries: list[AbortedTransaction] | None = None
+        self._known_count = 0  # entries that the file must have at least; grows while they are in memory
         self.path = path
 
     @property
     def entries(self) -> list[AbortedTransaction]:
         if self._entries is None:
             self._entries = self._read() if self._files.exists(self.path) else []
+            if len(self._entries) < self._known_count:
+                count, self._entries = len(self._entries), None
+                raise MissingFileError(
+                    f"{self.path} has {count} of its {self._known_count} entries, without which readers would get aborted "
+                    "records: restore the file, or remove the partition's folder to have it copied from another replica"
+                )
+            self._known_count = len(self._entries)
         return self._entries
 
     def start_empty(self) -> None:
         """The segment is new and has no file: a flush, in the thread of the log, need not look for one."""
-        self._entries = []
+        self._entries, self._known_count = [], 0
 
     def append(self, transaction: AbortedTransaction) -> None:
-        file = self._files.open_append(self.path)
-        file.append(
-            _ENTRY.pack(_VERSION, transaction.producer_id, transaction.first_offset, transaction.last_offset,
-                        transaction.last_stable_offset)
-        )  # fmt: skip
+        file = self._whole_file()
+        file.append(_packed(transaction))
         file.close()
-        if self._entries is not None:
-            self._entries.append(transaction)
+        self.entries.append(transaction)
+        self._known_count = len(self.entries)
 
     @property
     def is_empty(self) -> bool:
@@ -83,7 +88,7 @@ class TransactionIndex:
     def recover(self, base_offset: int, end_offset: int) -> bool:
         """After a start: keep the sound entries whose marker lies before `end_offset`. False if one may be missing among them,
         because the file has other bytes than entries."""
-        self._entries = []
+        self._entries, self._known_count = [], 0
         if not self._files.exists(self.path):
             return True
         data = self._files.read_bytes(self.path)
@@ -91,13 +96,22 @@ class TransactionIndex:
         kept = [entry for entry in sound if entry.last_offset < end_offset]
         if len(data) != len(kept) * _ENTRY.size:
             self._cut(kept)
-        self._entries = kept
+        self._entries, self._known_count = kept, len(kept)
         return len(kept) < len(sound) or len(data) // _ENTRY.size == len(sound)
 
     def file_to_flush(self, from_offset: int) -> AppendFile | None:
         """None if no marker at or after `from_offset` has an entry: the others are durable."""
         entries = self.entries
-        return self._files.open_append(self.path) if entries and entries[-1].last_offset >= from_offset else None
+        return self._whole_file() if entries and entries[-1].last_offset >= from_offset else None
+
+    def _whole_file(self) -> AppendFile:
+        """The file with all entries: what somebody has removed is written again from memory, and not begun in the middle."""
+        entries = self.entries
+        file = self._files.open_append(self.path)
+        if file.size_bytes < len(entries) * _ENTRY.size:
+            file.truncate(0)
+            file.append(b"".join(map(_packed, entries)))
+        return file
 
     def release(self) -> None:
         """Free the memory; the entries are read again by themselves."""
@@ -106,14 +120,14 @@ class TransactionIndex:
 
     def clear(self) -> None:
         self._files.remove(self.path)
-        self._entries = []
+        self._entries, self._known_count = [], 0
 
     def _cut(self, kept: list[AbortedTransaction]) -> None:
         file = self._files.open_append(self.path)
         file.truncate(len(kept) * _ENTRY.size)
         file.flush()
         file.close()
-        self._entries = kept
+        self._entries, self._known_count = kept, len(kept)
 
     def _read(self) -> list[AbortedTransaction]:
         data = self._files.read_bytes(self.path)
@@ -123,6 +137,11 @@ class TransactionIndex:
                 f"{self.path} is damaged after {len(entries)} entries: restart the broker, which rebuilds it"
             )
         return entries
+
+
+def _packed(transaction: AbortedTransaction) -> bytes:
+    return _ENTRY.pack(_VERSION, transaction.producer_id, transaction.first_offset, transaction.last_offset,
+                       transaction.last_stable_offset)  # fmt: skip
 
 
 def _sound_entries(data: bytes, base_offset: int = 0) -> Iterator[AbortedTransaction]:

@@ -16,20 +16,25 @@ from .kinds import (
     LIST,
     MAX_DOUBLE,
     MAX_INT64,
+    PASSWORD,
     TEXT,
     Kind,
     Unit,
     decimal,
     int32,
     int64,
+    one_of,
     optional,
     some_of,
 )
+from .principal_rules import DEFAULT_RULES, PRINCIPAL_RULES, SUPER_USERS, PrincipalRules
 
 MAX_NODE_ID: Final = 6_000  # the largest id whose ports are valid with the default base port
 # Members of one group, of either protocol. At the end of a rebalance, of an assignment, or of all sessions at once, one step of
 # the event loop writes a record for each member: 0.1 s with 2,000 members, 0.8 s with 10,000.
 MAX_GROUP_SIZE: Final = 2_000
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"  # Kafka's name
+BARNABAS_AUTHORIZER: Final = "acl"
 _MIB: Final = 1024 * 1024
 _HOUR_MS: Final = 3_600_000
 _WEEK_HOURS: Final = 168
@@ -39,6 +44,7 @@ _TIME: Final = int32(1, unit=Unit.MILLISECONDS)
 _LONG_TIME: Final = int64(1, unit=Unit.MILLISECONDS)
 _RATE: Final = int64(1, unit=Unit.BYTES_PER_SECOND)
 # A fifth of it is the heartbeat interval, which a busy loop must keep.
+_WINDOW: Final = int32(1, 3_600, unit=Unit.SECONDS)
 _ELECTION_TIMEOUT: Final = int32(100, unit=Unit.MILLISECONDS)
 _NAME: Final[Kind[str | None]] = optional(TEXT)
 
@@ -57,14 +63,100 @@ class BrokerKeys:
         None, _NAME, "Listener for connections between brokers; default: the first one."
     )
     listener_security_protocol_map: tuple[tuple[str, str], ...] = key(
-        (), PROTOCOL_BY_LISTENER, "Protocols of listeners; TLS and SASL are not available yet."
+        (), PROTOCOL_BY_LISTENER, "Protocols of listeners: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."
+    )
+    security_inter_broker_protocol: str | None = key(
+        None,
+        optional(one_of("PLAINTEXT", "SSL")),
+        "Connect brokers through the first listener with this protocol; excludes inter.broker.listener.name.",
     )
     admin_listener: Listener | None = key(  # noqa: RUF009 - `key` makes a field
         None, optional(LISTENER, "none"), "Address of the HTTP admin API; default: loopback; none: disabled."
     )
+    allow_plaintext_listeners: bool = key(
+        False,
+        BOOLEAN,
+        "Allow listeners in plain text on addresses that other machines can reach. Others may read and "
+        "change what is sent; without logins and permissions, a program that connects can do everything.",
+    )
     admin_allowed_hosts: tuple[str, ...] = key(
         (), LIST, "Additional Host header names that the HTTP API accepts; `*`: any name."
     )
+
+    # --- TLS
+    ssl_keystore_location: str | None = key(
+        None,
+        _NAME,
+        "PEM file with the private key of this broker, its certificate, and those that sign it, in this order.",
+    )
+    ssl_key_password: str | None = key(None, optional(PASSWORD), "Password of an encrypted private key.")
+    ssl_truststore_location: str | None = key(
+        None, _NAME, "PEM file with the certificates of trusted authorities; default: those of the system."
+    )
+    ssl_client_auth: str = key(
+        "none",
+        one_of("none", "requested", "required"),
+        "Demand a certificate of clients. With `requested`, a client may have none, but not one that is not trusted.",
+    )
+    ssl_principal_mapping_rules: PrincipalRules = key(  # noqa: RUF009 - `key` makes a field
+        DEFAULT_RULES,
+        PRINCIPAL_RULES,
+        "Names of the users whose certificates have a certain subject; the first rule that matches counts. RE2's patterns.",
+    )
+    ssl_enabled_protocols: tuple[str, ...] = key(
+        ("TLSv1.2", "TLSv1.3"), some_of("TLSv1.2", "TLSv1.3"), "Versions of TLS that this broker speaks."
+    )
+
+    # --- permissions
+    authorizer_class_name: str | None = key(
+        None,
+        optional(one_of(STANDARD_AUTHORIZER, BARNABAS_AUTHORIZER)),
+        "Demand permissions of clients (ACLs); both names mean the same. Default: every client may do everything.",
+    )
+    super_users: tuple[str, ...] = key(
+        (), SUPER_USERS, "Principals that need no permissions, separated by semicolons: `User:admin;User:CN=ops`."
+    )
+    allow_everyone_if_no_acl_found: bool = key(
+        False, BOOLEAN, "With an authorizer: allow everyone what concerns a resource without any permission."
+    )
+
+    # --- SASL
+    sasl_enabled_mechanisms: tuple[str, ...] = key(
+        ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+        some_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
+        "How clients of SASL listeners log in. PLAIN sends the password, which is checked with the user's SCRAM credential.",
+    )
+    sasl_users_file: str | None = key(
+        None,
+        _NAME,
+        "File of users that this broker accepts beside those of the cluster, as for the first start; see `barnabas user`.",
+    )
+    sasl_oauthbearer_jwks_endpoint_url: str | None = key(
+        None, _NAME, "Keys (JWKS) of the service that signs tokens: file:///path, or https://."
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = key(
+        3_600_000, _LONG_TIME, "Time after which a broker reads these keys again."
+    )
+    sasl_oauthbearer_expected_issuer: str | None = key(None, _NAME, "What the claim `iss` of a token must be.")
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = key(
+        (),
+        LIST,
+        "The claim `aud` of a token must contain one of these; default: tokens for all audiences are accepted.",
+    )
+    sasl_oauthbearer_sub_claim_name: str = key("sub", TEXT, "The claim of a token that names the user.")
+    sasl_oauthbearer_clock_skew_seconds: int = key(
+        30, int32(0, 3_600, unit=Unit.SECONDS), "Difference between the clocks of brokers and of the signing service."
+    )
+    connections_max_reauth_ms: int = key(
+        0, int64(0, unit=Unit.MILLISECONDS), "Time after which clients must log in again; 0: never."
+    )
+    connection_failed_authentication_delay_ms: int = key(
+        100,
+        int32(0, 10_000, unit=Unit.MILLISECONDS),
+        "Delay of the answer to a failed login; it grows with more failures.",
+    )
+
+    # --- placement
     broker_rack: str | None = key(None, _NAME, "Rack or zone of this broker; replicas are spread over racks.")
     controller_quorum_voters: tuple[NodeAddress, ...] = key(
         (), VOTERS, "Initial voters of the quorum; default: this node. `barnabas cluster voters` changes them later."
@@ -218,6 +310,19 @@ class BrokerKeys:
         " (not Kafka's). Clients beyond it are not read until there is room. At least socket.request.max.bytes.",
     )
     fetch_max_bytes: int = key(55 * _MIB, int32(1024, unit=Unit.BYTES), "Maximum bytes of a response to a fetch.")
+    max_incremental_fetch_session_cache_slots: int = key(
+        1_000,
+        int32(0),
+        "Maximum number of fetch sessions; a reader without one sends all of its partitions with every request.",
+    )
+
+    # --- quotas
+    quota_window_num: int = key(11, COUNT, "Windows of its quota that an idle client can save, and use at once.")
+    quota_window_size_seconds: int = key(1, _WINDOW, "Length of a window of quotas.")
+    controller_quota_window_num: int = key(11, COUNT, "As quota.window.num, for controller_mutation_rate.")
+    controller_quota_window_size_seconds: int = key(
+        1, _WINDOW, "As quota.window.size.seconds, for controller_mutation_rate."
+    )
 
     # --- idempotent producers
     producer_id_expiration_ms: int = key(

@@ -8,6 +8,7 @@ alphabetical order, as in Kafka's documentation. Keys without effect are in `wit
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from ..format.compression import GZIP_DEFAULT_LEVEL, LZ4_DEFAULT_LEVEL, ZSTD_DEFAULT_LEVEL
@@ -23,9 +24,12 @@ _TIME_NOT_0: Final = int64(1, unit=Unit.MILLISECONDS)
 MIN_SEGMENT_BYTES: Final = 14  # Kafka's bound until 4.0; tests use small segments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LogConfig:
-    """The values of a topic's keys, and the table of these keys: `segment_bytes` is `segment.bytes`."""
+    """The values of a topic's keys, and the table of these keys: `segment_bytes` is `segment.bytes`.
+
+    Without slots: every append asks for the values that follow from others, so they are computed once.
+    """
 
     cleanup_policy: tuple[str, ...] = topic_key(
         ("delete",),
@@ -197,11 +201,11 @@ class LogConfig:
         }
         return levels.get(self.compression_type, 0)
 
-    @property
+    @cached_property
     def is_compacted(self) -> bool:
         return "compact" in self.cleanup_policy
 
-    @property
+    @cached_property
     def max_segment_ms(self) -> int:
         """Only sealed segments are compacted, so a short compaction lag also limits the age of the active segment."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
@@ -210,9 +214,14 @@ class LogConfig:
     def is_deleted_by_retention(self) -> bool:
         return "delete" in self.cleanup_policy
 
-    @property
+    @cached_property
     def uses_log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
+
+    @cached_property
+    def takes_batches_as_sent(self) -> bool:
+        """Uncompressed batches are stored without a look at their records."""
+        return self.compression_type == "producer" and not self.is_compacted
 
 
 TOPIC_KEYS: Final[dict[str, ConfigKey]] = {

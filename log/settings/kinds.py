@@ -28,6 +28,7 @@ class ConfigType(Enum):
     DOUBLE = "double"
     STRING = "string"
     LIST = "list"
+    PASSWORD = "password"
 
 
 class Unit(Enum):
@@ -178,7 +179,19 @@ def _read_boolean(text: str) -> bool:
 BOOLEAN: Final = Kind(
     type=ConfigType.BOOLEAN, allowed="true or false", read=_read_boolean, show=lambda value: str(value).lower()
 )
+
+
+class Secret(str):
+    """A value that no log, error or description may contain."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'[hidden]'"
+
+
 TEXT: Final = Kind(type=ConfigType.STRING, allowed="a string", read=str)
+PASSWORD: Final[Kind[str]] = Kind(type=ConfigType.PASSWORD, allowed="a password", read=Secret, show=repr)
 LIST: Final = Kind(type=ConfigType.LIST, allowed="a comma-separated list", read=_read_list, show=comma_list)
 RATIO: Final = decimal(0, 1)
 COUNT: Final = int32(1)

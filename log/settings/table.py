@@ -33,7 +33,7 @@ CLUSTER_SETTINGS: Final = {
 DYNAMIC_KEYS: Final = frozenset(row.name for row in BROKER_KEYS.values() if row.change is Change.WHILE_RUNNING)
 # Other names that users know, and the key that each stands for.
 ALIASES: Final = {"broker.id": "node.id", "log.dir": "log.dirs"}
-_SECURITY_KEYS: Final = ("ssl.", "sasl.", "listener.name.", "authorizer.", "super.users", "allow.everyone.if.no.acl")
+_SECURITY_KEYS: Final = ("sasl.", "listener.name.")
 
 
 def broker_row(name: str) -> ConfigKey:
@@ -43,7 +43,7 @@ def broker_row(name: str) -> ConfigKey:
         return found
     if name.startswith(_SECURITY_KEYS):
         raise InvalidConfigError(
-            f"unknown configuration key {name}: TLS, SASL and access control are not available yet"
+            f"unknown configuration key {name}: Kerberos and settings of single listeners are not available yet"
         )
     near = [ALIASES[name]] if name in ALIASES else difflib.get_close_matches(name, (*BROKER_KEYS, *ALIASES), n=1)
     hint = f"did you mean {near[0]}?" if near else "see docs/configuration.md for the keys"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from .key import ConfigKey
-from .kinds import BOOLEAN, TEXT, ConfigType, Kind, Unit, int64, matching
+from .kinds import BOOLEAN, TEXT, ConfigType, Kind, Unit, int64, matching, one_of
 
 # For unknown topic configurations: the alternative.
 CURES: Final = {
@@ -97,7 +97,8 @@ BROKER_KEYS_WITHOUT_EFFECT: Final[dict[str, ConfigKey]] = {
         _row("socket.send.buffer.bytes", "the system sizes socket buffers"),
         _row("socket.receive.buffer.bytes", "the system sizes socket buffers"),
         _row("log.roll.jitter.hours", "segments roll at their age"),
-        _row("security.inter.broker.protocol", "brokers speak plain text to each other"),
+        _row("ssl.keystore.type", "certificates and keys are read from PEM files", one_of("PEM"), "PEM"),
+        _row("ssl.truststore.type", "certificates are read from PEM files", one_of("PEM"), "PEM"),
         _row("inter.broker.protocol.version", "brokers agree on a feature level by themselves"),
         _row("offsets.topic.replication.factor", "group offsets live in the quorum"),
         _row("offsets.topic.num.partitions", "group offsets live in the quorum, in 50 slots"),

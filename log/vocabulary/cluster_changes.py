@@ -7,6 +7,9 @@ in `kraft/controller`, and a method of `Admin` that a verb or a route calls.
 
 from typing import Final, NamedTuple
 
+from .access.acls import Acl, AclFilter, AclsOfFilter
+from .access.quotas import QuotaChange
+from .access.scram import LoginSecret, UserCredential
 from .message import Items, Message, Texts
 
 
@@ -106,6 +109,48 @@ class FillBrokerRequest(ForwardedRequest, frozen=True, kw_only=True):
     throttle_bytes_per_s: int = 0
 
 
+class UserMechanism(Message, frozen=True, kw_only=True):
+    user: str
+    mechanism: int
+
+
+class AlterUsersRequest(ForwardedRequest, frozen=True, kw_only=True):
+    """Give users credentials, or remove credentials: all of it or nothing."""
+
+    credentials: Items[UserCredential] = ()
+    removals: Items[UserMechanism] = ()
+    login_secret: LoginSecret | None = None  # of the broker that forwards the request, if the cluster has none yet
+
+
+class CreateAclsRequest(ForwardedRequest, frozen=True, kw_only=True):
+    """Add permissions; those that exist already stay. All are added, or none."""
+
+    acls: Items[Acl]
+
+
+class DeleteAclsRequest(ForwardedRequest, frozen=True, kw_only=True):
+    """Remove the permissions that the filters find."""
+
+    filters: Items[AclFilter]
+
+
+class DeleteAclsResponse(ForwardedResponse, frozen=True, kw_only=True):
+    removed: Items[AclsOfFilter]  # in the order of the filters
+
+
+class AclsRemoved(DeleteAclsResponse, frozen=True, kw_only=True):
+    """The client's response has no offset: the broker waits until it has applied that offset."""
+
+    offset: int = 0
+
+
+class AlterQuotasRequest(ForwardedRequest, frozen=True, kw_only=True):
+    """Set and remove quotas: all of it or nothing."""
+
+    changes: Items[QuotaChange]
+    validate_only: bool = False
+
+
 class Forwarding(NamedTuple):
     """What codecs, handlers and metrics need to know about a forwarded request. Numbers are never reused."""
 
@@ -120,4 +165,8 @@ class Forwarding(NamedTuple):
 FORWARDED: Final = (
     Forwarding(1009, 18, DecommissionBrokerRequest),
     Forwarding(1010, 19, FillBrokerRequest, MovesBegun, FillBrokerResponse),
+    Forwarding(1017, 23, AlterUsersRequest),
+    Forwarding(1020, 30, CreateAclsRequest),
+    Forwarding(1021, 31, DeleteAclsRequest, AclsRemoved, DeleteAclsResponse),
+    Forwarding(1022, 32, AlterQuotasRequest),
 )

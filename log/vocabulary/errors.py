@@ -40,6 +40,9 @@ class ErrorCode(IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     INVALID_COMMIT_OFFSET_SIZE = 28
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
     UNSUPPORTED_SASL_MECHANISM = 33
     ILLEGAL_SASL_STATE = 34
@@ -65,8 +68,10 @@ class ErrorCode(IntEnum):
     SECURITY_DISABLED = 54
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
+    SASL_AUTHENTICATION_FAILED = 58
     UNKNOWN_PRODUCER_ID = 59
     FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
     GROUP_ID_NOT_FOUND = 69
     NON_EMPTY_GROUP = 68
     TOPIC_DELETION_DISABLED = 73
@@ -88,6 +93,8 @@ class ErrorCode(IntEnum):
     THROTTLING_QUOTA_EXCEEDED = 89
     PRODUCER_FENCED = 90
     RESOURCE_NOT_FOUND = 91
+    DUPLICATE_RESOURCE = 92
+    UNACCEPTABLE_CREDENTIAL = 93
     INVALID_UPDATE_VERSION = 95
     UNKNOWN_TOPIC_ID = 100
     DUPLICATE_BROKER_REGISTRATION = 101
@@ -95,6 +102,7 @@ class ErrorCode(IntEnum):
     INCONSISTENT_TOPIC_ID = 103
     INCONSISTENT_CLUSTER_ID = 104
     TRANSACTIONAL_ID_NOT_FOUND = 105
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
     INELIGIBLE_REPLICA = 107
     NEW_LEADER_ELECTED = 108
     FENCED_MEMBER_EPOCH = 110
@@ -154,6 +162,18 @@ class FetchSessionIdNotFoundError(RetriableError):
     """The fetch session does not exist: the client must send all of its partitions again (KIP-227)."""
 
     code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+class InvalidFetchSessionEpochError(RetriableError):
+    """A request of a fetch session does not continue the one before it: the client must send all of its partitions again."""
+
+    code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+class FetchSessionTopicIdError(RetriableError):
+    """A fetch session began with topic names and continues with ids, or the other way round: the client must begin a new one."""
+
+    code = ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
 class CorruptRecordError(RetriableError):
@@ -292,6 +312,32 @@ class InvalidGroupIdError(InvalidRequestError):
     code = ErrorCode.INVALID_GROUP_ID
 
 
+class AuthorizationError(BarnabasError):
+    """The principal of the client has no permission. Base of the errors for each kind of resource."""
+
+
+class TopicAuthorizationError(AuthorizationError):
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+class GroupAuthorizationError(AuthorizationError):
+    code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+class ClusterAuthorizationError(AuthorizationError):
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+class TransactionalIdAuthorizationError(AuthorizationError):
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+class SecurityDisabledError(BarnabasError):
+    """The cluster has no authorizer, so permissions would have no effect."""
+
+    code = ErrorCode.SECURITY_DISABLED
+
+
 class PolicyViolationError(BarnabasError):
     """The request is well formed, but violates a rule that an operator has set."""
 
@@ -306,6 +352,10 @@ class StorageError(RetriableError):
 
 class DiskFullError(StorageError):
     """There is no space. Nothing of the refused write was stored; the same write can succeed when there is space."""
+
+
+class MissingFileError(StorageError):
+    """A file of a log is gone, although only the broker may remove it."""
 
 
 class TooManyFilesError(StorageError):
@@ -402,6 +452,36 @@ class NonEmptyGroupError(BarnabasError):
 
 class GroupIdNotFoundError(BarnabasError):
     code = ErrorCode.GROUP_ID_NOT_FOUND
+
+
+class UnsupportedSaslMechanismError(BarnabasError):
+    """The other side does not accept this way to log in."""
+
+    code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+
+
+class IllegalSaslStateError(BarnabasError):
+    """A request that belongs to a login came at the wrong time, or one that needs a login came before it."""
+
+    code = ErrorCode.ILLEGAL_SASL_STATE
+
+
+class SaslAuthenticationError(BarnabasError):
+    """The client has not proved who it is. It learns no more than that."""
+
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+class ResourceNotFoundError(BarnabasError):
+    code = ErrorCode.RESOURCE_NOT_FOUND
+
+
+class DuplicateResourceError(BarnabasError):
+    code = ErrorCode.DUPLICATE_RESOURCE
+
+
+class UnacceptableCredentialError(BarnabasError):
+    code = ErrorCode.UNACCEPTABLE_CREDENTIAL
 
 
 class FencedLeaderEpochError(RetriableError):

@@ -36,7 +36,7 @@ class NamePattern:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._compiled = _compiled(text)
+        self._compiled = compile_pattern(text)
         self.program_size: int = self._compiled.programsize  # in instructions
         self._ns_per_character: int = _NS_PER_STEP * self.program_size
 
@@ -54,7 +54,8 @@ def name_pattern(text: str) -> NamePattern:
     return NamePattern(text)
 
 
-def _compiled(text: str) -> "re2._Regexp":
+def compile_pattern(text: str, *, is_for_bytes: bool = False) -> "re2._Regexp":
+    """A pattern of a stranger, with limits; `is_for_bytes`: for what need not be UTF-8. Raises InvalidRegularExpressionError."""
     if len(text) > MAX_PATTERN_LENGTH:
         raise _invalid(text, f"it has {len(text)} characters, at most {MAX_PATTERN_LENGTH} are allowed")
     if text.count("\\p") + text.count("\\P") > MAX_UNICODE_CLASSES:
@@ -63,8 +64,10 @@ def _compiled(text: str) -> "re2._Regexp":
     options.max_mem = MAX_MEMORY_BYTES
     options.never_capture = True
     options.log_errors = False  # it would write to stderr
+    if is_for_bytes:
+        options.encoding = re2.Options.Encoding.LATIN1
     try:
-        compiled = re2.compile(text, options)
+        compiled = re2.compile(text.encode() if is_for_bytes else text, options)
     except UnicodeEncodeError as error:
         raise _invalid(text, "it is not valid Unicode") from error
     except re2.error as error:

@@ -4,11 +4,45 @@ consumer_groups decides on these values, net/protocol frames them, and brokers a
 request are raised as `BarnabasError`; those of one partition are codes in the answer.
 """
 
+from enum import StrEnum
+from typing import Final
+
 from .group_messages import OffsetToCommit
 from .message import Items, Message
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
+NOT_STARTED = -1  # no transaction is open; in a message also: the sender is a broker of an older version
+
+
+class TransactionState(StrEnum):
+    """Kafka's names, which are also those of the stored records. A Prepare state is the decision: only the same outcome can
+    follow. A Complete state means that every marker is written."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"  # the transactional id is not known: no record has this state
+
+    @property
+    def is_prepared(self) -> bool:
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+    @property
+    def is_complete(self) -> bool:
+        return self in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+
+
+STORED_STATES: Final = tuple(state for state in TransactionState if state is not TransactionState.DEAD)
+# Of a transaction that may still hold up readers of committed records.
+UNDECIDED_STATES: Final = (
+    TransactionState.ONGOING,
+    TransactionState.PREPARE_COMMIT,
+    TransactionState.PREPARE_ABORT,
+)
 
 
 class TransactionTopic(Message, frozen=True, kw_only=True):
@@ -27,7 +61,7 @@ class ProducerIdentity(Message, frozen=True, kw_only=True):
 
 
 class InitTransactionsRequest(Message, frozen=True, kw_only=True):
-    """Take over a transactional id: whoever had it before is fenced. `producer_id` and `producer_epoch`: what the producer had
+    """Take over a transactional id: its former owner is fenced. `producer_id` and `producer_epoch`: what the producer had
     before an error (KIP-360)."""
 
     transactional_id: str
@@ -82,6 +116,10 @@ class TransactionMarker(Message, frozen=True, kw_only=True):
     topics: Items[TransactionTopic] = ()
     groups: Items[str] = ()
     uses_v2: bool = False  # its epoch is newer than that of the records
+    started_ms: int = NOT_STARTED  # when the transaction began: in the first version, the next one has the same epoch
+    # What the coordinator's metadata said when the marker was sent; () from a broker of an older version.
+    leader_epochs: Items[int] = ()  # of the partitions, in the order of `topics`
+    group_epochs: Items[int] = ()  # the coordinator epochs of the groups' slots
 
 
 class GroupOutcome(Message, frozen=True, kw_only=True):

@@ -7,17 +7,21 @@ import asyncio
 import json
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from barnabas.log.vocabulary.errors import BarnabasError
 
+from ..access.access import Access
+from ..access.changes import DONE
+from ..wire.tcp import ListeningServer, TcpListener
 from .frame import openapi
 from .frame.backend import AdminBackend
 from .frame.call import Call, Json, Reply, Route, check_body
@@ -26,7 +30,21 @@ from .frame.doubts import STALE, Doubts
 from .frame.errors import ApiError, bad_request, refusal
 from .frame.lags import LagsOfGroups
 from .frame.origins import SAFE_METHODS, check_host, check_media_type, check_origin
-from .routes import clusters, configs, group_explain, group_seek, groups, metrics, records, storage, topics
+from .frame.permissions import caller_of, check_body_of, check_call, shown
+from .routes import (
+    acls,
+    clusters,
+    configs,
+    group_explain,
+    group_seek,
+    groups,
+    metrics,
+    quotas,
+    records,
+    storage,
+    topics,
+    transactions,
+)
 
 log = logging.getLogger("barnabas.admin")
 http_log = logging.getLogger("barnabas.admin.http")  # aiohttp's
@@ -38,13 +56,12 @@ LONE_SURROGATE: Final = (
     "\\ud"  # the JSON escape of half a surrogate pair; a complete pair is a character and is accepted
 )
 SHUTDOWN_TIMEOUT_S: Final = 2.0  # a stopping broker waits at most this long for calls in flight
-ACCEPTS_PER_TURN: Final = 16  # each accepted connection takes a descriptor before it can be refused
-BACKLOG: Final = 128  # connections waiting for accept
 
 _BACKEND: Final = web.AppKey("backend", AdminBackend)
 _LAGS: Final = web.AppKey("lags", LagsOfGroups)
 _DOUBTS: Final = web.AppKey("doubts", Doubts)
 _CONNECTIONS: Final = web.AppKey("connections", AdminConnections)
+_NAMES: Final = ("topic_name", "resource_name", "principal")  # fields of bodies that name what a call changes
 
 
 class _ClientErrors(logging.Filter):
@@ -85,6 +102,9 @@ ROUTES: Final[tuple[Route, ...]] = (
     *groups.ROUTES,
     *group_explain.ROUTES,
     *group_seek.ROUTES,
+    *transactions.ROUTES,
+    *acls.ROUTES,
+    *quotas.ROUTES,
     *metrics.ROUTES,
     Route(
         method="GET",
@@ -139,27 +159,37 @@ class AdminServer:
 class _BoundedSite(web.BaseSite):
     """aiohttp's SockSite for a pool of connections."""
 
-    def __init__(self, runner: web.AppRunner, listening: socket.socket, connections: AdminConnections) -> None:
+    def __init__(
+        self,
+        runner: web.AppRunner,
+        listening: socket.socket,
+        connections: AdminConnections,
+        tls: Callable[[], ssl.SSLContext] | None,
+    ) -> None:
         super().__init__(runner)
         self._listening = listening
         self._connections = connections
+        self._tls = tls
 
     @property
     def name(self) -> str:
-        return "http://{}:{}".format(*self._listening.getsockname()[:2])
+        scheme = "https" if self._tls else "http"
+        return "{}://{}:{}".format(scheme, *self._listening.getsockname()[:2])
 
     async def start(self) -> None:
         await super().start()
         handlers = self._runner.server
         assert handlers is not None
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: self._connections.accept(handlers()), sock=self._listening, backlog=ACCEPTS_PER_TURN
-        )
-        self._listening.listen(BACKLOG)  # asyncio uses one number for both limits
+        self._listening.setblocking(False)
+        listener = TcpListener(self._listening, lambda: self._connections.accept(handlers()), self._tls)
+        self._server = cast("asyncio.AbstractServer", ListeningServer(listener, self._listening))
 
 
 async def start_admin(
-    backend: AdminBackend, listening: socket.socket, max_connections: int = MAX_CONNECTIONS
+    backend: AdminBackend,
+    listening: socket.socket,
+    max_connections: int = MAX_CONNECTIONS,
+    tls: Callable[[], ssl.SSLContext] | None = None,
 ) -> AdminServer:
     """Serve on a listening socket: its port was registered with the cluster before this module was imported."""
     connections = AdminConnections(asyncio.get_running_loop().time, max_connections)
@@ -171,7 +201,7 @@ async def start_admin(
         keepalive_timeout=IDLE_S,
     )
     await runner.setup()
-    await _BoundedSite(runner, listening, connections).start()
+    await _BoundedSite(runner, listening, connections, tls).start()
     bound_host, bound_port = runner.addresses[0][:2]
     return AdminServer(runner, (bound_host, bound_port), connections)
 
@@ -185,16 +215,68 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.Response]]:
             base=f"{request.scheme}://{request.host}",
             path=dict(request.match_info),
             lags=request.app[_LAGS],
-            body=await _body(request, route),
         )
         call.check_cluster()
-        with request.app[_CONNECTIONS].serving(request.transport):
-            reply = await route.handler(call)
+        call = replace(call, access=await _access(request, call))
+        try:
+            if call.access is not None:
+                check_call(call.access, route.method, route.path, call)
+            # Only now: the JSON of strangers would cost the loop that serves the clients.
+            call = replace(call, body=await _body(request, route))
+            with request.app[_CONNECTIONS].serving(request.transport):
+                reply = await _permitted(route, call)
+        except BaseException as error:
+            _tell(route, call, _outcome_of(error))
+            raise
+        _tell(route, call, DONE)
         if route.method == "GET" and route.path.startswith("/v3/"):
             return _with_doubt(reply, await request.app[_DOUBTS].now(call.backend))
         return _response(reply)
 
     return answer
+
+
+async def _access(request: web.Request, call: Call) -> Access | None:
+    """What the caller may do, by its password or else by its certificate; None: everything."""
+    control = call.backend.access
+    if control is None:
+        return None
+    if request.transport is None:
+        raise ApiError(HTTPStatus.BAD_REQUEST, HTTPStatus.BAD_REQUEST, "the caller has disconnected")
+    caller = caller_of(request.transport, call.backend.principal_rules)
+    if not control.brokers_are_certified:
+        caller = replace(caller, certified_node=None)
+    told = request.headers.get("Authorization")
+    if told is not None:
+        user = await call.backend.log_in(told, caller.client_host)
+        caller = replace(caller, principal=user, certified_node=None)
+    return control.of(caller)
+
+
+async def _permitted(route: Route, call: Call) -> Reply:
+    access = call.access
+    if access is None:
+        return await route.handler(call)
+    check_body_of(access, route.method, route.path, call)
+    return shown(access, await route.handler(call))
+
+
+def _tell(route: Route, call: Call, outcome: str) -> None:
+    """The audit tells what was changed, and how that ended."""
+    if call.access is not None and route.method not in SAFE_METHODS:
+        call.access.changed(f"{route.method} {route.path}", target=_target(call), outcome=outcome)
+
+
+def _outcome_of(error: BaseException) -> str:
+    if isinstance(error, ApiError):
+        return f"error {error.error_code}"  # not its text, which may have a value from the body
+    return error.code.name if isinstance(error, BarnabasError) else "interrupted"
+
+
+def _target(call: Call) -> str:
+    """What the call names, in its path and in its body; no values."""
+    named = [value for key in _NAMES if isinstance(value := call.body.get(key), str)]
+    return ",".join((*call.path.values(), *named))
 
 
 def _with_doubt(reply: Reply, doubt: Json | None) -> web.Response:
@@ -247,7 +329,10 @@ async def _errors_as_json(
         return _error(error.status, error.error_code, str(error))
     except BarnabasError as refused:
         told = refusal(refused)
-        return _error(told.status, told.error_code, str(told))
+        answer = _error(told.status, told.error_code, str(told))
+        if told.status == HTTPStatus.UNAUTHORIZED:
+            answer.headers["WWW-Authenticate"] = 'Basic realm="barnabas"'
+        return answer
     except web.HTTPException as error:
         answer = _error(error.status, error.status, _words(request, error))
         answer.headers.update({name: value for name, value in error.headers.items() if name == "Allow"})

@@ -1,8 +1,12 @@
 """The limits of the network, each with a name and its reason. All sizes are bytes, all times milliseconds."""
 
+from collections.abc import Sized
 from dataclasses import dataclass
 
+from barnabas.log.vocabulary.errors import InvalidRequestError
+
 MAX_FRAME_BYTES = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes: no well-behaved client needs more.
+MAX_LOGIN_FRAME_BYTES = 64 * 1024  # before a login: a token is the largest thing that a client needs to send
 MAX_HELLO_BYTES = 16 * 1024  # A hello is three short fields; before it, a client must not make the server buffer more.
 IDLE_BUFFER_BYTES = 32 * 1024  # Receive memory of a client's idle connection; a server's has none.
 STREAM_BUFFER_BYTES = 1024 * 1024  # A connection that keeps its buffer full gets this much: more frames per wake-up.
@@ -41,3 +45,10 @@ class ClientLimits:
     silence_ms: int = 1_000  # Without a received byte while responses are due; then the client sends a probe.
     reconnect_backoff_ms: int = 50  # Kafka's reconnect.backoff.ms, doubled per failure ...
     reconnect_backoff_max_ms: int = 1_000  # ... up to Kafka's reconnect.backoff.max.ms.
+
+
+def check_count(items: Sized) -> None:
+    """Raises InvalidRequestError for more partitions, or topics, than one request may name. Called before they are walked
+    through: the values of our own protocol have no limit when they are decoded."""
+    if len(items) > MAX_DATA_ITEMS:
+        raise InvalidRequestError(f"{len(items)} partitions are named in one request; name {MAX_DATA_ITEMS} at most")

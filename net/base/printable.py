@@ -4,10 +4,13 @@ A newline in a client id would forge a line of the log, an escape sequence would
 that change the direction of writing would hide text. They are shown as Python escapes: `\\n`, `\\x1b`, `\\u202e`.
 """
 
+import codecs
 import logging
 from types import TracebackType
 from typing import Final
 
+# Loaded now: Python would look for its module at the first use, which fails where no descriptor is left, as the log is to say.
+_ENCODE: Final = codecs.lookup("unicode_escape").encode
 INDENT: Final = "    "  # before each line of a traceback, so that only log messages begin in column 1
 
 
@@ -15,7 +18,7 @@ def printable(text: str) -> str:
     """`text` in one line, without control characters."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return "".join(char if char.isprintable() else _ENCODE(char)[0].decode() for char in text)
 
 
 class PrintableFormatter(logging.Formatter):

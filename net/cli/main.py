@@ -8,45 +8,36 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from .frame.exit_codes import CommandError, ExitCode, exit_code_of, message_of
+from .frame.parser import CommandParser, with_leading_options_last
+
+if TYPE_CHECKING:
+    from .frame.client_file import ClientFile
 
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 DEFAULT_TIMEOUT_S: Final = 30.0
 NOUNS: Final = {
-    "topic": ("topics", "create, list, describe, alter and delete topics; produce to them and consume from them"),
-    "group": ("groups", "list, describe, explain, seek and delete consumer groups"),
-    "cluster": ("cluster", "health, brokers and quorum of the cluster"),
-    "partition": ("partitions", "move replicas and leadership of partitions"),
-    "broker": ("brokers", "start, add, drain and decommission brokers; their data folders"),
+    "topic": ("verbs.topics", "create, list, describe, alter and delete topics; produce to them and consume from them"),
+    "group": ("verbs.groups", "list, describe, explain, seek and delete consumer groups"),
+    "transaction": ("verbs.transactions", "list, describe and abort transactions; find those that hang"),
+    "cluster": ("verbs.cluster", "health, brokers and quorum of the cluster"),
+    "partition": ("verbs.partitions", "move replicas and leadership of partitions"),
+    "user": ("verbs.users", "add, list and remove users with passwords"),
+    "acl": ("verbs.acls", "permissions: who may do what; needs authorizer.class.name"),
+    "quota": ("verbs.quotas", "limits of what users, client ids and addresses may use"),
+    "connect": ("connect.verbs", "copy changes of PostgreSQL's tables into topics, and topics into tables"),
+    "broker": ("verbs.brokers", "start, add, drain and decommission brokers; their data folders"),
 }
+SHARED_OPTIONS: Final = ("--bootstrap", "--command-config", "-f", "--format", "--timeout")  # each takes a value
 PLAIN_VERBS: Final = {
-    "up": ("local", "start a local cluster in the foreground"),
-    "down": ("local", "stop a local cluster"),
-    "sql": ("sql", "query topics with SQL (DuckDB)"),
+    "up": ("verbs.local", "start a local cluster in the foreground"),
+    "down": ("verbs.local", "stop a local cluster"),
+    "sql": ("streams.sql", "query topics with SQL (DuckDB)"),
+    "collect": ("streams.collect", "send the lines of log files to a topic, each once"),
 }
-
-
-class _Parser(argparse.ArgumentParser):
-    """A usage error is one line that says what to do. Options and arguments may come in any order."""
-
-    is_leaf = False  # the parser has arguments, not verbs
-    _is_inside = False
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Without this, argparse treats an optional FILE as missing if an option precedes it."""
-        if not self.is_leaf or self._is_inside:
-            return super().parse_known_args(args, namespace)
-        self._is_inside = True
-        try:
-            return self.parse_known_intermixed_args(args, namespace)
-        finally:
-            self._is_inside = False
-
-    def error(self, message: str) -> NoReturn:
-        print(f"barnabas: {message}; see `{self.prog} --help`", file=sys.stderr)
-        raise SystemExit(ExitCode.USAGE)
 
 
 class _ShowVersion(argparse.Action):
@@ -57,17 +48,24 @@ class _ShowVersion(argparse.Action):
 
         from barnabas.log.records.codec import IS_COMPILED
 
-        print(f"barnabas {version('barnabas')} (records: {'compiled' if IS_COMPILED else 'in Python'})")
+        from ..server import turn
+
+        records, requests = (
+            "compiled" if is_compiled else "in Python"
+            for is_compiled in (IS_COMPILED, not turn.__file__.endswith(".py"))
+        )
+        print(f"barnabas {version('barnabas')} (records: {records}, requests: {requests})")
         parser.exit()
 
 
 def main(arguments: Sequence[str] | None = None, connector: Any = None) -> int:
     """Run one command and return its exit code. `connector` is for tests; by default the SDK is used."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    given = with_leading_options_last(words, SHARED_OPTIONS, NOUNS)
     try:
-        parsed = build_parser(given).parse_args(given)
+        parsed = build_parser(given).parse_args(given or ["--help"])
     except SystemExit as stop:
-        return int(stop.code or 0)
+        return int(stop.code or 0) if given else ExitCode.USAGE
     try:
         code = _run(parsed, connector)
         sys.stdout.flush()
@@ -87,7 +85,7 @@ def main(arguments: Sequence[str] | None = None, connector: Any = None) -> int:
 
 def build_parser(given: Sequence[str]) -> argparse.ArgumentParser:
     """Build the parser. Only the noun that `given` begins with gets its verbs."""
-    parser = _Parser(prog="barnabas", description="Barnabas: the Kafka you can import.", epilog=_exit_codes())
+    parser = CommandParser(prog="barnabas", description="Barnabas: the Kafka you can import.", epilog=_exit_codes())
     parser.add_argument(
         "--version", action=_ShowVersion, nargs=0, help="show the version and whether records are compiled"
     )
@@ -96,14 +94,14 @@ def build_parser(given: Sequence[str]) -> argparse.ArgumentParser:
     for name, (module, summary) in PLAIN_VERBS.items():
         plain = nouns.add_parser(name, help=summary, description=summary)
         if name == chosen:
-            verb = importlib.import_module(f".verbs.{module}", __package__).VERBS[name]
+            verb = importlib.import_module(f".{module}", __package__).VERBS[name]
             verb.arguments(plain)
             plain.set_defaults(verb=verb)
             _add_shared(plain)
     for name, (module, summary) in NOUNS.items():
         noun = nouns.add_parser(name, help=summary, description=summary)
         if name == chosen:
-            _add_verbs(noun, importlib.import_module(f".verbs.{module}", __package__).VERBS)
+            _add_verbs(noun, importlib.import_module(f".{module}", __package__).VERBS)
     return parser
 
 
@@ -119,11 +117,17 @@ def _add_verbs(noun: argparse.ArgumentParser, verbs: Sequence[Any]) -> None:
 
 
 def _add_shared(parser: argparse.ArgumentParser) -> None:
-    assert isinstance(parser, _Parser)
+    assert isinstance(parser, CommandParser)
     parser.is_leaf = True
     shared = parser.add_argument_group("options of every command")
     shared.add_argument(
         "--bootstrap", metavar="HOST:PORT[,...]", help="addresses of brokers to connect to first ($BARNABAS_BOOTSTRAP)"
+    )
+    shared.add_argument(
+        "--command-config",
+        type=Path,
+        metavar="FILE",
+        help="client.properties: bootstrap.servers, security.protocol, ssl.*, sasl.* ($BARNABAS_COMMAND_CONFIG)",
     )
     shared.add_argument("-f", "--format", choices=("text", "json"), default="text", help="output format")
     shared.add_argument(
@@ -160,11 +164,12 @@ def _run(parsed: argparse.Namespace, connector: Any) -> int:
     from .frame.connector import Connector
     from .frame.output import Output
 
+    file = _client_file(parsed)
     context = Context(
         arguments=parsed,
         out=Output(parsed.format),
-        connector=connector if connector is not None else Connector(),
-        bootstrap=_bootstrap(parsed),
+        connector=connector if connector is not None else Connector(file.security if file else None),
+        bootstrap=_bootstrap(parsed, (file and file.bootstrap) or DEFAULT_BOOTSTRAP),
     )
 
     async def bounded() -> int:
@@ -174,8 +179,17 @@ def _run(parsed: argparse.Namespace, connector: Any) -> int:
     return asyncio.run(bounded())
 
 
-def _bootstrap(parsed: argparse.Namespace) -> str:
-    text: str = parsed.bootstrap or os.environ.get("BARNABAS_BOOTSTRAP") or DEFAULT_BOOTSTRAP
+def _client_file(parsed: argparse.Namespace) -> "ClientFile | None":
+    path = parsed.command_config or os.environ.get("BARNABAS_COMMAND_CONFIG")
+    if not path:
+        return None
+    from .frame.client_file import read_client_file
+
+    return read_client_file(Path(path))
+
+
+def _bootstrap(parsed: argparse.Namespace, default: str) -> str:
+    text: str = parsed.bootstrap or os.environ.get("BARNABAS_BOOTSTRAP") or default
     from barnabas.log.settings.addresses import parse_bootstrap
 
     try:

@@ -4,6 +4,9 @@ Therefore, an idle broker appends at once, and a busy one as often as the quorum
 slot has its own outcome: a slot that is refused (it has moved) fails alone; if the outcome of the whole append is not known, all
 slots in the append fail, and no other.
 
+A slot without records may be part of an append: the controller only says whether this broker still coordinates it. It answers
+that at once, because a leader of the quorum gives up before the others can elect another one.
+
 A decision is always applied as a whole. One that is too long for a quorum command is sent in parts that are applied together
 with the last part (`StagedDecisionRecord`), unless the state after each part is valid (`_may_be_cut`).
 """
@@ -17,6 +20,7 @@ from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.kraft.group_state.group_slots import MAX_STAGED_PARTS
 from barnabas.kraft.metadata.records import (
     OffsetCommitRecord,
+    PendingOffsetsEndedRecord,
     Record,
     RecordBatch,
     RemoveGroupRecord,
@@ -33,6 +37,9 @@ logger = logging.getLogger("barnabas.groups")
 
 APPEND_TIMEOUT_MS = 5_000
 MAX_RECORDS_PER_APPEND = 4_000  # limits the duration of one append
+# Each becomes up to MAX_PENDING_OFFSETS commits when it is applied. All those of one append must fit between two indexes of the
+# quorum (POSITION_BITS).
+MAX_ENDS_PER_APPEND = 50
 MAX_BYTES_PER_APPEND = 900 * 1024  # the limit of a quorum command is 1 MiB
 _COMMIT_BYTES = 90  # of a committed offset without its strings: at most eight numbers of nine bytes, and headers
 
@@ -44,9 +51,12 @@ class Waiting:
     result: CoordinatorResult[object]
     answer: "asyncio.Future[object]"  # receives the result's response
     size_bytes: int = 0  # upper bound of the size of the records in a command
+    end_count: int = 0  # of ends of pending offsets
 
     def __post_init__(self) -> None:
-        self.size_bytes = sum(map(_size_bytes, self.result.records))
+        for record in self.result.records:
+            self.size_bytes += _size_bytes(record)
+            self.end_count += isinstance(record, PendingOffsetsEndedRecord)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -59,6 +69,7 @@ class SlotQueue:
     failed: Callable[[list[Waiting], BarnabasError], None]
     waiting: list[Waiting] = field(default_factory=list)
     under_way: list[Waiting] = field(default_factory=list)
+    committed_offset: int = 0  # of the metadata: every committed decision is at it or before it
     is_closed: bool = False
 
     @property
@@ -83,13 +94,17 @@ class _Room:
 
     records: int = MAX_RECORDS_PER_APPEND
     size_bytes: int = MAX_BYTES_PER_APPEND
+    ends: int = MAX_ENDS_PER_APPEND
     is_empty: bool = True
 
     def takes(self, item: Waiting) -> bool:
-        if not self.is_empty and (len(item.result.records) > self.records or item.size_bytes > self.size_bytes):
+        if not self.is_empty and (
+            len(item.result.records) > self.records or item.size_bytes > self.size_bytes or item.end_count > self.ends
+        ):
             return False
         self.records -= len(item.result.records)
         self.size_bytes -= item.size_bytes
+        self.ends -= item.end_count
         self.is_empty = self.is_empty and not item.result.records
         return True
 
@@ -153,15 +168,22 @@ class GroupAppends:
 
     async def _append(self, queues: list[SlotQueue]) -> dict[int, BarnabasError]:
         """Append, and return the refused slots with the reason."""
-        by_slot = {
-            queue.slot: (queue.coordinator_epoch, records, sum(item.size_bytes for item in queue.under_way))
-            for queue in queues
-            if (records := list[Record](record for item in queue.under_way for record in item.result.records))
-        }
+        by_slot: dict[int, tuple[int, list[Record], int]] = {}
+        for queue in queues:
+            records: list[Record] = []
+            size_bytes, must_confirm = 0, False
+            for item in queue.under_way:
+                records += item.result.records
+                size_bytes += item.size_bytes
+                must_confirm |= item.result.must_confirm
+            if records or must_confirm:
+                by_slot[queue.slot] = (queue.coordinator_epoch, records, size_bytes)
         refused: dict[int, BarnabasError] = {}
         for request in self._requests(by_slot):
             answer = await self._controller.call(request, timeout_ms=APPEND_TIMEOUT_MS, repeat_when_unknown=False)
             assert isinstance(answer, GroupRecordsAppended)
+            for queue in queues:
+                queue.committed_offset = max(queue.committed_offset, answer.offset)
             refused.update((item.slot, error_for(item.error, item.message)) for item in answer.refused)
             if refused:
                 break  # several requests belong to one slot, and later parts must not follow a gap

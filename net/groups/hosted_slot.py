@@ -42,7 +42,7 @@ class SlotMachine(Protocol):
     def follows_topics(self) -> bool:
         """Whether a change of topics needs a decision (`topics_changed`); if not, `take_topics` suffices."""
 
-    def take_topics(self, topics: TopicsView, changed: AbstractSet[str]) -> None: ...
+    def take_topics(self, topics: TopicsView) -> None: ...
 
     def topics_changed(
         self, topics: TopicsView, now_ms: int, *, recreated: AbstractSet[str], changed: AbstractSet[str]
@@ -85,6 +85,11 @@ class HostedSlot(Generic[M]):
         self._settled = settled
         self._timer: asyncio.TimerHandle | None = None
         self._tick_is_due = False  # the tick waits for its turn
+
+    @property
+    def committed_offset(self) -> int:
+        """Of the metadata: every decision that was committed here is at it or before it."""
+        return self._queue.committed_offset
 
     def start(self, machine: M) -> None:
         """The machine is loaded: from now on it decides."""
@@ -155,7 +160,7 @@ class HostedSlot(Generic[M]):
         if machine is None:
             return  # it will be loaded with the newest topics
         if not machine.follows_topics:
-            machine.take_topics(topics, changed)
+            machine.take_topics(topics)
             return
         self.decide_alone(
             lambda machine: machine.topics_changed(topics, self._now_ms(), recreated=recreated, changed=changed)
@@ -176,7 +181,7 @@ class HostedSlot(Generic[M]):
                 return
             result = CoordinatorResult(records=(), response=error)
         self._set_timer()
-        if not result.records and self._queue.is_idle:
+        if not result.records and not result.must_confirm and self._queue.is_idle:
             self.parked.deliver(result.answers)
             answer.set_result(result.response)
             return
@@ -203,6 +208,9 @@ class HostedSlot(Generic[M]):
                 item.answer.set_result(item.result.response)
 
     def _failed(self, items: list[Waiting], error: BarnabasError) -> None:
+        if not any(item.result.records for item in items) and not isinstance(error, NotCoordinatorError):
+            _refuse(items, CoordinatorNotAvailableError(f"{error.message}; try again"))
+            return  # the machine depends on none of them
         failure = CoordinatorNotAvailableError(f"the coordinator must reload: {error.message}; try again")
         _refuse(items, failure)
         if not self._queue.is_closed:

@@ -2,7 +2,13 @@
 
 from collections.abc import Callable
 
-from barnabas.log.vocabulary.cluster_changes import FORWARDED, DecommissionBrokerRequest
+from barnabas.log.vocabulary.cluster_changes import (
+    FORWARDED,
+    AlterUsersRequest,
+    CreateAclsRequest,
+    DecommissionBrokerRequest,
+    DeleteAclsRequest,
+)
 from barnabas.net.logs.storage_service import StorageService
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.apis import key_of
@@ -11,8 +17,6 @@ from barnabas.net.server.dispatcher import Handler, answering
 
 from .common.changes import ForwardingHandler
 from .common.services import Services
-from .kafka import sasl as kafka_sasl
-from .kafka.access import KafkaAccessHandlers
 from .kafka.cluster import KafkaClusterHandlers
 from .kafka.configs import KafkaConfigHandlers
 from .kafka.fetch import FetchByTopicId
@@ -36,11 +40,16 @@ from .own.offsets import OffsetHandlers
 from .own.producer_ids import ProducerIdHandler
 from .own.storage import StorageHandlers
 from .own.topics import TopicHandlers
-from .own.transactions import TransactionHandlers
+from .own.transactions import TransactionHandlers, TransactionOperationHandlers
 from .own.voters import VoterHandlers
 from .records.fetch import FetchHandler
 from .records.produce import ProduceHandler
 from .records.unread import UnreadHandler
+from .security.acls import AclHandlers, KafkaAclHandlers
+from .security.kafka_users import KafkaUserHandlers
+from .security.quotas import KafkaQuotaHandlers, QuotaHandlers
+from .security.sasl import KafkaSaslHandlers
+from .security.users import LoginHandler, UserHandlers
 
 
 def build_handlers(services: Services, *, shut_down: Callable[[], None], storage: StorageService) -> dict[int, Handler]:
@@ -99,10 +108,36 @@ def build_handlers(services: Services, *, shut_down: Callable[[], None], storage
         ApiKey.DELETE_GROUP: answering(groups.delete_group, survives_disconnect=True),
         ApiKey.RESET_OFFSETS: answering(groups.reset_offsets, survives_disconnect=True),
         ApiKey.UNDO_OFFSET_RESET: answering(groups.undo_reset, survives_disconnect=True),
+        **_user_handlers(services),
         **_kafka_handlers(services, groups, classic_groups),
         **_transaction_handlers(services),
         **_kafka_admin_handlers(services, metadata, storage, voters),
         **_kafka_topic_handlers(services, fetch, topics, offsets),
+        **_acl_handlers(services),
+        **_quota_handlers(services),
+    }
+
+
+def _acl_handlers(services: Services) -> dict[int, Handler]:
+    own = AclHandlers(services)
+    kafka = KafkaAclHandlers(own)
+    return {
+        ApiKey.DESCRIBE_ACLS: answering(own.describe),
+        key_of(CreateAclsRequest): answering(own.create, survives_disconnect=True),
+        key_of(DeleteAclsRequest): answering(own.delete, survives_disconnect=True),
+        KafkaApi.DESCRIBE_ACLS: answering(kafka.describe),
+        KafkaApi.CREATE_ACLS: answering(kafka.create, survives_disconnect=True),
+        KafkaApi.DELETE_ACLS: answering(kafka.delete, survives_disconnect=True),
+    }
+
+
+def _quota_handlers(services: Services) -> dict[int, Handler]:
+    own = QuotaHandlers(services)
+    kafka = KafkaQuotaHandlers(own)
+    return {
+        ApiKey.DESCRIBE_QUOTAS: answering(own.describe),
+        KafkaApi.DESCRIBE_CLIENT_QUOTAS: answering(kafka.describe),
+        KafkaApi.ALTER_CLIENT_QUOTAS: answering(kafka.alter, survives_disconnect=True),
     }
 
 
@@ -115,8 +150,6 @@ def _kafka_handlers(
     kafka_group_admin = KafkaGroupAdminHandlers(services, groups)
     return {
         KafkaApi.API_VERSIONS: api_versions(lambda: services.metadata.image.offset),
-        KafkaApi.SASL_HANDSHAKE: kafka_sasl.handshake,
-        KafkaApi.SASL_AUTHENTICATE: kafka_sasl.authenticate,
         KafkaApi.FIND_COORDINATOR: answering(kafka_groups.find_coordinator),
         KafkaApi.JOIN_GROUP: answering(kafka_groups.join),
         KafkaApi.SYNC_GROUP: answering(kafka_groups.sync),
@@ -131,18 +164,40 @@ def _kafka_handlers(
     }
 
 
+def _user_handlers(services: Services) -> dict[int, Handler]:
+    kafka = KafkaSaslHandlers(services.authenticator)
+    kafka_users = KafkaUserHandlers(services)
+    users = UserHandlers(services)
+    return {
+        KafkaApi.SASL_HANDSHAKE: kafka.handshake,
+        KafkaApi.SASL_AUTHENTICATE: answering(kafka.authenticate),
+        KafkaApi.DESCRIBE_USER_SCRAM_CREDENTIALS: answering(kafka_users.describe),
+        KafkaApi.ALTER_USER_SCRAM_CREDENTIALS: answering(kafka_users.alter, survives_disconnect=True),
+        ApiKey.AUTHENTICATE: answering(LoginHandler(services.authenticator)),
+        ApiKey.DESCRIBE_USERS: answering(users.describe),
+        key_of(AlterUsersRequest): answering(users.alter, survives_disconnect=True),
+    }
+
+
 def _transaction_handlers(services: Services) -> dict[int, Handler]:
     own = TransactionHandlers(services)
     kafka = KafkaTransactionHandlers(services, own)
+    operations = TransactionOperationHandlers(services)
     return {
         ApiKey.INIT_TRANSACTIONS: answering(own.init, survives_disconnect=True),
         ApiKey.ADD_TO_TRANSACTION: answering(own.add, survives_disconnect=True),
         ApiKey.END_TRANSACTION: answering(own.end, survives_disconnect=True),
         ApiKey.TRANSACTIONAL_OFFSET_COMMIT: answering(own.commit_offsets, survives_disconnect=True),
         ApiKey.WRITE_MARKERS: answering(own.write_markers, survives_disconnect=True),
+        ApiKey.LIST_TRANSACTIONS: answering(operations.list),
+        ApiKey.DESCRIBE_TRANSACTION: answering(operations.describe),
+        ApiKey.ABORT_TRANSACTION: answering(operations.abort, survives_disconnect=True),
+        ApiKey.OPEN_TRANSACTIONS: answering(operations.open),
+        ApiKey.ABORT_HANGING: answering(operations.abort_hanging, survives_disconnect=True),
         KafkaApi.ADD_PARTITIONS_TO_TXN: answering(kafka.add_partitions, survives_disconnect=True),
         KafkaApi.ADD_OFFSETS_TO_TXN: answering(kafka.add_offsets, survives_disconnect=True),
         KafkaApi.END_TXN: answering(kafka.end, survives_disconnect=True),
+        KafkaApi.WRITE_TXN_MARKERS: answering(kafka.write_markers, survives_disconnect=True),
         KafkaApi.TXN_OFFSET_COMMIT: answering(kafka.commit_offsets, survives_disconnect=True),
         KafkaApi.DESCRIBE_TRANSACTIONS: answering(kafka.describe),
         KafkaApi.LIST_TRANSACTIONS: answering(kafka.list),
@@ -155,9 +210,8 @@ def _kafka_admin_handlers(
     """What Kafka's clients ask of configurations, the cluster, and who may do what."""
     configs = KafkaConfigHandlers(services)
     cluster = KafkaClusterHandlers(services, storage)
-    access = KafkaAccessHandlers()
     return {
-        KafkaApi.METADATA: answering(KafkaMetadataHandler(metadata)),
+        KafkaApi.METADATA: KafkaMetadataHandler(metadata),
         KafkaApi.DESCRIBE_CONFIGS: answering(configs.describe),
         KafkaApi.ALTER_CONFIGS: answering(configs.alter, survives_disconnect=True),
         KafkaApi.INCREMENTAL_ALTER_CONFIGS: answering(configs.alter_incrementally, survives_disconnect=True),
@@ -165,13 +219,6 @@ def _kafka_admin_handlers(
         KafkaApi.DESCRIBE_CLUSTER: answering(cluster.describe),
         KafkaApi.DESCRIBE_LOG_DIRS: answering(cluster.describe_log_dirs),
         KafkaApi.DESCRIBE_QUORUM: answering(KafkaQuorumHandlers(voters).describe),
-        KafkaApi.DESCRIBE_ACLS: answering(access.describe_acls),
-        KafkaApi.CREATE_ACLS: answering(access.create_acls),
-        KafkaApi.DELETE_ACLS: answering(access.delete_acls),
-        KafkaApi.DESCRIBE_CLIENT_QUOTAS: answering(access.describe_quotas),
-        KafkaApi.ALTER_CLIENT_QUOTAS: answering(access.alter_quotas),
-        KafkaApi.DESCRIBE_USER_SCRAM_CREDENTIALS: answering(access.describe_users),
-        KafkaApi.ALTER_USER_SCRAM_CREDENTIALS: answering(access.alter_users),
     }
 
 

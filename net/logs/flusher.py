@@ -22,13 +22,17 @@ logger = logging.getLogger("barnabas.log")
 
 THREADS_PER_FOLDER: Final = 4  # more threads were not faster
 MAX_THREADS: Final = 16  # of a broker with many folders
+# Segments of a group that grow no more. Each opens up to four files, while an active one is open anyway; a topic with small
+# segments rolls hundreds of them a second.
+MAX_SEALED: Final = 16
 RETRY_AFTER_S: Final = 0.2  # if no descriptor is left; clients that disconnect release some
 
 
 class Flushes(Protocol):
     """Of one log: log.partition.log_flushes.LogFlushes."""
 
-    def begin(self, now_ms: int | None = None) -> PendingFlush | None: ...
+    def sealed(self) -> int: ...
+    def begin(self, now_ms: int | None = None, *, max_sealed: int | None = None) -> PendingFlush | None: ...
     def finish(self, pending: PendingFlush) -> None: ...
 
 
@@ -47,7 +51,8 @@ FlushEnded = Callable[[FlushableLog, StorageError | None], None]
 
 
 class Flusher:
-    """`ended` is called in the loop when a log's flush has ended, also if there was nothing to flush."""
+    """`ended` is called in the loop when a flush of a log has ended, also if it was one of a part, or if there was nothing to
+    flush: what counts is up to the log's recovery point."""
 
     def __init__(
         self,
@@ -84,10 +89,13 @@ class Flusher:
         try:
             while logs := self._waiting.pop(folder, None):
                 self._since_s[folder] = asyncio.get_running_loop().time()
-                again = await self._flush_group(list(logs))
+                next_group: list[FlushableLog] = []
+                again = await self._flush_group(list(logs), next_group)
                 if again:
                     await asyncio.sleep(RETRY_AFTER_S)
-                    self._waiting.setdefault(folder, {}).update(dict.fromkeys(again))
+                if next_group or again:
+                    # Before those that have asked meanwhile: a log that rolls all the time asks always.
+                    self._waiting[folder] = dict.fromkeys(next_group + again) | self._waiting.get(folder, {})
         finally:
             del self._busy[folder]
             self._since_s.pop(folder, None)
@@ -97,13 +105,18 @@ class Flusher:
         oldest_s = asyncio.get_running_loop().time() - HANGS_AFTER_MS / 1000
         return (folder for folder, since_s in self._since_s.items() if since_s <= oldest_s)
 
-    async def _flush_group(self, logs: list[FlushableLog]) -> list[FlushableLog]:
-        """Flush the logs, and return those that must be retried because there was no descriptor to open their files."""
+    async def _flush_group(self, logs: list[FlushableLog], next_group: list[FlushableLog]) -> list[FlushableLog]:
+        """Flush the logs, and return those that must be retried because there was no descriptor to open their files.
+        Logs of which too many segments are to be flushed go on in the next group."""
         again: list[FlushableLog] = []
         begun: list[tuple[FlushableLog, PendingFlush]] = []
+        sealed = MAX_SEALED
         for log in logs:
+            if sealed <= 0 < log.flushes.sealed():
+                next_group.append(log)
+                continue
             try:
-                pending = log.flushes.begin(self._wall_ms())
+                pending = log.flushes.begin(self._wall_ms(), max_sealed=max(sealed, 1))
             except TooManyFilesError:
                 again.append(log)
                 continue
@@ -113,17 +126,19 @@ class Flusher:
             if pending is None:
                 self._tell(log, None)
             else:
+                sealed -= pending.sealed
                 begun.append((log, pending))
         if begun:
             await self._perform([pending for _, pending in begun])
             self.groups += 1
             self.logs += len(begun)
-        again += [log for log, pending in begun if not self._is_finished(log, pending)]
+        again += [log for log, pending in begun if not self._is_finished(log, pending, next_group)]
         if again:
             logger.warning("flush_postponed partitions=%d cause=no descriptor is left; raise ulimit -n", len(again))
         return again
 
-    def _is_finished(self, log: FlushableLog, pending: PendingFlush) -> bool:
+    def _is_finished(self, log: FlushableLog, pending: PendingFlush, next_group: list[FlushableLog]) -> bool:
+        """False if it must be retried later."""
         try:
             log.flushes.finish(pending)
         except TooManyFilesError:
@@ -131,7 +146,9 @@ class Flusher:
         except StorageError as error:
             self._tell(log, error)
         else:
-            self._tell(log, None)
+            self._tell(log, None)  # also of a part: a log that rolls faster than groups end is never flushed as a whole
+            if not pending.is_whole:
+                next_group.append(log)
         return True
 
     async def _perform(self, group: list[PendingFlush]) -> None:

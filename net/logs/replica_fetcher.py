@@ -235,7 +235,8 @@ class ReplicaFetcher:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _build_request(self) -> tuple[FetchRequest, dict[TopicPartition, FetchPosition]]:
-        self._end_delays()
+        if self._delayed_until:
+            self._end_delays()
         self._awaits_flush = False
         positions: dict[TopicPartition, FetchPosition] = {}
         parts: list[FetchPartition] = []
@@ -291,21 +292,24 @@ class ReplicaFetcher:
         )
 
     def _end_delays(self) -> None:
-        if self._delayed_until:
-            now = asyncio.get_running_loop().time()
-            self._delayed_until = {tp: until for tp, until in self._delayed_until.items() if until > now}
+        now = asyncio.get_running_loop().time()
+        self._delayed_until = {tp: until for tp, until in self._delayed_until.items() if until > now}
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def _handle(self, response: FetchResponse, positions: dict[TopicPartition, FetchPosition]) -> None:
         effects: list[Effect] = []
-        self._quiet_answers = self._quiet_answers + 1 if _is_quiet(response, positions) else 0
+        is_quiet = True
         for answered in response.partitions:
             topic_partition = TopicPartition(answered.topic, answered.partition)
-            partition = self._partitions.get(topic_partition)
             position = positions.get(topic_partition)
-            if partition is not None and position is not None:
+            if position is None:
+                continue
+            is_quiet = is_quiet and _is_quiet(answered, position)
+            partition = self._partitions.get(topic_partition)
+            if partition is not None:
                 effects += self._handle_partition(topic_partition, partition, position, answered)
+        self._quiet_answers = self._quiet_answers + 1 if is_quiet else 0
         if effects:
             self._on_effects(effects)
 
@@ -348,15 +352,13 @@ class ReplicaFetcher:
         self._delayed_until[topic_partition] = asyncio.get_running_loop().time() + delay_s
 
 
-def _is_quiet(response: FetchResponse, positions: dict[TopicPartition, FetchPosition]) -> bool:
-    """Return whether every partition of the answer says that the follower has all records, and that all are committed."""
-    return all(
-        answered.error == ErrorCode.NONE
+def _is_quiet(answered: FetchPartitionResponse, position: FetchPosition) -> bool:
+    """Return whether the answer says that the follower has all records, and that all are committed."""
+    return (
+        answered.high_watermark == position.offset
+        and answered.error == ErrorCode.NONE
         and answered.diverging_epoch < 0
         and not _has_records(answered)
-        and answered.high_watermark == positions[TopicPartition(answered.topic, answered.partition)].offset
-        for answered in response.partitions
-        if (answered.topic, answered.partition) in positions
     )
 
 

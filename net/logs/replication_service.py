@@ -117,12 +117,22 @@ class ReplicationService:
     # --- the hot path -------------------------------------------------------------------------------------------------
 
     def append(
-        self, partition: Partition, records: Buffer, *, acks: int, from_coordinator: bool = False
+        self,
+        partition: Partition,
+        records: Buffer,
+        *,
+        acks: int,
+        leader_epoch: int | None = None,
+        from_coordinator: bool = False,
     ) -> tuple[AppendInfo, int]:
         """Append for a client, or for a coordinator of transactions; the second value is the offset that acks=all waits for.
         Raises the refusal of the batch."""
         info, required_offset, effects = partition.leading.append(
-            records, acks=acks, now_ms=self._clock.wall_ms(), from_coordinator=from_coordinator
+            records,
+            acks=acks,
+            now_ms=self._clock.wall_ms(),
+            leader_epoch=leader_epoch,
+            from_coordinator=from_coordinator,
         )
         if effects:
             self.perform(effects)
@@ -141,7 +151,10 @@ class ReplicationService:
         for effect in effects:
             kind = type(effect)
             if kind is LogEndAdvanced or kind is HighWatermarkAdvanced:
-                self._mark_changed(effect.topic_partition)
+                if self._check_is_scheduled:
+                    self._changed[effect.topic_partition] = None
+                else:
+                    self._mark_changed(effect.topic_partition)
             elif kind is ProposeIsr:
                 proposals.append(effect)  # type: ignore[arg-type]
             else:

@@ -14,12 +14,12 @@ from barnabas.kraft.metadata.requests import FenceBroker
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.log.vocabulary.errors import BarnabasError
 
-from ..wire.network import Network
+from ..base.broker_clients import BROKER_PREFIX
+from ..wire.network import Network, stream_transport
 from .metadata_service import MetadataService
 
 logger = logging.getLogger("barnabas.lifecycle")
 
-BROKER_CLIENT_PREFIX = "broker-"
 KNOCK_TIMEOUT_S = 0.5
 # A process that ends closes its sockets one by one. The loss of a connection may arrive before its port refuses connections, so
 # an accepted connection does not prove that the broker lives.
@@ -30,13 +30,12 @@ MAX_KNOCKING = 64  # brokers that are probed at a time
 
 def client_id_of(node_id: int) -> str:
     """The client id of a broker on its connections to the controller."""
-    return f"{BROKER_CLIENT_PREFIX}{node_id}"
+    return f"{BROKER_PREFIX}{node_id}"
 
 
 class _Knock(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.abort()
+        stream_transport(transport).abort()
 
 
 class LivenessWatch:
@@ -58,7 +57,7 @@ class LivenessWatch:
 
     def connection_lost(self, client_id: str) -> None:
         """A client's connection to this broker was closed; only connections of brokers matter."""
-        suffix = client_id.removeprefix(BROKER_CLIENT_PREFIX)
+        suffix = client_id.removeprefix(BROKER_PREFIX)
         if client_id != suffix and suffix.isdigit():
             self._look_at(int(suffix))
 

@@ -75,6 +75,7 @@ class MetadataObserver:
         while True:
             addresses = await self._directory.addresses()
             self._rng.shuffle(addresses)
+            knows_leader = False
             for host, port in addresses:
                 try:
                     while True:
@@ -82,6 +83,9 @@ class MetadataObserver:
                         self._note_followed((host, port))
                 except BarnabasError as error:
                     self._note_broken((host, port), error)
+                    knows_leader |= isinstance(error, InconsistentClusterIdError)  # such an answer names it
+            if not knows_leader:
+                self._node.leader_lost()
             await asyncio.sleep(RETRY_MS / 1000)
 
     def _note_followed(self, address: tuple[str, int]) -> None:

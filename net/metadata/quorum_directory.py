@@ -7,6 +7,8 @@ finds the quorum even if all voters in its server.properties were replaced.
 
 import asyncio
 import logging
+import ssl
+from collections.abc import Callable
 from typing import Protocol
 
 import msgpack
@@ -47,12 +49,14 @@ class QuorumDirectory:
         files: ContactFiles | None = None,
         folder: str = "",
         cluster_id: str = "",
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._given = voters
         self._network = network
         self._files = files
         self._folder = folder
         self._cluster_id = cluster_id
+        self._tls = tls
         self._learned: tuple[tuple[str, int], ...] = self._load()
         self._known: dict[int, tuple[str, int]] = {}
 
@@ -93,7 +97,17 @@ class QuorumDirectory:
     async def _ask(self, given: tuple[tuple[str, int], ...] | None = None) -> list[Directory]:
         contacts = dict.fromkeys((*self._learned, *self._given) if given is None else given)
         answers = await asyncio.gather(
-            *(ask_directory(self._network, host, port, cluster_id=self._cluster_id) for host, port in contacts),
+            *(
+                ask_directory(
+                    self._network,
+                    host,
+                    port,
+                    cluster_id=self._cluster_id,
+                    tls=self._tls() if self._tls else None,
+                    server_hostname=host if self._tls else None,
+                )
+                for host, port in contacts
+            ),
             return_exceptions=True,
         )
         found = []

@@ -31,7 +31,7 @@ from barnabas.log.vocabulary.transaction_messages import (
     TransactionalOffsetCommitRequest,
 )
 
-from . import group_responses, requests, responses
+from . import group_responses, requests, responses, transaction_operations, user_messages
 from .api_keys import ApiKey
 from .kafka.apis import KafkaApi
 from .kafka.schema import snake_case
@@ -85,13 +85,31 @@ APIS: dict[int, tuple[type[Request], type[Response]]] = {
     ApiKey.END_TRANSACTION: (EndTransactionRequest, ProducerIdentity),
     ApiKey.TRANSACTIONAL_OFFSET_COMMIT: (TransactionalOffsetCommitRequest, group_responses.OffsetCommitResponse),
     ApiKey.WRITE_MARKERS: (requests.WriteMarkersRequest, responses.WriteMarkersResponse),
+    ApiKey.LIST_TRANSACTIONS: (
+        transaction_operations.ListTransactionsRequest,
+        transaction_operations.ListTransactionsResponse,
+    ),
+    ApiKey.DESCRIBE_TRANSACTION: (
+        transaction_operations.DescribeTransactionRequest,
+        transaction_operations.DescribeTransactionResponse,
+    ),
+    ApiKey.ABORT_TRANSACTION: (transaction_operations.AbortTransactionRequest, responses.EmptyResponse),
+    ApiKey.OPEN_TRANSACTIONS: (
+        transaction_operations.OpenTransactionsRequest,
+        transaction_operations.OpenTransactionsResponse,
+    ),
+    ApiKey.ABORT_HANGING: (transaction_operations.AbortHangingRequest, responses.EmptyResponse),
+    ApiKey.AUTHENTICATE: (user_messages.AuthenticateRequest, user_messages.AuthenticateResponse),
+    ApiKey.DESCRIBE_USERS: (user_messages.DescribeUsersRequest, user_messages.DescribeUsersResponse),
+    ApiKey.DESCRIBE_ACLS: (requests.DescribeAclsRequest, responses.DescribeAclsResponse),
+    ApiKey.DESCRIBE_QUOTAS: (requests.DescribeQuotasRequest, responses.DescribeQuotasResponse),
     ApiKey.DESCRIBE_MOVES: (requests.DescribeMovesRequest, responses.DescribeMovesResponse),
     **{row.api_key: (row.request, row.response or responses.EmptyResponse) for row in FORWARDED},
 }
 
 REQUEST_OF: dict[int, type[Request]] = {int(key): request for key, (request, _) in APIS.items()}
 RESPONSE_OF: dict[type, type[Response]] = dict(APIS.values())
-_KEY_OF: dict[type, int] = {
+KEY_OF: dict[type, int] = {
     **{request: key for key, (request, _) in APIS.items()},
     requests.KafkaProduceRequest: ApiKey.PRODUCE,
     requests.KafkaMetadataRequest: KafkaApi.METADATA,  # it has a handler of its own
@@ -105,7 +123,7 @@ _NAME_OF: dict[int, str] = {
 
 def key_of(request: type) -> int:
     """The key of a request's class."""
-    return _KEY_OF[request]
+    return KEY_OF[request]
 
 
 def api_name(api: int) -> str:

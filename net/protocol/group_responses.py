@@ -20,7 +20,10 @@ class OffsetCommitResponse(Message, frozen=True, kw_only=True):
 
 
 class OffsetFetchResponse(Message, frozen=True, kw_only=True):
+    """`unstable`: of these partitions an open transaction may change the offset: ask again."""
+
     partitions: Items[CommittedOffset]
+    unstable: Items[TopicPartitions] = ()
 
 
 class ListedGroup(Message, frozen=True, kw_only=True):

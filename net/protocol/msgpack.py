@@ -22,7 +22,7 @@ from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, U
 from barnabas.log.vocabulary.message import Message, decode, encode
 
 from ..base.limits import MAX_ENVELOPE_BYTES
-from .apis import REQUEST_OF, RESPONSE_OF, api_name, key_of
+from .apis import KEY_OF, REQUEST_OF, RESPONSE_OF, api_name
 from .codec import Chunk, DecodedRequest, size_of
 from .framing import SIZE
 from .kafka.apis import KafkaResponse
@@ -101,7 +101,9 @@ class MsgpackCodec:
             payload = error
         return DecodedRequest(envelope.correlation_id, envelope.api, envelope.version, payload)
 
-    def encode_response(self, request: DecodedRequest, response: Response | KafkaResponse[object]) -> list[Chunk]:
+    def encode_response(
+        self, request: DecodedRequest, response: Response | KafkaResponse[object], throttle_ms: int = 0
+    ) -> list[Chunk]:
         api = ERROR_API if type(response) is ErrorResponse else request.api
         body, raw = _without_records(response) if type(response) is FetchResponse else (response, [])
         return _frame((request.correlation_id, api, body), raw)
@@ -111,7 +113,7 @@ class MsgpackCodec:
     def encode_request(self, correlation_id: int, request: Request) -> list[Chunk]:
         """Raises InvalidRequestError for values that msgpack cannot carry."""
         body, raw = _without_records(request) if type(request) is ProduceRequest else (request, [])
-        return _frame((correlation_id, int(key_of(type(request))), VERSION, body), raw)
+        return _frame((correlation_id, int(KEY_OF[type(request)]), VERSION, body), raw)
 
     def decode_response(self, frame: memoryview) -> DecodedResponse:
         envelope, raw = _split(ResponseEnvelope, frame)
@@ -121,7 +123,7 @@ class MsgpackCodec:
         """Return the answer to a request of this class. Record bytes are copied: they stay valid for the receiver."""
         if response.api == ERROR_API:
             return decode(ErrorResponse, response.body)
-        if response.api != int(key_of(request_type)):
+        if response.api != KEY_OF[request_type]:
             raise InvalidRequestError(f"{request_type.__name__} received a response of type {api_name(response.api)}")
         value: Response = decode(RESPONSE_OF[request_type], response.body)
         if type(value) is FetchResponse:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from msgspec import Meta
 
 from barnabas.log.format.record_batch import Buffer
+from barnabas.log.vocabulary.access.acls import AclFilter
+from barnabas.log.vocabulary.access.quotas import QuotaFilter
 from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
     AlterConfigRequest,
@@ -36,6 +38,15 @@ from barnabas.log.vocabulary.transaction_messages import (
     TransactionalOffsetCommitRequest,
     TransactionMarker,
 )
+
+from .transaction_operations import (
+    AbortHangingRequest,
+    AbortTransactionRequest,
+    DescribeTransactionRequest,
+    ListTransactionsRequest,
+    OpenTransactionsRequest,
+)
+from .user_messages import AuthenticateRequest, DescribeUsersRequest
 
 if TYPE_CHECKING:
     Records = Buffer
@@ -86,6 +97,12 @@ class FetchPartition(Message, frozen=True, kw_only=True):
     topic_id: str = ""  # that the offset is of; "": not checked
 
 
+class ForgottenTopic(TopicPartitions, frozen=True, kw_only=True):
+    """Partitions that leave a fetch session, in any order. With a topic id, only those of this topic."""
+
+    topic_id: str = ""
+
+
 class FetchRequest(Message, frozen=True, kw_only=True):
     max_wait_ms: int
     min_bytes: int
@@ -95,6 +112,11 @@ class FetchRequest(Message, frozen=True, kw_only=True):
     broker_epoch: int = -1  # of the fetching follower (KIP-903)
     isolation_level: int = READ_UNCOMMITTED
     rack: str = ""
+    # In a fetch session (KIP-227), `partitions` has only those that are new or have another offset. Epoch 0 begins a session; -1
+    # ends it, or asks for none.
+    session_id: int = 0
+    session_epoch: int = -1
+    forgotten: Items[ForgottenTopic] = ()
 
 
 class ListOffsetsPartition(Message, frozen=True, kw_only=True):
@@ -177,6 +199,18 @@ class DescribeConfigsRequest(Message, frozen=True, kw_only=True):
     resource: str
 
 
+class DescribeAclsRequest(Message, frozen=True, kw_only=True):
+    """The permissions that the filter finds, as the asked broker knows them."""
+
+    wanted: AclFilter
+
+
+class DescribeQuotasRequest(Message, frozen=True, kw_only=True):
+    """The quotas of the entities that the filter finds, as the asked broker knows them."""
+
+    wanted: QuotaFilter = QuotaFilter()
+
+
 class DescribeMovesRequest(Message, frozen=True, kw_only=True):
     """All partitions that are being moved; how far they are is known of those that the asked broker leads."""
 
@@ -214,13 +248,17 @@ class ControllerCallRequest(Message, frozen=True, kw_only=True):
 
 
 class MetadataFeedRequest(Message, frozen=True, kw_only=True):
-    """An observer asks a voter for committed commands behind `after_offset` (long poll)."""
+    """An observer asks a voter for committed commands behind `after_offset` (long poll).
+
+    `applied` has the same offset, and the history that it belongs to. Brokers of a version before this check leave it out;
+    `after_offset` alone then says where the observer stands. So both are sent.
+    """
 
     node_id: int
     after_offset: int
     max_bytes: int
     max_wait_ms: int
-    applied: MetadataPosition | None = None  # what the observer holds, which must be of this quorum's history
+    applied: MetadataPosition | None = None
 
 
 # --- consumer groups -------------------------------------------------------------------------------------------------
@@ -252,7 +290,7 @@ class OffsetFetchRequest(Message, frozen=True, kw_only=True):
 
     group_id: str
     partitions: Items[TopicPartitions] | None = None
-    require_stable: bool = False  # wait for transactions that hold offsets open (KIP-447); today there are none
+    require_stable: bool = False  # leave offsets out that an open transaction may change (KIP-447)
 
 
 class ListGroupsRequest(Message, frozen=True, kw_only=True):
@@ -361,11 +399,20 @@ Request = (
     | BrokerShutdownRequest
     | DescribeStorageRequest
     | BringBackFolderRequest
+    | DescribeAclsRequest
+    | DescribeQuotasRequest
     | DescribeMovesRequest
     | InitTransactionsRequest
     | AddToTransactionRequest
     | EndTransactionRequest
     | TransactionalOffsetCommitRequest
     | WriteMarkersRequest
+    | ListTransactionsRequest
+    | DescribeTransactionRequest
+    | AbortTransactionRequest
+    | OpenTransactionsRequest
+    | AbortHangingRequest
+    | AuthenticateRequest
+    | DescribeUsersRequest
     | ForwardedRequest
 )

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import field
 
+from barnabas.log.vocabulary.access.acls import Acl
+from barnabas.log.vocabulary.access.quotas import EntityQuotas
 from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse, ForwardedResponse
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatResponse,
@@ -18,7 +20,7 @@ from barnabas.log.vocabulary.group_messages import (
 from barnabas.log.vocabulary.message import Items, Message, Texts
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.quorum import CommittedCommand, QuorumPeer
-from barnabas.log.vocabulary.transaction_messages import GroupOutcome, ProducerIdentity
+from barnabas.log.vocabulary.transaction_messages import NOT_STARTED, GroupOutcome, ProducerIdentity
 
 from .group_responses import (
     DescribeGroupResponse,
@@ -29,6 +31,8 @@ from .group_responses import (
     UnreadResponse,
 )
 from .requests import Records
+from .transaction_operations import DescribeTransactionResponse, ListTransactionsResponse, OpenTransactionsResponse
+from .user_messages import AuthenticateResponse, DescribeUsersResponse
 
 
 class FileRegion(Protocol):
@@ -89,7 +93,9 @@ class FetchPartitionResponse(Message, frozen=True, kw_only=True):
 
 
 class FetchResponse(Message, frozen=True, kw_only=True):
-    partitions: Items[FetchPartitionResponse]
+    partitions: Items[FetchPartitionResponse]  # in a session, only those with news
+    session_id: int = 0  # 0: there is no session
+    error: int = 0  # of the session; then there are no partitions
 
 
 class ListOffsetsPartitionResponse(Message, frozen=True, kw_only=True):
@@ -287,6 +293,14 @@ class MetadataFeedResponse(Message, frozen=True, kw_only=True):
     contradiction: str = ""  # why the observer gets nothing: what it holds is of another history
 
 
+class DescribeAclsResponse(Message, frozen=True, kw_only=True):
+    acls: Items[Acl]
+
+
+class DescribeQuotasResponse(Message, frozen=True, kw_only=True):
+    quotas: Items[EntityQuotas]
+
+
 class CatchingUp(Message, frozen=True, kw_only=True):
     """A replica that is being added. -1: only the leader knows."""
 
@@ -312,6 +326,7 @@ class DescribeMovesResponse(Message, frozen=True, kw_only=True):
 
 class AddToTransactionResponse(Message, frozen=True, kw_only=True):
     partitions: Items[PartitionOutcome]
+    started_ms: int = NOT_STARTED  # when the open transaction began: markers of others do not end it
 
 
 class MarkerOutcomes(Message, frozen=True, kw_only=True):
@@ -350,6 +365,8 @@ Response = (
     | OffsetFetchResponse
     | ListGroupsResponse
     | DescribeGroupResponse
+    | DescribeAclsResponse
+    | DescribeQuotasResponse
     | DescribeMovesResponse
     | ForwardedResponse
     | UnreadResponse
@@ -357,4 +374,9 @@ Response = (
     | ProducerIdentity
     | AddToTransactionResponse
     | WriteMarkersResponse
+    | ListTransactionsResponse
+    | DescribeTransactionResponse
+    | OpenTransactionsResponse
+    | AuthenticateResponse
+    | DescribeUsersResponse
 )

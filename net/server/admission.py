@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+from ..base.broker_clients import BROKER_PREFIXES
+
 RESERVED_PLACES: Final = 64  # more than the brokers of a large cluster and a few operators need at the same moment
 # Per address: the brokers and operators of a cluster on one machine need fewer, and other addresses keep a quarter.
 RESERVED_PLACES_OF_HOST: Final = 48
 PROBATION_MS: Final = 1_000  # A broker sends its client id at once.
 IDLE_TO_CLOSE_MS: Final = 5_000  # A client that was silent for less may be about to send its next request.
 # Brokers, followers, the command line, the admin client of the SDK, Kafka's own admin tools.
-_KNOWN_PREFIXES: Final = ("broker-", "replica-", "barnabas-cli", "barnabas-admin", "adminclient-")
+_KNOWN_PREFIXES: Final = (*BROKER_PREFIXES, "barnabas-cli", "barnabas-admin", "adminclient-")
 
 
 class Place(Enum):

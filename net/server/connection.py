@@ -8,15 +8,20 @@ responses, the server stops reading from it until that changes.
 import asyncio
 import logging
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.errors import BarnabasError, IllegalSaslStateError, InvalidConfigError
+from barnabas.log.vocabulary.principal import ANONYMOUS, Principal
 
-from ..base.limits import MAX_HELLO_BYTES
-from ..protocol.codec import Codec
+from ..base.limits import MAX_HELLO_BYTES, MAX_LOGIN_FRAME_BYTES
+from ..logins.login import Login, LoginState
+from ..protocol.api_keys import ApiKey
+from ..protocol.codec import Codec, DecodedRequest
 from ..protocol.detection import Spoken, detect, refusal_of_kafka
 from ..protocol.msgpack import PREAMBLE, VERSION, ClientHello, read_hello, write_hello
+from ..quotas.usage import usage_of
 from ..wire.network import stream_transport
+from ..wire.peer import peer_of
 from .admission import PROBATION_MS, Place
 from .dispatcher import error_response
 from .fair_reads import LARGE_FRAME_BYTES, PASS_US
@@ -29,6 +34,10 @@ if TYPE_CHECKING:
     from .server import Server
 
 logger = logging.getLogger("barnabas.network")
+
+# Served before a login: SaslHandshake, ApiVersions and SaslAuthenticate of Kafka, and the login of our own protocol.
+LOGIN_APIS = frozenset({17, 18, 36, int(ApiKey.AUTHENTICATE)})
+_LOG_IN = "this listener serves only clients that log in: set security_protocol and sasl_mechanism ({})"
 
 
 class _Phase(Enum):
@@ -50,12 +59,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_server",
         "_taken",
         "_transport",
+        "certified_node",
         "client_host",
         "client_id",
         "intake",
         "is_on_probation",
         "listener_name",
+        "login",
         "pace",
+        "principal",
         "replies",
     )
 
@@ -63,6 +75,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.client_host = ""
         self.client_id = ""
         self.listener_name = server.listener_name
+        self.principal = ANONYMOUS  # until a certificate or a login says who the client is
+        self.certified_node: int | None = None
+        self.login = Login(server.mechanisms) if server.mechanisms else None  # None: the listener has no SASL
         self.pace = Pace()
         self.is_on_probation = False  # Has a reserved place, and has not sent its client id yet.
         self._server = server
@@ -83,14 +98,23 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else ""
-        reader = ReceiveBuffer(min(MAX_HELLO_BYTES, self._limits.max_frame_bytes), server.shared)
+        reader = ReceiveBuffer(min(MAX_HELLO_BYTES, _max_frame_bytes(self)), server.shared)
         self.intake = Intake(self._transport, reader, server.memory, server.turn.reads, self._turn_has_come)
         self.replies = Replies(self._transport, server, on_progress=self._progressed, on_broken=self._broken)
+        self.replies.outbox.watch_transport()
         sock = transport.get_extra_info("socket")
         place = server.admit(self, -1 if sock is None else sock.fileno())
         self.is_on_probation = place is Place.RESERVED
         if place is Place.REFUSED:
             self.abort()
+            return
+        try:
+            who = peer_of(transport, server.principal_rules)
+        except InvalidConfigError as error:
+            self._refuse(error.message)
+        else:
+            self.principal = who.principal
+            self.certified_node = who.node_id if server.brokers_are_certified else None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.intake.reader.get_buffer()
@@ -170,8 +194,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         """A handshake must end in time, even if single bytes of it keep arriving."""
         if self.is_on_probation and self.pace.age_ms > PROBATION_MS:
             return True
-        in_handshake = self._phase in (_Phase.SNIFFING, _Phase.HELLO)
+        is_unknown = self.login is not None and self.login.principal is None
+        in_handshake = is_unknown or self._phase in (_Phase.SNIFFING, _Phase.HELLO)
         return in_handshake and self.pace.age_ms >= self._limits.handshake_timeout_ms
+
+    def logged_in(self, principal: Principal) -> None:
+        """SASL says who the client is, whatever its certificate says."""
+        self.principal, self.certified_node = principal, None
+        self.intake.reader.max_frame_bytes = _max_frame_bytes(self)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -179,7 +209,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Handle the received frames, send the replies that are ready, then run the work that these requests have deferred."""
         turn, began_s = self._server.turn, self._loop.time()
         self._taken = 0
-        turn.begin()
+        turn.is_open = True
         try:
             self._handle_received(most_frames, began_s)
         finally:
@@ -226,7 +256,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             else:
                 self._greet(frame)
             self._taken += 1
-            if len(frame) >= LARGE_FRAME_BYTES and (self._loop.time() - began_s) * 1_000_000 >= PASS_US:
+            is_large = len(frame) >= LARGE_FRAME_BYTES
+            if self.intake.is_muted or (is_large and (self._loop.time() - began_s) * 1_000_000 >= PASS_US):
                 break
         return not reader.pending_bytes  # Otherwise, in a later turn (`_progressed`), behind the requests of others.
 
@@ -238,13 +269,23 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.client_id = decoded.client_id
             if self.is_on_probation and not self._is_identified():
                 return
+        if self.login is not None and decoded.api not in LOGIN_APIS and not self.login.may_serve(self._loop.time()):
+            _refuse_without_login(self, self.login, call)
+            return
         payload = decoded.payload
         if isinstance(payload, BarnabasError):
             call.reply(error_response(payload))
             return
         requests = self._server.metrics.requests
         requests[decoded.api] = requests.get(decoded.api, 0) + 1
-        self._server.dispatcher.dispatch(payload, call, call.reply)
+        if self._server.quotas.is_active and (self.login is None or self.login.principal is not None):
+            _serve_within_quotas(self, decoded, call, len(frame))
+        else:
+            self._server.dispatcher.dispatch(payload, call, call.reply)
+
+    def now_ms(self) -> float:
+        """The clock of quotas."""
+        return self._loop.time() * 1000
 
     def _turn_has_come(self) -> None:
         if self._phase in (_Phase.SNIFFING, _Phase.HELLO, _Phase.SERVING):
@@ -256,7 +297,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Some data was sent: there may be room for requests again, or the connection may close."""
         intake = self.intake
         if self._phase is _Phase.SERVING:
-            is_held_back = intake.is_paused and not (intake.waits_for_memory or intake.waits_for_turn)
+            is_held_back = intake.is_paused and not intake.waits_for_server
             if is_held_back and not self.replies.is_over_limit:
                 # First the frames that wait in the buffer; in another turn, because many of them would nest too deep.
                 intake.wait_for_turn()
@@ -276,7 +317,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _sniff(self) -> None:
         reader = self.intake.reader
         received = reader.peek()
-        spoken = detect(received, max_frame_bytes=self._limits.max_frame_bytes)
+        spoken = detect(received, max_frame_bytes=_max_frame_bytes(self))
         if spoken is Spoken.BARNABAS:
             reader.skip(len(PREAMBLE))
             self._phase = _Phase.HELLO
@@ -297,7 +338,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.client_id = theirs.client_id
         if self.is_on_probation and not self._is_identified():
             return
-        hello = self._server.hello()
+        hello = self._server.greeting()
         self.replies.outbox.put([write_hello(hello)])
         if any(hello.min_version <= version <= hello.max_version for version in theirs.versions):
             self._start_serving(self._server.codec)
@@ -317,7 +358,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _start_serving(self, codec: Codec) -> None:
         self._codec = codec
         self.replies.speak(codec)
-        self.intake.reader.max_frame_bytes = self._limits.max_frame_bytes
+        self.intake.reader.max_frame_bytes = _max_frame_bytes(self)
         self._phase = _Phase.SERVING
 
     def _refuse(self, reason: str) -> None:
@@ -326,3 +367,38 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.metrics.strangers += 1
         self._server.log_once(self.client_host, "connection refused peer=%s reason=%s", self.client_host, reason)
         self.abort()
+
+
+def _max_frame_bytes(connection: ServerConnection) -> int:
+    login, limit_bytes = connection.login, connection._limits.max_frame_bytes
+    return min(MAX_LOGIN_FRAME_BYTES, limit_bytes) if login is not None and login.principal is None else limit_bytes
+
+
+def _refuse_without_login(connection: ServerConnection, login: Login, call: Call) -> None:
+    """As Kafka does, close the connection; a client of Barnabas learns why."""
+    is_new = login.principal is None and login.state is not LoginState.FAILED
+    if is_new and connection.replies.ordered is None:
+        call.reply(error_response(IllegalSaslStateError(_LOG_IN.format(" or ".join(login.mechanisms)))))
+        call.drain()
+    else:
+        call.hang_up()
+    if is_new:
+        host = connection.client_host
+        connection._server.log_once(f"login {host}", "event=request_without_login client=%s", host)
+
+
+def _serve_within_quotas(connection: ServerConnection, decoded: DecodedRequest, call: Call, size_bytes: int) -> None:
+    server, payload = connection._server, cast(Any, decoded.payload)
+    usage = call.usage = usage_of(
+        connection, decoded, server.quotas, connection.now_ms(), serves_brokers=server.serves_brokers
+    )
+    if usage is None:
+        server.dispatcher.dispatch(payload, call, call.reply)
+        return
+    if not usage.arrived(size_bytes):
+        call.hang_up()
+        return
+    server.dispatcher.dispatch(usage.limited(payload), call, call.reply)
+    usage.handed_over(connection.now_ms())
+    if usage.throttle_ms:
+        connection.intake.mute(usage.throttle_ms)

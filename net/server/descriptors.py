@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from barnabas.kraft.raft.net.transport import MAX_STRANGERS
+from barnabas.log.segment.open_segments import MAX_OPEN_SEALED_SEGMENTS
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -38,6 +39,11 @@ class DescriptorLimit:
     def for_strangers(self) -> int:
         """Limit of unidentified connections at a time, for the port of the quorum and for that of the admin API."""
         return max(MIN_STRANGERS, min(MAX_STRANGERS, self.total // 32))
+
+    @property
+    def for_sealed_segments(self) -> int:
+        """Limit of sealed segments that stay open to be read. A topic with small segments reaches it within seconds."""
+        return max(1, min(MAX_OPEN_SEALED_SEGMENTS, (self.total - self.for_clients) // 4))
 
 
 def raise_descriptor_limit() -> DescriptorLimit:

@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, UnsupportedVersionError
+from barnabas.log.vocabulary.principal import Principal
 
-from ..protocol.apis import api_name, key_of
+from ..logins.login import Login
+from ..protocol.apis import KEY_OF, api_name
 from ..protocol.kafka.apis import KafkaRequest, KafkaResponse
 from ..protocol.requests import Request
 from ..protocol.responses import ErrorResponse, Response
@@ -30,6 +32,24 @@ class RequestContext(Protocol):
     def client_id(self) -> str: ...
     @property
     def listener_name(self) -> str: ...
+    @property
+    def principal(self) -> Principal:
+        """Who sends the request: ANONYMOUS before a certificate or a login says otherwise."""
+
+    @property
+    def certified_node(self) -> int | None:
+        """The broker that the client's certificate names; None: it is no broker's."""
+
+    @property
+    def login(self) -> Login | None:
+        """None: the listener has no SASL."""
+
+    def logged_in(self, principal: Principal) -> None:
+        """The client has proved who it is."""
+
+    def drain(self) -> None:
+        """Take no more requests, and close the connection when those in flight have been answered."""
+
     @property
     def is_connected(self) -> bool: ...
     @property
@@ -50,18 +70,31 @@ Reply = Callable[[Response | KafkaResponse[object]], None]
 Handler = Callable[[Any, RequestContext, Reply], None]
 
 
+class Guard(Protocol):
+    def admit(self, api: int, request: Any, client: RequestContext, reply: Reply) -> tuple[Any, Reply] | None:
+        """The request for the handler, or a part of it, and where its response goes; None: it is answered. Raises an
+        AuthorizationError."""
+
+
 class Dispatcher:
     """Passes requests to handlers. An exception of a handler becomes a response; it never closes the connection."""
 
-    def __init__(self, handlers: Mapping[int, Handler]) -> None:
+    def __init__(self, handlers: Mapping[int, Handler], guard: Guard | None = None) -> None:
+        """Without a guard, every client may do everything."""
         self._handlers: dict[int, Handler] = {int(api): handler for api, handler in handlers.items()}
+        self._guard = guard
 
     def dispatch(self, request: Request | KafkaRequest[object], context: RequestContext, reply: Reply) -> None:
         try:
-            api: int = request.api_key if isinstance(request, KafkaRequest) else key_of(type(request))
+            api: int = request.api_key if isinstance(request, KafkaRequest) else KEY_OF[type(request)]
             handler = self._handlers.get(api)
             if handler is None:
                 raise UnsupportedVersionError(f"this broker does not serve {api_name(api)}")
+            if self._guard is not None:
+                admitted = self._guard.admit(api, request, context, reply)
+                if admitted is None:
+                    return
+                request, reply = admitted
             handler(request, context, reply)
         except Exception as error:  # noqa: BLE001 - the error boundary
             reply(error_response(error, request))
@@ -93,13 +126,14 @@ def error_response(error: Exception, request: object = None) -> ErrorResponse:
 
 
 def answering(
-    function: Callable[[Any, RequestContext], Coroutine[Any, Any, Response | KafkaResponse[object]]],
+    function: Callable[[Any, RequestContext], Coroutine[Any, Any, Response | KafkaResponse[object] | None]],
     *,
     survives_disconnect: bool = False,
 ) -> Handler:
     """Turn `async def function(request, context) -> Response` into a handler.
 
-    The function runs as a task that is cancelled when the client disconnects, unless `survives_disconnect`.
+    None is no response: the connection closes. The function runs as a task that is cancelled when the client disconnects, unless
+    `survives_disconnect`.
     """
     return _Answering(function, survives_disconnect)
 
@@ -114,7 +148,7 @@ class HasTasks(Protocol):
 class _Answering:
     def __init__(
         self,
-        function: Callable[[Any, RequestContext], Awaitable[Response | KafkaResponse[object]]],
+        function: Callable[[Any, RequestContext], Awaitable[Response | KafkaResponse[object] | None]],
         survives_disconnect: bool,
     ) -> None:
         self._function = function
@@ -136,7 +170,10 @@ class _Answering:
 
     async def _answer(self, request: Any, context: RequestContext, reply: Reply) -> None:
         try:
-            response = await self._function(request, context)
+            response: Response | KafkaResponse[object] | None = await self._function(request, context)
         except Exception as error:  # noqa: BLE001 - the error boundary, as in Dispatcher.dispatch
             response = error_response(error, request)
-        reply(response)
+        if response is None:
+            context.hang_up()
+        else:
+            reply(response)

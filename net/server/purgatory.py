@@ -20,6 +20,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 # A parked operation with its request takes about 1 KiB. Kafka has no such limit; at the limit, operations are answered at once.
 MAX_PARKED_OPERATIONS: Final = 100_000
+UNKNOWN_LEADER_EPOCH: Final = -1
 # A deque is swept of operations that ended elsewhere when they are more than half of it, but not for a handful.
 _SWEEP_FROM: Final = 32
 
@@ -90,10 +91,22 @@ class DelayedProduce(_Operation):
         self.errors[topic_partition] = error
 
 
+class StandingWatch:
+    """The partitions of one reader, which stay watched from one fetch to the next, so that a parked fetch of a thousand
+    partitions costs no more than that of one. All of them are in the purgatory (`watch`)."""
+
+    __slots__ = ("changed", "parked", "places")
+
+    def __init__(self) -> None:
+        self.places: dict[TopicPartition, tuple[int, int]] = {}  # as `DelayedFetch.offsets`
+        self.changed: dict[TopicPartition, None] = {}  # a subset; the owner removes what it has looked at
+        self.parked: DelayedFetch | None = None
+
+
 class DelayedFetch(_Operation):
     """Waits until `min_bytes` can be read, or until one of its partitions no longer matches the request."""
 
-    __slots__ = ("available", "min_bytes", "offsets", "read_up_to")
+    __slots__ = ("available", "min_bytes", "offsets", "read_up_to", "standing")
 
     def __init__(
         self,
@@ -104,8 +117,11 @@ class DelayedFetch(_Operation):
         min_bytes: int,
         read_up_to: ReadUpTo,
         offsets: dict[TopicPartition, tuple[int, int]],
+        standing: StandingWatch | None = None,
     ) -> None:
+        """`standing`: whose partitions are watched already; `offsets` are its places then."""
         super().__init__(token=token, client=client, timeout_ms=timeout_ms)
+        self.standing = standing
         self.min_bytes = min_bytes
         self.read_up_to = read_up_to
         self.offsets = offsets  # fetch offset, and the leader epoch of the partition when it was read
@@ -115,7 +131,7 @@ class DelayedFetch(_Operation):
         offset, leader_epoch = self.offsets[topic_partition]
         if partition.leader_epoch != leader_epoch:
             return True
-        end_offset = self._end_offset(partition)
+        end_offset = partition.log_end_offset if self.read_up_to is ReadUpTo.LOG_END else self._committed_end(partition)
         if end_offset <= offset:
             return partition.log_end_offset < offset  # truncated meanwhile: the reader will find out
         if self.min_bytes <= 1:
@@ -125,9 +141,7 @@ class DelayedFetch(_Operation):
         )
         return sum(self.available.values()) >= self.min_bytes
 
-    def _end_offset(self, partition: PartitionProgress) -> int:
-        if self.read_up_to is ReadUpTo.LOG_END:
-            return partition.log_end_offset
+    def _committed_end(self, partition: PartitionProgress) -> int:
         if self.read_up_to is ReadUpTo.HIGH_WATERMARK:
             return partition.high_watermark
         return partition.last_stable_offset
@@ -149,8 +163,16 @@ def _has_reached(partition: PartitionProgress, required_offset: int, operation: 
     return _reached(partition) if partition.high_watermark >= required_offset else None
 
 
-def _lost(error: ErrorCode) -> ErrorCode:
-    return ErrorCode.NOT_LEADER_OR_FOLLOWER if error is ErrorCode.NONE else error
+def _satisfies(
+    operation: DelayedFetch, topic_partition: TopicPartition, partition: PartitionProgress | BarnabasError
+) -> bool:
+    """An error ends the wait: the reader will get the same error and return it."""
+    if isinstance(partition, BarnabasError):
+        return True
+    try:
+        return operation.is_satisfied_by(topic_partition, partition)
+    except BarnabasError:
+        return True
 
 
 class _ProduceQueue:
@@ -193,9 +215,10 @@ class _ProduceQueue:
 class _Watch:
     """The operations that wait for one partition."""
 
-    __slots__ = ("commits", "fetches", "flushes")
+    __slots__ = ("commits", "fetches", "flushes", "standing")
 
     def __init__(self) -> None:
+        self.standing: dict[StandingWatch, None] = {}
         self.commits = _ProduceQueue()  # acks=all
         self.flushes = _ProduceQueue()  # acks=1, where the leader flushes first
         self.fetches: dict[DelayedFetch, None] = {}  # a dict, because it is ordered and removal is cheap
@@ -205,7 +228,7 @@ class _Watch:
 
     @property
     def is_empty(self) -> bool:
-        return not self.commits.entries and not self.fetches and not self.flushes.entries
+        return not (self.commits.entries or self.fetches or self.flushes.entries or self.standing)
 
 
 class Purgatory:
@@ -246,6 +269,8 @@ class Purgatory:
             for topic_partition, (required_offset, leadership) in operation.pending.items():
                 watch = watches.get(topic_partition) or watches.setdefault(topic_partition, _Watch())
                 watch.queue_of(operation).add(required_offset, leadership, operation)
+        elif operation.standing is not None:
+            operation.standing.parked = operation
         else:
             for topic_partition in operation.offsets:
                 watch = watches.get(topic_partition) or watches.setdefault(topic_partition, _Watch())
@@ -253,18 +278,19 @@ class Purgatory:
 
     def _is_complete(self, operation: Operation) -> bool:
         if isinstance(operation, DelayedFetch):
-            return any(self._satisfies(operation, topic_partition) for topic_partition in operation.offsets)
+            looked_at = operation.offsets if operation.standing is None else operation.standing.changed
+            return any(_satisfies(operation, place, self._found(place)) for place in looked_at)
         for topic_partition, (required_offset, leadership) in list(operation.pending.items()):
             error = self._outcome(topic_partition, required_offset, leadership, operation)
             if error is not None:
                 operation.settle(topic_partition, error)
         return not operation.pending
 
-    def _satisfies(self, operation: DelayedFetch, topic_partition: TopicPartition) -> bool:
+    def _found(self, topic_partition: TopicPartition) -> PartitionProgress | BarnabasError:
         try:
-            return operation.is_satisfied_by(topic_partition, self._partition(topic_partition))
-        except BarnabasError:
-            return True  # the reader will get the same error and return it
+            return self._partition(topic_partition)
+        except BarnabasError as error:
+            return error
 
     def _outcome(
         self, topic_partition: TopicPartition, required_offset: int, leadership: int, operation: DelayedProduce
@@ -277,6 +303,25 @@ class Purgatory:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return _has_reached(partition, required_offset, operation)
 
+    # --- standing watches ---------------------------------------------------------------------------------------------
+
+    def watch(self, standing: StandingWatch, topic_partition: TopicPartition, fetch_offset: int) -> None:
+        """The reader reads on from this offset. What is new counts as changed."""
+        if topic_partition not in standing.places:
+            watch = self._watches.get(topic_partition) or self._watches.setdefault(topic_partition, _Watch())
+            watch.standing[standing] = None
+        standing.places[topic_partition] = (fetch_offset, UNKNOWN_LEADER_EPOCH)
+        standing.changed.pop(topic_partition, None)  # to the end: those behind it get their turn first
+        standing.changed[topic_partition] = None
+
+    def unwatch(self, standing: StandingWatch, topic_partition: TopicPartition) -> None:
+        if standing.places.pop(topic_partition, None) is not None:
+            standing.changed.pop(topic_partition, None)
+            watch = self._watches[topic_partition]
+            del watch.standing[standing]
+            if watch.is_empty:
+                del self._watches[topic_partition]
+
     # --- waking ------------------------------------------------------------------------------------------------------
 
     def check(self, topic_partition: TopicPartition) -> list[Operation]:
@@ -285,26 +330,32 @@ class Purgatory:
         if watch is None:
             return []
         completed: list[Operation] = []
+        partition = self._found(topic_partition)
         for queue in (watch.commits, watch.flushes):
             if queue.entries:
-                self._check_produces(topic_partition, queue, completed)
+                self._check_produces(topic_partition, partition, queue, completed)
         for fetch in list(watch.fetches):
-            if self._satisfies(fetch, topic_partition):
+            if _satisfies(fetch, topic_partition, partition):
                 self._finish(fetch, except_for=None)
                 completed.append(fetch)
+        for standing in watch.standing:
+            standing.changed[topic_partition] = None
+            parked = standing.parked
+            if parked is not None and _satisfies(parked, topic_partition, partition):
+                self._finish(parked, except_for=None)
+                completed.append(parked)
         if watch.is_empty:
             self._watches.pop(topic_partition, None)
         return completed
 
     def _check_produces(
-        self, topic_partition: TopicPartition, queue: _ProduceQueue, completed: list[Operation]
+        self,
+        topic_partition: TopicPartition,
+        partition: PartitionProgress | BarnabasError,
+        queue: _ProduceQueue,
+        completed: list[Operation],
     ) -> None:
-        error, leadership = ErrorCode.NONE, -1
-        try:
-            partition = self._partition(topic_partition)
-            leadership = partition.leadership
-        except BarnabasError as failure:
-            error = failure.code
+        leadership = -1 if isinstance(partition, BarnabasError) else partition.leadership
         # A change of leadership ends all of them. They belong to one leadership, because every change is checked at once, but
         # this code does not rely on it.
         while queue.entries:
@@ -312,8 +363,11 @@ class Purgatory:
             if operation.is_done:
                 queue.pop()
                 continue
-            if error is not ErrorCode.NONE or since != leadership:
-                outcome: ErrorCode | None = _lost(error)
+            outcome: ErrorCode | None
+            if isinstance(partition, BarnabasError):
+                outcome = partition.code
+            elif since != leadership:
+                outcome = ErrorCode.NOT_LEADER_OR_FOLLOWER
             else:
                 outcome = _has_reached(partition, required_offset, operation)
             if outcome is None:
@@ -371,6 +425,9 @@ class Purgatory:
         of_client.pop(operation, None)
         if not of_client:
             del self._by_client[operation.client]
+        if isinstance(operation, DelayedFetch) and operation.standing is not None:
+            operation.standing.parked = None
+            return
         partitions: Iterable[TopicPartition] = (
             operation.pending if isinstance(operation, DelayedProduce) else operation.offsets
         )

@@ -8,14 +8,18 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from math import ceil
 from typing import TYPE_CHECKING
 
 from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.principal import Principal
 
 from ..base.limits import TIGHT_BUFFERED_BYTES
+from ..logins.login import Login
 from ..protocol.codec import Chunk, Codec, DecodedRequest, size_of
 from ..protocol.kafka.apis import KafkaResponse
 from ..protocol.responses import ErrorResponse, Response
+from ..quotas.usage import Usage
 from ..wire.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -28,7 +32,7 @@ logger = logging.getLogger("barnabas.network")
 class Call:
     """One request in flight: the context that its handler sees, and its reply."""
 
-    __slots__ = ("_connection", "_decoded", "_disconnected", "_is_done", "_replies", "chunks", "held_bytes")
+    __slots__ = ("_connection", "_decoded", "_disconnected", "_is_done", "_replies", "chunks", "held_bytes", "usage")
 
     def __init__(self, connection: "ServerConnection", decoded: DecodedRequest) -> None:
         self._connection = connection
@@ -38,6 +42,7 @@ class Call:
         self._disconnected: Callable[[], object] | None = None
         self.chunks: list[Chunk] | None = None  # Only with ordered replies: ready, but an older reply is not.
         self.held_bytes = 0  # Of these chunks.
+        self.usage: Usage | None = None  # Without quotas: not measured.
         replies.in_flight += 1
         if replies.ordered is not None:
             replies.ordered.append(self)
@@ -55,6 +60,24 @@ class Call:
         return self._connection.listener_name
 
     @property
+    def principal(self) -> Principal:
+        return self._connection.principal
+
+    @property
+    def certified_node(self) -> int | None:
+        return self._connection.certified_node
+
+    @property
+    def login(self) -> Login | None:
+        return self._connection.login
+
+    def logged_in(self, principal: Principal) -> None:
+        self._connection.logged_in(principal)
+
+    def drain(self) -> None:
+        self._connection.drain()
+
+    @property
     def is_connected(self) -> bool:
         return self._connection.is_connected
 
@@ -63,7 +86,7 @@ class Call:
         return self._connection
 
     def on_disconnect(self, callback: Callable[[], object]) -> None:
-        if not self._connection.is_connected:
+        if not self._replies.is_open:
             callback()
         elif not self._is_done:
             self._disconnected = callback
@@ -86,7 +109,20 @@ class Call:
         if self._is_done:
             logger.error("second reply to one request api=%d", self._decoded.api)
             return
-        self._finish(self._replies.encode(self._decoded, response))
+        if type(response) is ErrorResponse:
+            self._replies.count_error()
+        chunks = self._replies.encode(self._decoded, response)
+        if self.usage is not None:
+            chunks = self._charged(self.usage, response, chunks)
+        self._finish(chunks)
+
+    def _charged(self, usage: Usage, response: Response | KafkaResponse[object], chunks: list[Chunk]) -> list[Chunk]:
+        """If the client must wait, the answer says so, and the server does not read the connection for as long."""
+        usage.answered(sum(map(size_of, chunks)), self._connection.now_ms())
+        if not usage.throttle_ms:
+            return chunks
+        self._connection.intake.mute(usage.throttle_ms)
+        return self._replies.encode(self._decoded, response, ceil(usage.throttle_ms))
 
     def _finish(self, chunks: list[Chunk]) -> None:
         self._is_done = True
@@ -150,9 +186,11 @@ class Replies:
     @property
     def is_over_limit(self) -> bool:
         """The client has too many requests in flight, or does not read its responses."""
+        limits, outbox = self._limits, self.outbox
+        waiting = self.in_flight + outbox.queued_chunks if outbox.queued_bytes else self.in_flight
         return (
-            self.in_flight + self.outbox.queued_chunks >= self._limits.max_requests_in_flight
-            or self.outbox.queued_bytes + self._held_bytes >= self._limits.max_buffered_bytes
+            waiting >= limits.max_requests_in_flight
+            or outbox.queued_bytes + self._held_bytes >= limits.max_buffered_bytes
             or (self.answer_bytes >= TIGHT_BUFFERED_BYTES and self._server.memory.is_tight)
         )
 
@@ -188,11 +226,14 @@ class Replies:
         if self._watching is not None:
             self._watching.pop(call, None)
 
-    def encode(self, decoded: DecodedRequest, response: Response | KafkaResponse[object]) -> list[Chunk]:
-        if type(response) is ErrorResponse:
-            self._server.metrics.errors += 1
+    def count_error(self) -> None:
+        self._server.metrics.errors += 1
+
+    def encode(
+        self, decoded: DecodedRequest, response: Response | KafkaResponse[object], throttle_ms: int = 0
+    ) -> list[Chunk]:
         try:
-            return self._codec.encode_response(decoded, response)
+            return self._codec.encode_response(decoded, response, throttle_ms)
         except Exception:
             # An internal error, but not of the caller of `reply`, which may be serving other clients.
             logger.exception("response cannot be encoded api=%d", decoded.api)
@@ -229,7 +270,8 @@ class Replies:
     def flush(self) -> None:
         """Send what is ready, at the end of a wake-up."""
         if self.is_open:
-            self.send()
+            if self.outbox.queued_bytes:
+                self.send()
             if self.answer_bytes or not self.outbox.is_empty:
                 self._account()
             self._on_progress()

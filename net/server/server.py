@@ -8,6 +8,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
+from barnabas.log.settings.principal_rules import DEFAULT_RULES, PrincipalRules
+
 from ..base.limits import (
     LOG_AGAIN_AFTER_MS,
     LONG_STALL_MS,
@@ -17,6 +21,8 @@ from ..base.limits import (
 )
 from ..protocol.codec import Codec
 from ..protocol.msgpack import MsgpackCodec, ServerHello
+from ..protocol.user_messages import SASL_FEATURE
+from ..quotas.client_quotas import ClientQuotas
 from ..settings.server_limits import ServerLimits
 from ..wire.network import Listener, Network
 from .admission import IDLE_TO_CLOSE_MS, RESERVED_PLACES_OF_HOST, Admission, Place, is_reserved_for
@@ -58,16 +64,30 @@ class Server:
         turn: Turn | None = None,
         memory: MemoryBudget | None = None,
         client_gone: Callable[[str], None] | None = None,
+        mechanisms: tuple[str, ...] = (),
+        principal_rules: PrincipalRules = DEFAULT_RULES,
+        brokers_are_certified: bool = True,
+        quotas: ClientQuotas | None = None,
+        serves_brokers: bool = True,
+        has_only_brokers: bool = False,
     ) -> None:
         self.dispatcher = dispatcher
+        self.principal_rules = principal_rules
+        # False: certificates that brokers do not show to each other name none; the authority may have signed a machine's name.
+        self.brokers_are_certified = brokers_are_certified
         self.hello = hello
         self.listener_name = listener_name
+        self.mechanisms = mechanisms  # of SASL; (): clients need not log in
         self.limits = limits or ServerLimits()
         self.codec: Codec = MsgpackCodec()
         self.kafka_codec = kafka_codec
         self.turn = turn or Turn()
         self.memory = memory or MemoryBudget()
         self.shared = SharedMemory(self.memory)
+        self.quotas = quotas or ClientQuotas({})
+        self.serves_brokers = serves_brokers  # they connect to each other here
+        # Another listener serves clients: quotas of addresses do not count here.
+        self._has_only_brokers = has_only_brokers
         self._client_gone = client_gone
         self.metrics = ServerMetrics()
         self.is_draining = False
@@ -119,11 +139,27 @@ class Server:
             self._sweep_timer.cancel()
         await asyncio.sleep(0)  # Transports report the loss in the next turn of the loop.
 
+    def abort_connections(self, client_id: str | None = None) -> int:
+        """Close the connections of this client, or all, at once and without the answers in flight; return their number."""
+        chosen = [one for one in self._connections if client_id is None or one.client_id == client_id]
+        for connection in chosen:
+            connection.abort()
+        return len(chosen)
+
+    def greeting(self) -> ServerHello:
+        """The hello, with the ways to log in here."""
+        hello = self.hello()
+        if not self.mechanisms:
+            return hello
+        return replace(hello, features=hello.features | {f"{SASL_FEATURE}{name}": 1 for name in self.mechanisms})
+
     # --- called by connections ---------------------------------------------------------------------------------------
 
     def admit(self, connection: ServerConnection, descriptor: int) -> Place:
         """`descriptor` is the number of the connection's socket, -1 without one."""
         place = Place.REFUSED
+        if self.quotas.limits_connections and not self._is_within_quota(connection):
+            return place
         if not self.is_draining:
             place = self._place_for(connection, descriptor)
             if place is Place.REFUSED and self._end_probation(connection.client_host):
@@ -136,6 +172,15 @@ class Server:
             self._reserved[connection] = None
         self.metrics.connections_accepted += 1
         return place
+
+    def _is_within_quota(self, connection: ServerConnection) -> bool:
+        """KIP-612. Differs from Kafka: the connection is closed at once, so that it holds no descriptor."""
+        host = connection.client_host
+        if self._has_only_brokers or self.quotas.admit_connection(host, connection.now_ms()):
+            return True
+        self.metrics.connections_refused += 1
+        self.log_once(f"quota {host}", "connection refused peer=%s reason=connection_creation_rate", host)
+        return False
 
     def _place_for(self, connection: ServerConnection, descriptor: int) -> Place:
         return self._admission.place(
@@ -219,7 +264,7 @@ class Server:
         """Others wait for memory: close connections that hold memory and make no progress, the largest first."""
         wanted_bytes = self.memory.least_wanted_bytes
         holders = sorted(self._connections, key=lambda connection: connection.held_bytes, reverse=True)
-        stalled = [one for one in holders if one.held_bytes and (one.pace.stalled_ms >= SHORT_STALL_MS or one.is_slow)]
+        stalled = [one for one in holders if one.held_bytes and _may_be_closed(one)]
         for connection in stalled:
             if wanted_bytes <= 0:
                 return
@@ -241,3 +286,8 @@ class Server:
         else:
             self.metrics.connections_expired += 1
         connection.abort()
+
+
+def _may_be_closed(connection: ServerConnection) -> bool:
+    """Others wait for the memory that it holds: it makes no progress, or is not read because of its quota."""
+    return connection.pace.stalled_ms >= SHORT_STALL_MS or connection.is_slow or connection.intake.is_muted

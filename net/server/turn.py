@@ -16,29 +16,26 @@ class Turn:
 
     def __init__(self) -> None:
         self.reads = FairReads()
+        self.is_open = False  # Set it before requests are handled, and call `end` behind them.
         self._put_off: deque[Callable[[], None]] = deque()
-        self._is_open = False
         self._is_scheduled = False
 
     def at_end(self, callback: Callable[[], None]) -> None:
         """Call it at the end of the open turn, in order of deferral; if no turn is open, soon."""
         self._put_off.append(callback)
-        if not (self._is_open or self._is_scheduled):
+        if not (self.is_open or self._is_scheduled):
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._scheduled)
-
-    def begin(self) -> None:
-        self._is_open = True
 
     def end(self) -> None:
         """Run the deferred work, and the work that it defers."""
         put_off = self._put_off
-        self._is_open = True
+        self.is_open = True
         try:
             while put_off:
                 put_off.popleft()()
         finally:
-            self._is_open = False
+            self.is_open = False
             if put_off and not self._is_scheduled:  # One callback failed; the others must still run.
                 self._is_scheduled = True
                 asyncio.get_running_loop().call_soon(self._scheduled)

@@ -18,7 +18,8 @@ from barnabas.log.settings.without_effect import BROKER_KEYS_WITHOUT_EFFECT
 from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.log.vocabulary.node_address import NodeAddress
 
-from .listeners import check_listeners, check_without_effect
+from .exposure import check_exposure
+from .listeners import check_listeners, check_without_effect, protocol_of
 from .properties import parse_properties
 
 DEFAULT_BASE_PORT: Final = 9092
@@ -64,7 +65,10 @@ class BrokerConfig(BrokerKeys):
 
     def inter_broker_listener(self) -> str:
         """The name of the listener that other brokers use."""
-        return self.inter_broker_listener_name or self.client_listeners()[0].name
+        wanted, listeners = self.security_inter_broker_protocol, self.client_listeners()
+        if wanted is not None and self.inter_broker_listener_name is None:
+            return next((item.name for item in listeners if protocol_of(self, item.name) == wanted), listeners[0].name)
+        return self.inter_broker_listener_name or listeners[0].name
 
     def topic_defaults(self) -> dict[str, str]:
         """The configured defaults of topics, by topic key. Keys that are not configured are absent."""
@@ -137,13 +141,14 @@ def load(path: str | None, overrides: Mapping[str, str], environment: Mapping[st
         sources=sources,
         ignored=tuple(ignored),
     )
-    check_without_effect(ignored, dict(config.listener_security_protocol_map))
-    return _checked(config)
+    check_without_effect(_checked(config), ignored)
+    return config
 
 
 def _checked(config: BrokerConfig) -> BrokerConfig:
     """Refuse combinations of values that are invalid together."""
     check_listeners(config)
+    check_exposure(config)
     _check_below(config, "broker.heartbeat.interval.ms", "broker.session.timeout.ms")
     _check_below(config, "replica.fetch.wait.max.ms", "replica.socket.timeout.ms")
     if config.network_memory_max_bytes < config.socket_request_max_bytes:

@@ -1,14 +1,16 @@
 """Configurations as tools show them: every key with its value, the source of the value, and its synonyms. Pure.
 
 The order of precedence (KIP-226): the topic's override, the dynamic value of the broker, the dynamic value of all brokers, the
-broker's file, the default. The synonyms of a key are listed in this order. No value is secret, because no key is a password yet.
+broker's file, the default. The synonyms of a key are listed in this order. Secrets are never told.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 from barnabas.log.settings.key import ConfigKey
+from barnabas.log.settings.kinds import ConfigType
 from barnabas.log.settings.table import ALL_TOPIC_KEYS, BROKER_KEYS, CLUSTER_SETTINGS, DEFAULTS_OF_TOPICS, DYNAMIC_KEYS
 
 from .config import BrokerConfig
@@ -47,6 +49,11 @@ class DescribedConfig:
     documentation: str
     read_only: bool
     synonyms: tuple[ConfigSynonym, ...]
+
+    @property
+    def sensitive(self) -> bool:
+        """Is the value a secret? Then it is never told, only where it was set."""
+        return self.type == ConfigType.PASSWORD.name
 
     @property
     def source(self) -> ConfigSource:
@@ -129,6 +136,8 @@ def _described(
     row: ConfigKey, synonyms: tuple[ConfigSynonym, ...], *, value: str | None = None, read_only: bool = False
 ) -> DescribedConfig:
     """The caller passes `value` if the first synonym may have another unit."""
+    if row.kind.type is ConfigType.PASSWORD:
+        synonyms = tuple(dataclasses.replace(item, value=None) for item in synonyms)
     return DescribedConfig(
         key=row.name,
         value=synonyms[0].value if value is None else value,

@@ -1,7 +1,7 @@
 """Checks of the listener keys together: security protocols, and hosts that others can connect to. Pure.
 
-Listeners with the names of Kafka's encrypted or authenticated protocols are refused, because every listener speaks plain text
-so far: a server.properties file that was written for Kafka must not run without the protection that it asks for.
+A listener never promises more protection than it has: brokers and voters do not log in by SASL, so the listeners that they use
+must not have the name of such a protocol.
 """
 
 import dataclasses
@@ -10,16 +10,18 @@ import socket
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from barnabas.log.settings.addresses import DEFAULT_LISTENER, Listener
+from barnabas.log.settings.addresses import DEFAULT_LISTENER, SECURITY_PROTOCOLS, Listener
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
 if TYPE_CHECKING:
     from .config import BrokerConfig
 
-# Kafka's security protocols other than PLAINTEXT, and the name that asks for TLS on an HTTP listener.
-PROTECTED: Final = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL", "HTTPS"})
+SASL: Final = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
+TLS: Final = "SSL"  # Kafka's name
+ENCRYPTED: Final = frozenset({TLS, "SASL_SSL"})
+HTTPS: Final = "HTTPS"  # The name that asks for TLS on the HTTP listener.
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
-NOT_AVAILABLE: Final = "TLS and SASL are not available yet"
+KEYSTORE: Final = "ssl.keystore.location"
 
 
 def binds_all_interfaces(host: str) -> bool:
@@ -42,13 +44,37 @@ def _is_zero_as_resolvers_read_it(host: str) -> bool:
         return False
 
 
+def protocol_of(config: "BrokerConfig", name: str) -> str:
+    """The security protocol of a listener: that of the map, else the one that the name says, else PLAINTEXT."""
+    found = dict(config.listener_security_protocol_map).get(name)
+    return found or (name if name in SECURITY_PROTOCOLS else DEFAULT_LISTENER)
+
+
+def is_encrypted(config: "BrokerConfig", name: str) -> bool:
+    """Does this listener of clients or brokers speak TLS?"""
+    return protocol_of(config, name) in ENCRYPTED
+
+
+def has_logins(config: "BrokerConfig", name: str) -> bool:
+    """Must clients of this listener log in by SASL?"""
+    return protocol_of(config, name) in SASL
+
+
+def is_quorum_encrypted(config: "BrokerConfig") -> bool:
+    """The voters prove who they are to each other where brokers encrypt what they tell each other."""
+    return is_encrypted(config, config.inter_broker_listener())
+
+
+def is_admin_encrypted(config: "BrokerConfig") -> bool:
+    address = config.admin_address()
+    return address is not None and (address.name == HTTPS or is_encrypted(config, address.name))
+
+
 def check_listeners(config: "BrokerConfig") -> None:
-    """Raises InvalidConfigError for a listener with a protected protocol, and for one that others cannot reach."""
+    """Raises InvalidConfigError for a listener whose protocol is not available, and for one that others cannot reach."""
     listeners, protocols = config.client_listeners(), dict(config.listener_security_protocol_map)
     names = [item.name for item in listeners]
     for key, used in (
-        ("listeners", listeners),
-        ("advertised.listeners", config.advertised_listeners),
         ("quorum.listener", _present(config.quorum_listener)),
         ("admin.listener", _present(config.admin_address())),
     ):
@@ -67,27 +93,97 @@ def check_listeners(config: "BrokerConfig") -> None:
     for item in config.advertised_listeners:
         if item.name not in names:
             raise InvalidConfigError(f"advertised.listeners: {item.name} is not one of listeners ({', '.join(names)})")
+    _check_inter_broker(config)
+    _check_logins(config)
+    for item in _present(config.quorum_listener):
+        _check_quorum(config, f"quorum.listener={item}", item.name)
+    _check_keystore(config)
+    _check_authorizer(config)
     _check_hosts(config)
 
 
-def check_without_effect(given: Mapping[str, str], protocols: Mapping[str, str]) -> None:
-    """Some keys are ignored because they ask for plain text. If they ask for TLS or SASL, they must not be ignored."""
-    between_brokers = given.get("security.inter.broker.protocol", DEFAULT_LISTENER).strip().upper()
-    if between_brokers != DEFAULT_LISTENER:
+def _check_authorizer(config: "BrokerConfig") -> None:
+    """Where brokers encrypt, their certificates tell which broker one is: then all of them must be asked for it."""
+    given = {
+        "super.users": bool(config.super_users),
+        "allow.everyone.if.no.acl.found": config.allow_everyone_if_no_acl_found,
+    }
+    if config.authorizer_class_name is None:
+        for key in (key for key, is_set in given.items() if is_set):
+            raise InvalidConfigError(
+                f"{key} has no effect without an authorizer; set authorizer.class.name=acl, or remove it"
+            )
+    elif is_quorum_encrypted(config) and config.ssl_client_auth == "none":
         raise InvalidConfigError(
-            f"security.inter.broker.protocol={between_brokers}: {NOT_AVAILABLE}; use {DEFAULT_LISTENER}"
+            "authorizer.class.name needs ssl.client.auth=required or requested, because brokers show each other by their "
+            "certificates who they are"
         )
+
+
+def _check_inter_broker(config: "BrokerConfig") -> None:
+    protocol = config.security_inter_broker_protocol
+    if protocol is None:
+        return
+    if config.inter_broker_listener_name is not None:
+        raise InvalidConfigError("set inter.broker.listener.name or security.inter.broker.protocol, not both")
+    if not any(protocol_of(config, item.name) == protocol for item in config.client_listeners()):
+        raise InvalidConfigError(
+            f"security.inter.broker.protocol={protocol}: none of listeners has this protocol; add {protocol}://HOST:PORT"
+        )
+
+
+def _check_logins(config: "BrokerConfig") -> None:
+    name = config.inter_broker_listener()
+    if has_logins(config, name):
+        raise InvalidConfigError(
+            f"brokers would connect to each other by the listener {name}, whose protocol is {protocol_of(config, name)}, but "
+            "they prove who they are by certificates; add a listener for them, like BROKERS://host:port with "
+            f"inter.broker.listener.name=BROKERS and {PROTOCOL_MAP}={name}:{protocol_of(config, name)},BROKERS:{TLS}"
+        )
+
+
+def mechanisms_of(config: "BrokerConfig", name: str) -> tuple[str, ...]:
+    """How clients of this listener log in; (): they do not."""
+    return config.sasl_enabled_mechanisms if has_logins(config, name) else ()
+
+
+def _check_keystore(config: "BrokerConfig") -> None:
+    encrypted = [str(item) for item in config.client_listeners() if is_encrypted(config, item.name)]
+    if is_admin_encrypted(config):
+        encrypted.append(str(config.admin_address()))
+    if encrypted and config.ssl_keystore_location is None:
+        raise InvalidConfigError(
+            f"{encrypted[0]} needs a certificate: set {KEYSTORE} to a PEM file with the private key and the certificate"
+        )
+    if is_quorum_encrypted(config) and config.ssl_truststore_location is None:
+        raise InvalidConfigError(
+            "brokers that connect to each other by TLS need ssl.truststore.location: a PEM file with the authority that signs "
+            "their certificates, and no other; a program with a certificate that it signed for a broker is a broker"
+        )
+
+
+def check_without_effect(config: "BrokerConfig", given: Mapping[str, str]) -> None:
+    """Some keys are ignored. If they ask for protection that is not there, they must not be ignored."""
+    protocols = dict(config.listener_security_protocol_map)
     for name in given.get("controller.listener.names", "").split(","):
         _check_protocol("controller.listener.names", name.strip().upper(), protocols)
+        _check_quorum(config, "controller.listener.names", name.strip().upper())
+
+
+def _check_quorum(config: "BrokerConfig", where: str, name: str) -> None:
+    if is_encrypted(config, name) and not is_quorum_encrypted(config):
+        raise InvalidConfigError(
+            f"{where}: the listener {name} asks for {TLS}, but the voters encrypt their connections only where brokers do; "
+            f"set security.inter.broker.protocol={TLS}"
+        )
 
 
 def _check_protocol(where: str, name: str, protocols: Mapping[str, str]) -> None:
     protocol = protocols.get(name, name)
-    if protocol in PROTECTED:
+    if protocol in SASL:
         raise InvalidConfigError(
-            f"{where}: the listener {name} asks for {protocol}, but {NOT_AVAILABLE}, so it would be served in plain "
-            f"text; use PLAINTEXT or a name of your own (INTERNAL://host:port), or accept plain text with "
-            f"{PROTOCOL_MAP}={name}:PLAINTEXT"
+            f"{where}: the listener {name} asks for {protocol}, but only the listeners of clients have SASL; use SSL, or a name "
+            f"of your own (INTERNAL://host:port) with {PROTOCOL_MAP}=INTERNAL:SSL or INTERNAL:PLAINTEXT"
         )
 
 

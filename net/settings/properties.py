@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
+_SECRET = ("password", "jaas")  # in the names of keys whose values an error must not show
+
 
 def parse_properties(text: str) -> dict[str, str]:
     """Read a Java-style properties file: `key=value`, `key: value`, `#` and `!` comments, `\\` continues a line.
@@ -17,6 +19,8 @@ def parse_properties(text: str) -> dict[str, str]:
         key, value = line[:cut].strip(), line[cut + 1 :].strip()
         if not key or cut == len(line):
             raise InvalidConfigError(f"line {number} is not key=value: {line!r}")
+        if found.get(key, value) != value and any(word in key for word in _SECRET):
+            raise InvalidConfigError(f"line {number}: {key} occurs twice; keep one")
         if found.get(key, value) != value:
             raise InvalidConfigError(f"line {number}: {key} occurs twice, as {found[key]!r} and {value!r}; keep one")
         found[key] = value

@@ -3,6 +3,7 @@
 `consumer_groups.transactions` makes the decisions; `net.groups.slot_hosting` keeps the machines.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.kraft.metadata.feature_levels import TRANSACTIONS_LEVEL, brokers_below
 from barnabas.kraft.metadata.image import SlotImage
 from barnabas.log.vocabulary.errors import (
+    ConcurrentTransactionsError,
     CoordinatorNotAvailableError,
     NetworkError,
     RequestTimedOutError,
@@ -36,6 +38,9 @@ from ..protocol.responses import AddToTransactionResponse
 
 R = TypeVar("R")
 ASK_TIMEOUT_MS = 5_000  # of one question to another coordinator; its client asks again
+# The markers of a transaction take a few milliseconds. Behind an election its client must ask again.
+COMPLETION_WAIT_MS = 500
+MAX_WAITING = 10_000  # requests that wait for the end of a transaction, each about 2 kB; others must try again at once
 
 
 class TransactionService:
@@ -53,6 +58,9 @@ class TransactionService:
         self._slots = slots
         self._controller = controller
         self._producer_ids = producer_ids
+        # By transactional id: requests that wait until its transaction is complete.
+        self._waiting: dict[str, dict[asyncio.Future[None], None]] = {}
+        self._waiting_count = 0
 
     def place_of(self, transactional_id: str) -> SlotImage:
         """The broker that coordinates the transactional id. Raises CoordinatorNotAvailableError."""
@@ -79,13 +87,51 @@ class TransactionService:
         slot = self._slots.available(slot_of(transactional_id), f"transactional id {transactional_id!r}")
         return await slot.decide(lambda machine: decide(machine.transactions))
 
+    async def _handle_when_complete(
+        self, transactional_id: str, decide: Callable[[TransactionCoordinator], CoordinatorResult[R]]
+    ) -> R:
+        """As `handle`. If the transaction is decided and not complete, wait a while until it is, so that the client need not
+        guess when to ask again: what it does next is often on its way before the markers are written."""
+        until_ms = self.now_ms() + COMPLETION_WAIT_MS
+        await self._completion(transactional_id, until_ms)
+        try:
+            return await self.handle(transactional_id, decide)
+        except ConcurrentTransactionsError:
+            await self._completion(transactional_id, until_ms)
+            return await self.handle(transactional_id, decide)
+
+    async def _completion(self, transactional_id: str, until_ms: int) -> None:
+        """Return when the transaction is complete, or at that time."""
+        slot = self._slots.find(slot_of(transactional_id))
+        if slot is None or slot.machine is None or not slot.machine.transactions.is_ending(transactional_id):
+            return
+        if self._waiting_count >= MAX_WAITING:
+            return
+        completion: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(transactional_id, {})
+        waiting[completion] = None
+        self._waiting_count += 1
+        try:
+            await asyncio.wait([completion], timeout=max(0, until_ms - self.now_ms()) / 1000)
+        finally:
+            self._waiting_count -= 1
+            waiting.pop(completion, None)
+            if not waiting and self._waiting.get(transactional_id) is waiting:
+                del self._waiting[transactional_id]
+
+    def completed(self, transactional_id: str) -> None:
+        """Its transaction is complete here; the quorum may not have committed that yet."""
+        for completion in self._waiting.pop(transactional_id, ()):
+            if not completion.done():
+                completion.set_result(None)
+
     # --- requests -----------------------------------------------------------------------------------------------------
 
     async def init(self, request: InitTransactionsRequest) -> ProducerIdentity:
         """Raises UnsupportedVersionError during an upgrade, and what the machine raises."""
         self._check_upgraded()
         fresh = await self._producer_ids.next_id()
-        answer = await self.handle(
+        answer = await self._handle_when_complete(
             request.transactional_id,
             lambda machine: machine.init(request, fresh_producer_id=fresh, now_ms=self.now_ms()),
         )
@@ -94,15 +140,20 @@ class TransactionService:
 
     async def add(self, request: AddToTransactionRequest) -> AddToTransactionResponse:
         """Make partitions and groups part of the transaction; with `is_check`, ask whether they are."""
-        outcomes = await self.handle(
-            request.transactional_id, lambda machine: machine.add(request, now_ms=self.now_ms())
-        )
-        return AddToTransactionResponse(partitions=outcomes)
+
+        def decide(machine: TransactionCoordinator) -> CoordinatorResult[AddToTransactionResponse]:
+            added = machine.add(request, now_ms=self.now_ms())
+            answer = AddToTransactionResponse(
+                partitions=added.response, started_ms=machine.started_ms(request.transactional_id)
+            )
+            return CoordinatorResult(records=added.records, response=answer, answers=added.answers)
+
+        return await self._handle_when_complete(request.transactional_id, decide)
 
     async def end(self, request: EndTransactionRequest) -> ProducerIdentity:
         needs_id = request.uses_v2 and is_exhausted(request.producer_epoch)
         fresh = await self._producer_ids.next_id() if needs_id else NO_PRODUCER_ID
-        return await self.handle(
+        return await self._handle_when_complete(
             request.transactional_id,
             lambda machine: machine.end(request, fresh_producer_id=fresh, now_ms=self.now_ms()),
         )

@@ -20,17 +20,17 @@ Done = Callable[[AppendOutcome], None]
 
 
 class Commands:
-    """Invariant: every `done` is in exactly one of `_queue`, `_waiting` and `_outcomes`, or was called."""
+    """Invariant: every `done` is in exactly one of `queue`, `_waiting` and `outcomes`, or was called."""
 
     def __init__(self, engine: PysyncobjEngine, journal: Journal, ports: Ports) -> None:
         self._engine = engine
         self._journal = journal
         self._wake = ports.wake
-        self._queue: deque[tuple[bytes | None, int, Done]] = deque()  # command (None: a no-op), term, done
+        self.queue: deque[tuple[bytes | None, int, Done]] = deque()  # command (None: a no-op), term, done
         self._queued_bytes = 0
         self._waiting: dict[int, list[tuple[int, Done]]] = {}  # by index: the term it was appended in
         self._waiting_count = 0
-        self._outcomes: deque[tuple[Done, AppendOutcome]] = deque()
+        self.outcomes: deque[tuple[Done, AppendOutcome]] = deque()
         self._is_closed = False
 
     def submit(self, command: bytes | None, term: int, done: Done) -> None:
@@ -40,27 +40,27 @@ class Commands:
             raise InvalidRequestError(
                 f"a metadata command has {size_bytes} bytes; at most {MAX_COMMAND_BYTES} are allowed: split it"
             )
-        pending = len(self._queue) + self._waiting_count
+        pending = len(self.queue) + self._waiting_count
         if self._is_closed or pending >= MAX_PENDING_COMMANDS or self._queued_bytes + size_bytes > MAX_PENDING_BYTES:
-            self._outcomes.append((done, AppendOutcome.NOT_APPENDED))
+            self.outcomes.append((done, AppendOutcome.NOT_APPENDED))
         else:
-            self._queue.append((command, term, done))
+            self.queue.append((command, term, done))
             self._queued_bytes += size_bytes
         self._wake()
 
     def append_queued(self) -> None:
         engine = self._engine
-        for _ in range(min(len(self._queue), MAX_APPENDS_PER_STEP)):
-            command, term, done = self._queue.popleft()
+        for _ in range(min(len(self.queue), MAX_APPENDS_PER_STEP)):
+            command, term, done = self.queue.popleft()
             self._queued_bytes -= len(command) if command is not None else 0
             if not engine.is_leader or term != engine.term:
-                self._outcomes.append((done, AppendOutcome.NOT_APPENDED))
+                self.outcomes.append((done, AppendOutcome.NOT_APPENDED))
                 continue
             index = self._journal.last_index + 1
             self._journal.add(NO_OP if command is None else REGULAR + command, index, term)
             self._waiting.setdefault(index, []).append((term, done))
             self._waiting_count += 1
-        if self._queue:
+        if self.queue:
             self._wake()
 
     @property
@@ -76,7 +76,7 @@ class Commands:
                 outcome = AppendOutcome.UNKNOWN
             else:
                 outcome = AppendOutcome.COMMITTED if term == committed_term else AppendOutcome.DISCARDED
-            self._outcomes.append((done, outcome))
+            self.outcomes.append((done, outcome))
 
     def jumped_to(self, last_index: int) -> None:
         """A snapshot took the place of everything up to `last_index`."""
@@ -84,10 +84,10 @@ class Commands:
             self.settle(index, None)
 
     def deliver_outcomes(self) -> None:
-        for _ in range(len(self._outcomes)):
-            done, outcome = self._outcomes.popleft()
+        for _ in range(len(self.outcomes)):
+            done, outcome = self.outcomes.popleft()
             done(outcome)
-        if self._outcomes:
+        if self.outcomes:
             self._wake()
 
     def close(self) -> None:
@@ -96,8 +96,8 @@ class Commands:
 
     def abandon(self) -> None:
         """The end: settle all open appends now."""
-        while self._queue:
-            self._outcomes.append((self._queue.popleft()[2], AppendOutcome.NOT_APPENDED))
+        while self.queue:
+            self.outcomes.append((self.queue.popleft()[2], AppendOutcome.NOT_APPENDED))
         for index in sorted(self._waiting):
             self.settle(index, None)
         self.deliver_outcomes()

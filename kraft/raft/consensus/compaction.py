@@ -41,20 +41,17 @@ class Compaction:
         prev_index = self._snapshots.take_finished()
         if prev_index is not None and prev_index > journal.first_index:
             journal.trim_to(prev_index)
-        if self._snapshots.may_begin and self._is_due(now):
-            self._is_asked = False
-            self._compacted_at = now
-            applied_index = self._applier.applied_index
-            prev, last = journal.entries_from(applied_index - 1, 2)
-            voters = self._membership.at(applied_index)
-            stored = voters if voters.index != BOOTSTRAP_INDEX else None
-            self._snapshots.begin(last, prev, self._listener.snapshot(), stored)
-
-    def _is_due(self, now: float) -> bool:
-        applied_index = self._applier.applied_index
-        fresh = applied_index - self._journal.first_index - 1  # entries that a snapshot would replace
-        if applied_index < 2 or fresh < 1:
-            self._is_asked = False
-            return False
+        fresh = self._applier.applied_index - journal.first_index - 1  # entries that a snapshot would replace
         old = now - self._compacted_at >= self._policy.interval_s and fresh >= self._policy.interval_entries
-        return self._is_asked or old or fresh >= self._after_entries
+        if (self._is_asked or old or fresh >= self._after_entries) and self._snapshots.may_begin:
+            self._is_asked = False
+            if self._applier.applied_index >= 2 and fresh >= 1:
+                self._begin(now)
+
+    def _begin(self, now: float) -> None:
+        self._compacted_at = now
+        applied_index = self._applier.applied_index
+        prev, last = self._journal.entries_from(applied_index - 1, 2)
+        voters = self._membership.at(applied_index)
+        stored = voters if voters.index != BOOTSTRAP_INDEX else None
+        self._snapshots.begin(last, prev, self._listener.snapshot(), stored)

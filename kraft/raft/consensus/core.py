@@ -193,15 +193,17 @@ class RaftCore:
     def _step(self) -> None:
         now = self._clock()
         engine, journal, leader, hand_over = self.engine, self.journal, self.leader, self.hand_over
-        self.forming.form_if_possible(now)
-        self.elections.campaign_if_due(now)
+        if self.formation.blank:
+            self.forming.form_if_possible(now)
+        if not engine.is_leader:
+            self.elections.campaign_if_due(now)
         before = (journal.last_index, engine.commit_index)
         if engine.is_leader:
             leader.commit_what_a_majority_has()
             self.elections.give_up_if_isolated(now)
         self.applier.apply_committed()
         self._report_leadership()
-        if not hand_over.is_open:
+        if self.commands.queue and not hand_over.is_open:
             self.commands.append_queued()
         self.changes.advance(now)
         hand_over.give_way(now)
@@ -211,14 +213,16 @@ class RaftCore:
         if engine.is_leader:
             leader.raise_barriers()
             leader.send_if_due(now, has_moved=before != (journal.last_index, engine.commit_index))
-        self.commands.deliver_outcomes()
+        if self.commands.outcomes:
+            self.commands.deliver_outcomes()
         self.compaction.compact_if_due(now)
         journal.sync_soon()
 
     def _report_leadership(self) -> None:
-        leadership = self.leadership
-        if leadership != self._reported:
-            self._reported = leadership
-            leader_id, term = leadership.leader_id, leadership.term
-            self._report(info(f"leadership node={self._node_id} leader={leader_id} term={term}"))
-            self._listener.leadership_changed(leadership)
+        engine, reported = self.engine, self._reported
+        leader_id, term = engine.leader_id, engine.term
+        if leader_id == reported.leader_id and term == reported.term and engine.is_leader == reported.is_self:
+            return
+        self._reported = self.leadership
+        self._report(info(f"leadership node={self._node_id} leader={leader_id} term={term}"))
+        self._listener.leadership_changed(self._reported)

@@ -53,7 +53,8 @@ class Elections:
     # Campaigning
 
     def campaign_if_due(self, now: float) -> None:
-        if self._engine.is_leader or self._formation.blank or not self._electorate.is_voter:
+        """A voter that does not lead asks this in every step."""
+        if self._formation.blank or not self._electorate.is_voter:
             return
         if not self._electorate.other_ids:  # a single voter does not have to wait
             self._campaign(asked=False)
@@ -143,11 +144,7 @@ class Elections:
     def give_up_if_isolated(self, now: float) -> None:
         """A leader without contact to a majority stops before the others can have elected another one."""
         oldest = now - self._timing.leader_fallback_s
-        heard = sum(
-            1
-            for peer in self._electorate.other_ids
-            if self._formation.counts(peer) and self._engine.heard_at(peer) > oldest
-        )
+        heard = self._engine.heard_since(self._formation.counting(self._electorate.other_ids), oldest)
         if heard + 1 < self._electorate.majority:
             self.give_up("no majority in reach")
 

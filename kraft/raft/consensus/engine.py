@@ -9,6 +9,7 @@ Nothing in pysyncobj's modules or classes is changed: what is replaced is replac
 the time run with the clock of this engine. So engines with different clocks live in one process.
 """
 
+from collections.abc import Iterable
 from types import FunctionType, MethodType
 from typing import Any, Final
 
@@ -168,7 +169,14 @@ def _typed(message: dict[str, Any]) -> Message:
 
 
 class PysyncobjEngine:
-    """Invariant of each peer, as leader: 0 <= match < next."""
+    """Invariants: the state below is that of pysyncobj, but within a transition; of each peer, as leader: 0 <= match < next."""
+
+    is_leader: bool
+    is_candidate: bool
+    term: int
+    voted_for: int | None
+    leader_id: int | None
+    commit_index: int
 
     def __init__(
         self,
@@ -203,6 +211,7 @@ class PysyncobjEngine:
         self._core._SyncObj__serializer = _SerializerAdapter(sender)
         self._adopt_journal()
         self._replace_methods()
+        self._note_state()
 
     def _adopt_journal(self) -> None:
         """As pysyncobj's constructor does with a journal that it has opened by itself."""
@@ -213,7 +222,8 @@ class PysyncobjEngine:
         core._SyncObj__raftCurrentTerm = max(hard_state.term, journal.last_term)
         core._SyncObj__votedForNodeId = hard_state.voted_for
         # Never beyond the end of the journal: new entries there would count as committed without a quorum.
-        core._SyncObj__raftCommitIndex = max(1, min(hard_state.commit_index, journal.last_index))
+        self.commit_index = max(1, min(hard_state.commit_index, journal.last_index))
+        core._SyncObj__raftCommitIndex = self.commit_index
 
     def _replace_methods(self) -> None:
         core = self._core
@@ -230,39 +240,21 @@ class PysyncobjEngine:
 
     # State
 
-    @property
-    def is_leader(self) -> bool:
-        return bool(self._core._SyncObj__raftState == LEADER)
-
-    @property
-    def is_candidate(self) -> bool:
-        return bool(self._core._SyncObj__raftState == CANDIDATE)
-
-    @property
-    def term(self) -> int:
-        term: int = self._core._SyncObj__raftCurrentTerm
-        return term
-
-    @property
-    def voted_for(self) -> int | None:
-        voted_for: int | None = self._core._SyncObj__votedForNodeId
-        return voted_for
-
-    @property
-    def leader_id(self) -> int | None:
-        leader = self._core._SyncObj__raftLeader
-        return None if leader is None else int(leader.id)
-
-    @property
-    def commit_index(self) -> int:
-        index: int = self._core._SyncObj__raftCommitIndex
-        return index
+    def _note_state(self) -> None:
+        """Ends each transition: the parts ask for the state many times in a step."""
+        core = self._core
+        leader = core._SyncObj__raftLeader
+        self.is_leader = core._SyncObj__raftState == LEADER
+        self.is_candidate = core._SyncObj__raftState == CANDIDATE
+        self.term = core._SyncObj__raftCurrentTerm
+        self.voted_for = core._SyncObj__votedForNodeId
+        self.leader_id = None if leader is None else leader.id
 
     def advance_commit(self, index: int) -> bool:
         """Whether it has moved; it never moves back."""
-        if index <= self._core._SyncObj__raftCommitIndex:
+        if index <= self.commit_index:
             return False
-        self._core._SyncObj__raftCommitIndex = index
+        self.commit_index = self._core._SyncObj__raftCommitIndex = index
         self._hard_state.note_commit(index)
         return True
 
@@ -270,6 +262,10 @@ class PysyncobjEngine:
 
     def match_of(self, peer_id: int) -> int:
         return int(self._core._SyncObj__raftMatchIndex.get(self._nodes[peer_id], 0))
+
+    def matches_of(self, peer_ids: Iterable[int]) -> list[int]:
+        known, nodes = self._core._SyncObj__raftMatchIndex, self._nodes
+        return [known.get(nodes[peer_id], 0) for peer_id in peer_ids]
 
     def set_match(self, peer_id: int, index: int) -> None:
         self._core._SyncObj__raftMatchIndex[self._nodes[peer_id]] = index
@@ -282,6 +278,11 @@ class PysyncobjEngine:
 
     def heard_at(self, peer_id: int) -> float:
         return float(self._core._SyncObj__lastResponseTime.get(self._nodes[peer_id], 0.0))
+
+    def heard_since(self, peer_ids: Iterable[int], since: float) -> int:
+        """How many of these peers have answered after `since`."""
+        known, nodes = self._core._SyncObj__lastResponseTime, self._nodes
+        return len([peer_id for peer_id in peer_ids if known.get(nodes[peer_id], 0.0) > since])
 
     def set_heard(self, peer_id: int, now: float) -> None:
         self._core._SyncObj__lastResponseTime[self._nodes[peer_id]] = now
@@ -316,10 +317,12 @@ class PysyncobjEngine:
     def set_term(self, term: int, voted_for: int | None) -> None:
         """Durable on return."""
         self._core._SyncObj__setCurrentTerm(term, voted_for)
+        self._note_state()
 
     def follow(self, leader_id: int | None) -> None:
         self._core._SyncObj__setState(FOLLOWER)
         self._core._SyncObj__raftLeader = None if leader_id is None else self._nodes[leader_id]
+        self._note_state()
 
     def start_candidacy(self) -> None:
         """A new term with a vote for ourselves, durable on return."""
@@ -330,6 +333,7 @@ class PysyncobjEngine:
     def become_leader(self) -> None:
         """Append a no-op in the new term, and send it."""
         self._core._SyncObj__onBecomeLeader()
+        self._note_state()
 
     def decide_vote(self, peer_id: int, request: RequestVote) -> bool:
         """Whether we have voted now, by the paper's rules (5.4.1); a vote is durable before it is sent."""
@@ -337,6 +341,7 @@ class PysyncobjEngine:
         asked = {"last_log_index": request.last_log_index, "last_log_term": request.last_log_term}
         message = {"type": "request_vote", "term": request.term, **asked}
         self._core._SyncObj__onMessageReceived(self._nodes[peer_id], message)
+        self._note_state()
         return before != (self.term, self.voted_for) and self.voted_for == peer_id
 
     def is_asked_to_take_over(self, peer_id: int, request: TimeoutNow) -> bool:

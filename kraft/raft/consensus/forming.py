@@ -38,8 +38,7 @@ class Forming:
         return VoterState.PRISTINE if untouched else VoterState.VOTER
 
     def form_if_possible(self, now: float) -> None:
-        if not self._formation.blank:
-            return
+        """A blank voter asks this in every step."""
         is_first = self._electorate.membership.current.index == BOOTSTRAP_INDEX  # later there is what to forget
         may_form = self._electorate.is_voter and is_first
         if may_form and self._formation.is_complete:

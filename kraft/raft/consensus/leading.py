@@ -83,8 +83,9 @@ class Leader:
 
     def commit_what_a_majority_has(self) -> None:
         """The median of what is on disk, ours included; by counting only entries of this term (paper, 5.4.2)."""
-        engine, formation, electorate = self._engine, self._formation, self._electorate
-        durable = [engine.match_of(peer) if formation.counts(peer) else 0 for peer in electorate.other_ids]
+        engine, electorate = self._engine, self._electorate
+        durable = engine.matches_of(self._formation.counting(electorate.other_ids))
+        durable += [0] * (len(electorate.other_ids) - len(durable))
         if electorate.is_voter:
             durable.append(self._journal.durable_index)
         durable.sort(reverse=True)

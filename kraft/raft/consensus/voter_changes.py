@@ -174,8 +174,11 @@ class VoterChanges:
         if not self._engine.is_leader:
             if self._learner is not None:
                 self._drop_learner("this node no longer leads")
-        elif self.may_change_voters():
+        elif self._has_proposal() and self.may_change_voters():
             self._propose_next(now)
+
+    def _has_proposal(self) -> bool:
+        return self._learner is not None or self._electorate.membership.current.index == BOOTSTRAP_INDEX
 
     def _propose_next(self, now: float) -> None:
         current = self._electorate.membership.current

@@ -32,15 +32,20 @@ class DurableJournal:
             storage=storage, path=path, loop=loop, executor=executor, stop=stop, on_durable=self._tell_durable
         )
         self.on_durable: Callable[[], None] | None = None
-        self._entries: list[Entry] = []
+        self._hold([])
         self._open()
+
+    def _hold(self, entries: list[Entry]) -> None:
+        self._entries = entries
+        self.first_index = entries[0][1] if entries else 1
+        self.last_index = entries[-1][1] if entries else 0
 
     def _open(self) -> None:
         try:
             found = replay(self._writer.read())
         except DamagedJournal as damage:
             raise DamagedQuorumError(self._path, str(damage)) from damage
-        self._entries = found.entries
+        self._hold(found.entries)
         self._writer.begin(found.valid_size_bytes, self.last_index)
 
     def reconcile(self, last_index: int, last_term: int, prev: Entry, last: Entry) -> None:
@@ -61,14 +66,6 @@ class DurableJournal:
         self.replace([prev, last])
 
     # Reading
-
-    @property
-    def first_index(self) -> int:
-        return self._entries[0][1] if self._entries else 1
-
-    @property
-    def last_index(self) -> int:
-        return self._entries[-1][1] if self._entries else 0
 
     @property
     def last_term(self) -> int:
@@ -96,13 +93,17 @@ class DurableJournal:
 
     def add(self, command: bytes, index: int, term: int) -> None:
         entry = (command, index, term)
+        if not self._entries:
+            self.first_index = index
         self._entries.append(entry)
+        self.last_index = index
         self._writer.add(entry)
 
     def truncate_from(self, index: int) -> None:
         """Remove the entries from `index` on; without such entries nothing happens."""
         if index <= self.last_index:
             del self._entries[index - self.first_index :]
+            self._hold(self._entries)
             self._writer.truncate_from(index)
 
     def trim_to(self, index: int) -> None:
@@ -113,7 +114,7 @@ class DurableJournal:
         """Durable on return. Raises StorageError."""
         assert entries, "a journal begins with an entry for ever"
         self._writer.replace(entries)
-        self._entries = list(entries)
+        self._hold(list(entries))
 
     # Durability
 

@@ -119,13 +119,16 @@ class JournalWriter:
 
     def sync_soon(self) -> None:
         """Write what is new and start a flush unless one runs; `on_durable` is called when it is done."""
-        if self._stop.halted or not self._write() or self._flushing is not None:
+        if self._stop.halted:
             return
-        self._start_flush()
+        if self._unwritten:
+            self._stop.guarded(self._write)
+        if self.durable_index < self._last_index and self._flushing is None:
+            self._start_flush()
 
     def seal(self) -> None:
         """Write and flush all at once, and mark it: the last thing before `close`. Raises StorageError."""
-        self._write_unguarded()
+        self._write()
         self._file.flush()
         self._durable_size_bytes = self._file.size_bytes
         self._mark()
@@ -134,12 +137,7 @@ class JournalWriter:
         if self._flushing is None:
             self._file.close()
 
-    def _write(self) -> bool:
-        """Return whether anything waits for a flush."""
-        self._stop.guarded(self._write_unguarded)
-        return not self._stop.halted and self.durable_index < self._last_index
-
-    def _write_unguarded(self) -> None:
+    def _write(self) -> None:
         if self._unwritten:
             batch, self._unwritten = b"".join(self._unwritten), []
             self._file.append(batch)

@@ -32,7 +32,7 @@ class Dialer:
         network: RaftNetwork,
         loop: asyncio.AbstractEventLoop,
         rng: random.Random,
-        tls: ssl.SSLContext | None,
+        tls: Callable[[], ssl.SSLContext] | None,
         refusals: RefusalLog,
         links: Mapping[int, PeerConnection],
         connections: Collection[PeerConnection],
@@ -85,13 +85,13 @@ class Dialer:
     async def _dial_once(self, peer_id: int, host: str, port: int) -> None:
         if any(connection.dialed_id == peer_id for connection in self._connections):
             return  # a connection is there, its hello is not yet
-        name = tls_name(peer_id) if self._tls else None
+        tls, name = (self._tls(), tls_name(peer_id)) if self._tls else (None, None)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await self._network.connect(
-                    lambda: self._make(peer_id), host, port, tls=self._tls, server_hostname=name
-                )
+                await self._network.connect(lambda: self._make(peer_id), host, port, tls=tls, server_hostname=name)
         except ssl.SSLError as error:
             self._refusals.refused((host, port), f"voter {peer_id}: {error}")
         except (OSError, TimeoutError) as error:
             _log.debug("dial failed peer=%d address=%s:%d error=%r", peer_id, host, port, error)
+        except Exception as error:  # noqa: BLE001 - without its dialer, a voter would stay away for ever, and nothing would say why
+            self._refusals.refused((host, port), f"voter {peer_id}: internal error: {error!r}; dialing goes on")

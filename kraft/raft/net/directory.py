@@ -4,7 +4,7 @@ and whether the voter has dialed us with a token."""
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 
@@ -40,9 +40,8 @@ class _Question(asyncio.Protocol, Generic[T]):
         self._received = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
-        transport.write(encode_hello(self._hello))
+        self._transport = cast("asyncio.Transport", transport)  # Its class is the loop's own business.
+        self._transport.write(encode_hello(self._hello))
 
     def data_received(self, data: bytes) -> None:
         self._received += data

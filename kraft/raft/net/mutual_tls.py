@@ -1,15 +1,20 @@
 """TLS between voters: both sides show a certificate."""
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutualTls:
-    """Contexts that demand a certificate of the other side. Only a voter's has the DNS name `node-<id>`."""
+    """Contexts that demand a certificate of the other side. Only a voter's has the DNS name `node-<id>`.
 
-    server: ssl.SSLContext
-    client: ssl.SSLContext
+    Both return the context for a connection that begins now, because certificates are replaced while a voter runs. One context
+    for ever would resume the sessions of an authority that was removed.
+    """
+
+    server: Callable[[], ssl.SSLContext]
+    client: Callable[[], ssl.SSLContext]
 
 
 def tls_name(node_id: int) -> str:

@@ -10,6 +10,7 @@ ACCEPTS_PER_TURN: Final = 16  # each takes a descriptor before it can be refused
 BACKLOG: Final = (
     128  # connections that wait for accept; many clients must not fill it between two iterations of the event loop
 )
+HANDSHAKE_TIMEOUT_S: Final = 10.0  # of TLS: as long as this, a silent connection holds a descriptor
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
@@ -19,7 +20,8 @@ class Listener(Protocol):
 
 
 class RaftNetwork(Protocol):
-    """`connect` and `listen` work like the loop's create_connection and create_server."""
+    """`connect` and `listen` work like the loop's create_connection and create_server; `tls` of `listen` returns the context for
+    a connection that arrives now."""
 
     async def connect(
         self,
@@ -39,7 +41,7 @@ class RaftNetwork(Protocol):
         port: int,
         *,
         sock: socket.socket | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> Listener: ...
 
 
@@ -65,11 +67,15 @@ class LoopNetwork:
         port: int,
         *,
         sock: socket.socket | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> Listener:
         loop = asyncio.get_running_loop()
         where = {"host": host, "port": port} if sock is None else {"sock": sock}
-        server = await loop.create_server(protocol_factory, **where, ssl=tls, backlog=ACCEPTS_PER_TURN)
+        limit = None if tls is None else HANDSHAKE_TIMEOUT_S
+        context = None if tls is None else tls()  # for all connections: a broker has another network
+        server = await loop.create_server(
+            protocol_factory, **where, ssl=context, ssl_handshake_timeout=limit, backlog=ACCEPTS_PER_TURN
+        )
         for listening in server.sockets:
             with listening.dup() as same:
                 same.listen(BACKLOG)  # asyncio takes one number for both

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.log.settings.principal_rules import PrincipalRules
+from barnabas.log.vocabulary.principal import Principal
+from barnabas.net.access.access import AccessControl
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.ports import Connection
 
@@ -37,6 +40,17 @@ class AdminBackend(Protocol):
 
     def metrics(self) -> Sequence[Sample]:
         """The broker's own metrics, `barnabas_*`."""
+
+    @property
+    def access(self) -> AccessControl | None:
+        """None: everyone who can connect may do everything."""
+
+    async def log_in(self, authorization: str, client_host: str) -> Principal:
+        """The user of an Authorization header. Raises SaslAuthenticationError."""
+
+    @property
+    def principal_rules(self) -> PrincipalRules:
+        """Names of the callers whose certificates have a certain subject."""
 
     @property
     def here(self) -> Connection:

@@ -14,7 +14,9 @@ from urllib.parse import quote
 
 from barnabas.kraft.metadata.image import MetadataImage, PartitionImage, TopicImage
 from barnabas.log.settings.kinds import MAX_INT32
+from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
 from barnabas.log.vocabulary.topic_partition import no_such_topic
+from barnabas.net.access.access import Access
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.protocol.requests import Request
 
@@ -61,6 +63,17 @@ class Call:
     path: Mapping[str, str]
     lags: "LagsOfGroups"  # for metrics: the result of the last scrape
     body: Json = field(default_factory=dict)
+    access: Access | None = None  # of the caller; None: everyone may do everything
+
+    def shows_topic(self, name: str) -> bool:
+        """May the caller know of this topic?"""
+        access = self.access
+        return access is None or access.may_cluster(Operation.ALTER) or access.may_topic(Operation.DESCRIBE, name)
+
+    def shows_some(self, kind: ResourceKind) -> bool:
+        """May the caller know of anything of this kind? If not, a list is empty, and the cluster is not asked for it."""
+        access = self.access
+        return access is None or access.may_cluster(Operation.ALTER) or access.may_any(Operation.DESCRIBE, kind)
 
     @property
     def image(self) -> MetadataImage:

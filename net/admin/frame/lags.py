@@ -50,10 +50,15 @@ class _Standing:
 
 
 async def lags_of(call: Call, group: DescribeGroupResponse) -> list[GroupLag]:
-    """The lag of one group in each of its partitions. Partitions that cannot be queried now (no leader) are left out."""
+    """The lag of one group in each of its partitions. Partitions that cannot be queried now (no leader) are left out, and those
+    of topics that the caller may not describe."""
     found = await call.ask(lambda admin: admin.group_offsets(group.group_id, only_reachable=True))
     owners = _owners(group)
-    return [GroupLag(place=place, lag=lag, member=owners.get(place)) for place, lag in sorted(found.items())]
+    return [
+        GroupLag(place=place, lag=lag, member=owners.get(place))
+        for place, lag in sorted(found.items())
+        if call.shows_topic(place.topic)
+    ]
 
 
 class LagsOfGroups:

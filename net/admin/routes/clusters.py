@@ -19,6 +19,7 @@ def _cluster(call: Call) -> Json:
         {
             "controller": call.related("brokers", controller) if controller >= 0 else None,
             "acls": call.related("acls"),
+            "quotas": call.related("quotas"),
             "brokers": call.related("brokers"),
             "broker_configs": call.related("broker-configs"),
             "consumer_groups": call.related("consumer-groups"),

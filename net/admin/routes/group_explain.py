@@ -1,5 +1,6 @@
 """Why a group rebalanced, and what it waits for: paths of Barnabas that Confluent's API does not have."""
 
+from barnabas.net.access.own_rules import visible_group
 from barnabas.net.groups.group_explanation import explanation, rebalance_row
 from barnabas.net.protocol.group_responses import DescribeGroupResponse
 
@@ -8,7 +9,8 @@ from .groups import GROUP
 
 
 async def _ask(call: Call) -> DescribeGroupResponse:
-    return await call.ask(lambda admin: admin.explain_group(call.path["consumer_group_id"]))
+    found = await call.ask(lambda admin: admin.explain_group(call.path["consumer_group_id"]))
+    return found if call.access is None else visible_group(found, call.access)
 
 
 async def _explain(call: Call) -> Reply:

@@ -4,8 +4,10 @@ from http import HTTPStatus
 
 from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.log.vocabulary.access.acls import ResourceKind
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.access.own_rules import visible_group
 from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMember, ListedGroup
 
 from ..frame.call import Call, Json, Reply, Route
@@ -19,7 +21,8 @@ CONSUMER = GROUP + "/consumers/{consumer_id}"
 
 
 async def _describe(call: Call) -> DescribeGroupResponse:
-    return await call.ask(lambda admin: admin.describe_group(call.path["consumer_group_id"]))
+    found = await call.ask(lambda admin: admin.describe_group(call.path["consumer_group_id"]))
+    return found if call.access is None else visible_group(found, call.access)
 
 
 def _group(call: Call, name: str, state: str, assignor: str, coordinator: int) -> Json:
@@ -43,7 +46,7 @@ def _coordinator(image: MetadataImage, group: ListedGroup) -> int:
 
 
 async def _list(call: Call) -> Reply:
-    groups = await call.ask(lambda admin: admin.list_groups())
+    groups = await call.ask(lambda admin: admin.list_groups()) if call.shows_some(ResourceKind.GROUP) else []
     data = [_group(call, group.group_id, group.state, "", _coordinator(call.image, group)) for group in groups]
     return call.listed("KafkaConsumerGroupList", ("consumer-groups",), data)
 

@@ -29,7 +29,7 @@ _HELP: Final = {
     "kafka_topic_partitions": "Number of partitions of this topic.",
     "kafka_topic_partition_current_offset": "High watermark of this partition.",
     "kafka_topic_partition_oldest_offset": "First offset that this partition still has.",
-    "kafka_topic_partition_leader": "Node id of the leader; -1 when there is none.",
+    "kafka_topic_partition_leader": "Node id of the leader; -1 without a leader.",
     "kafka_topic_partition_leader_is_preferred": "1 if the preferred replica leads.",
     "kafka_topic_partition_replicas": "Number of replicas of this partition.",
     "kafka_topic_partition_in_sync_replica": "Number of in-sync replicas of this partition.",

@@ -36,7 +36,7 @@ def _known(call: Call, topic: TopicImage) -> Json:
 
 
 async def _list(call: Call) -> Reply:
-    topics = [_known(call, topic) for _, topic in sorted(call.image.topics.items())]
+    topics = [_known(call, topic) for name, topic in sorted(call.image.topics.items()) if call.shows_topic(name)]
     return call.listed("KafkaTopicList", ("topics",), topics)
 
 
@@ -180,7 +180,8 @@ def _reassignments(call: Call, topics: list[TopicImage], path: tuple[str, ...]) 
 
 
 async def _all_reassignments(call: Call) -> Reply:
-    return _reassignments(call, list(call.image.topics.values()), ("topics", "-", "partitions", "-", "reassignment"))
+    topics = [topic for topic in call.image.topics.values() if call.shows_topic(topic.name)]
+    return _reassignments(call, topics, ("topics", "-", "partitions", "-", "reassignment"))
 
 
 async def _topic_reassignments(call: Call) -> Reply:

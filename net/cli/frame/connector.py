@@ -6,8 +6,9 @@ The client is imported when the first connection is opened, never before. Tests 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,12 @@ from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from barnabas.net.client.admin.admin import Admin
     from barnabas.net.client.connection.client import Client
     from barnabas.net.client.connection.records import ConsumerRecord
+    from barnabas.net.client.connection.security import SecurityOptions
     from barnabas.net.client.consumer.consumer import Consumer
     from barnabas.net.client.producer.producer import Producer
     from barnabas.net.wire.greeting import Greeting
@@ -30,23 +34,37 @@ CLIENT_ID = "barnabas-cli"
 class Connector:
     """Opens connections; each is closed at the end of its `async with`."""
 
+    def __init__(self, security: SecurityOptions | None = None) -> None:
+        self._security: SecurityOptions = security or {}
+
+    @property
+    def security(self) -> SecurityOptions:
+        """What every client of the SDK takes."""
+        return self._security
+
     async def greet(self, host: str, port: int) -> Greeting:
         """Return the broker that answers at an address. Raises BarnabasError if no broker answers in time."""
+        from barnabas.net.client.connection.security import network_of
         from barnabas.net.wire.greeting import greet
-        from barnabas.net.wire.tcp import TcpNetwork
 
-        return await greet(TcpNetwork(), host, port, client_id=CLIENT_ID)
+        return await greet(network_of(self._security), host, port, client_id=CLIENT_ID)
 
     def admin(self, bootstrap: str) -> Admin:
         from barnabas.net.client.admin.admin import Admin
 
-        return Admin(bootstrap)
+        return Admin(bootstrap, **self._security)
+
+    def table_reader(self, bootstrap: str, topic: str) -> Callable[..., pyarrow.RecordBatchReader]:
+        """`read_table` of a topic as a stream; it takes positions and partitions."""
+        from barnabas.net.client.consumer.read_table import read_table
+
+        return partial(read_table, topic, bootstrap=bootstrap, stream=True, **self._security)
 
     @asynccontextmanager
     async def client(self, bootstrap: str) -> AsyncIterator[Client]:
         from barnabas.net.client.connection.client import Client
 
-        client = Client(bootstrap, client_id=CLIENT_ID)
+        client = Client(bootstrap, client_id=CLIENT_ID, **self._security)
         try:
             await client.start()
             yield client
@@ -58,7 +76,7 @@ class Connector:
         from barnabas.net.client.producer.producer import Producer
 
         # A file is read faster than any network sends: waiting for buffer space is the normal case, not an error.
-        producer = Producer(bootstrap, acks=acks, client_id=CLIENT_ID)
+        producer = Producer(bootstrap, acks=acks, client_id=CLIENT_ID, **self._security)
         await producer.start()
         try:
             yield producer
@@ -94,6 +112,7 @@ class Connector:
             on_assigned=begin,
             on_revoked=give_up,
             client_id=CLIENT_ID,
+            **self._security,
         )
         is_reading = True
         async with consumer:

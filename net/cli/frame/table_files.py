@@ -1,9 +1,13 @@
 """Files of records: Parquet, CSV and NDJSON, written and read batch by batch. Needs pyarrow."""
 
-from collections.abc import Iterator
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow
 import pyarrow.csv
@@ -16,6 +20,7 @@ FORMATS: Final = ("parquet", "csv", "ndjson")
 _SUFFIXES: Final = {".parquet": "parquet", ".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson"}
 LINES_AT_A_TIME: Final = 10_000
 ROWS_AT_A_TIME: Final = 65_536  # Of a Parquet file, whose row groups may have millions.
+Result = TypeVar("Result")
 Piece = tuple[pyarrow.RecordBatch, int]  # The rows, and how much of `total` they are.
 
 
@@ -68,6 +73,30 @@ class _Parquet:
         self._writer.close()
 
 
+@contextmanager
+def unfinished(path: str) -> Iterator[str]:
+    """Where to write what becomes the file `path` once it is whole. Devices and pipes are written as they are.
+
+    Raises CommandError if the file cannot be written.
+    """
+    is_plain = os.path.isfile(path) or not os.path.exists(path)
+    target = os.path.realpath(path)  # A link goes on to name the file.
+    part = f"{target}.part" if is_plain else path
+    try:
+        if os.path.isdir(path):
+            raise CommandError(f"{path} is a folder: name a file", ExitCode.USAGE)
+        yield part
+        if is_plain:
+            os.replace(part, target)
+    except BaseException as error:
+        if is_plain and os.path.exists(part):
+            os.unlink(part)
+        if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
+            reason = os.strerror(error.errno) if error.errno else error
+            raise CommandError(f"{path} cannot be written: {reason}") from error
+        raise
+
+
 def writer(path: str, kind: str, schema: pyarrow.Schema) -> TableWriter:
     """Creates the file."""
     if kind == "ndjson":
@@ -75,9 +104,25 @@ def writer(path: str, kind: str, schema: pyarrow.Schema) -> TableWriter:
     return _Csv(path, schema) if kind == "csv" else _Parquet(path, schema)
 
 
+async def in_thread(thread: ThreadPoolExecutor, work: Callable[..., Result], *arguments: Any) -> Result:
+    """Of one file, all in one thread."""
+    return await asyncio.get_running_loop().run_in_executor(thread, work, *arguments)
+
+
+@asynccontextmanager
+async def closing_in(thread: ThreadPoolExecutor, file: TableWriter) -> AsyncIterator[TableWriter]:
+    """Close it in the thread that writes: an interrupted command must not close it in the middle of a write."""
+    try:
+        yield file
+    finally:
+        await in_thread(thread, file.close)
+
+
 def pieces(path: str, kind: str) -> tuple[Iterator[Piece], int | None]:
     """The rows of a file, and the total of their amounts if it is known. Raises CommandError, which names the line."""
     try:
+        if os.path.isdir(path):
+            raise CommandError(f"{path} is a folder: name a file", ExitCode.USAGE)
         size_bytes = Path(path).stat().st_size
         if kind == "ndjson":
             return _lines(path), size_bytes
@@ -88,12 +133,15 @@ def pieces(path: str, kind: str) -> tuple[Iterator[Piece], int | None]:
         raise CommandError(f"{path} cannot be read: {error.strerror or error}") from error
     except pyarrow.ArrowException as error:
         raise CommandError(f"{path} is no Parquet file: {error}") from error
-    return _parquet(file), file.metadata.num_rows
+    return _parquet(path, file), file.metadata.num_rows
 
 
-def _parquet(file: Any) -> Iterator[Piece]:
-    for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME):
-        yield batch, batch.num_rows
+def _parquet(path: str, file: Any) -> Iterator[Piece]:
+    try:
+        for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME):
+            yield batch, batch.num_rows
+    except (OSError, pyarrow.ArrowException) as error:
+        raise CommandError(f"{path} is damaged, or of an unknown codec: {error}") from error
 
 
 def _lines(path: str) -> Iterator[Piece]:

@@ -3,9 +3,12 @@
 import base64
 import csv
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from typing import Any, Final
+
+import pyarrow
 
 from ..frame.output import Output
 
@@ -14,19 +17,31 @@ ROWS_AT_A_TIME: Final = 10_000
 
 def show(out: Output, rows: Any, *, as_csv: bool) -> None:
     """`rows` is a pyarrow.RecordBatchReader."""
-    names = rows.schema.names
+    names = distinct(rows.schema.names)
     writer = csv.writer(out.stdout)
     if as_csv:
         writer.writerow(names)
     for batch in rows:
-        found = batch.to_pylist()
+        found = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
         if as_csv:
-            writer.writerows([_cell(row[name]) for name in names] for row in found)
+            writer.writerows(map(_cell, row) for row in found)
         elif out.is_json:
             for row in found:
-                out.stdout.write(json.dumps(_shown(row), ensure_ascii=False) + "\n")
+                shown = dict(zip(names, map(_shown, row), strict=True))
+                out.stdout.write(json.dumps(shown, ensure_ascii=False, allow_nan=False) + "\n")
         else:
-            out.rows([{name: _cell(row[name]) for name in names} for row in found], names)
+            out.rows([dict(zip(names, map(_cell, row), strict=True)) for row in found], names)
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Columns of a join may have the same name: the second is `name_1`, as DuckDB calls it in a table."""
+    found: list[str] = []
+    for name in names:
+        number, other = 0, name
+        while other in found:
+            number, other = number + 1, f"{name}_{number + 1}"
+        found.append(other)
+    return found
 
 
 def _cell(value: object) -> object:
@@ -35,7 +50,11 @@ def _cell(value: object) -> object:
 
 
 def _shown(value: object) -> object:
-    """As JSON has it. Bytes are text, or base64 where they are none."""
+    """As JSON has it. Bytes are text, or base64 where they are none; JSON has no NaN and no infinities."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, pyarrow.MonthDayNano):
+        return f"P{value.months}M{value.days}DT{value.nanoseconds / 1e9:.9g}S"
     if isinstance(value, bytes):
         try:
             return value.decode()

@@ -1,12 +1,19 @@
 """Views over topics: keys and values as bytes, as text, or the fields of JSON values as columns."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from barnabas.net.client.arrow.tables import SCHEMA
 
 SAMPLE_RECORDS: Final = 1_000  # Of the first records with a value: enough to see the fields that topics usually have.
+SAMPLE_BYTES: Final = 16 << 20  # Of large values, fewer.
+SAMPLE_ROWS_AT_A_TIME: Final = 64
+MAX_DEPTH: Final = (
+    100  # DuckDB's function for the structure of JSON fails for 128, and takes the database down with it.
+)
+_BRACKETS: Final = re.compile(r"[\[\]{}]")
 VALUES: Final = ("json", "text", "raw")
 
 
@@ -36,12 +43,34 @@ def _columns(connection: Any, source: str, values: str) -> str:
 def _fields(connection: Any, source: str) -> Mapping[str, object]:
     """The fields of JSON objects among the first values, with their types in DuckDB's notation; none: no value is an object."""
     ((found,),) = connection.execute(
-        f"with sample as (select value from {quoted(source)} where value is not null limit {SAMPLE_RECORDS}), "
-        "objects as (select try_cast(try(decode(value)) as json) as value from sample) "
-        "select json_group_structure(value) from objects where json_type(value) = 'OBJECT'"
+        "with objects as (select try_cast(value as json) as value from (select unnest(?::varchar[]) as value)) "
+        "select json_group_structure(value) from objects where json_type(value) = 'OBJECT'",
+        [_sample(connection, source)],
     ).fetchall()
     structure = json.loads(found) if found else {}
     return structure if isinstance(structure, dict) else {}
+
+
+def _sample(connection: Any, source: str) -> list[str]:
+    """The first values that are text, without those that the function for their structure cannot take."""
+    values = connection.execute(
+        f"select try(decode(value)) from {quoted(source)} where value is not null limit {SAMPLE_RECORDS}"
+    )
+    found: list[str] = []
+    left = SAMPLE_BYTES
+    while left > 0 and (rows := values.fetchmany(SAMPLE_ROWS_AT_A_TIME)):
+        found += [text for (text,) in rows if text is not None and _depth(text) <= MAX_DEPTH]
+        left -= sum(len(text) for (text,) in rows if text is not None)
+    return found
+
+
+def _depth(text: str) -> int:
+    """Of JSON, or more: brackets in texts count, too."""
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _field_columns(fields: Mapping[str, object]) -> Sequence[str]:
@@ -49,6 +78,8 @@ def _field_columns(fields: Mapping[str, object]) -> Sequence[str]:
     taken = {name.lower() for name in SCHEMA.names}
     columns = []
     for name, kind in fields.items():
+        if not name:
+            continue  # No column can have this name.
         structure = json.dumps({name: _wide(kind)}).replace("'", "''")
         column = f"value_{name}" if name.lower() in taken else name
         if column.lower() in taken:
@@ -60,8 +91,10 @@ def _field_columns(fields: Mapping[str, object]) -> Sequence[str]:
 
 
 def _wide(kind: object) -> object:
-    """Later values may be negative, or larger."""
+    """Later values may be negative, or larger. Objects whose fields cannot be those of a struct stay JSON."""
     if isinstance(kind, dict):
+        if "" in kind or len({name.lower() for name in kind}) < len(kind):
+            return "JSON"
         return {name: _wide(part) for name, part in kind.items()}
     if isinstance(kind, list):
         return [_wide(part) for part in kind]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..frame.command import Context, Verb, key_value, number_from
+from ..frame.data_folders import show_folders
 from ..frame.exit_codes import CommandError, ExitCode
-from .storage import show_folders
 
 if TYPE_CHECKING:  # `broker start` must not import the client's modules
     from barnabas.net.client.admin.admin import Admin

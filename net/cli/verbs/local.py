@@ -19,6 +19,8 @@ from ..frame.exit_codes import CommandError, ExitCode
 if TYPE_CHECKING:
     import asyncio
 
+    from barnabas.net.client.connection.security import SecurityOptions
+
 READY_POLL_S: Final = 0.02
 Probe = Callable[[Sequence[Broker]], Awaitable[bool]]
 
@@ -28,6 +30,11 @@ def _up_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("-n", "--brokers", type=int, default=3, metavar="N", help="number of brokers; default: 3")
     parser.add_argument("--port", type=int, default=9092, help="port of the first broker; 0: free ports; default: 9092")
     parser.add_argument("--voters", type=int, metavar="N", help="number of voters; default: all brokers, at most 3")
+    parser.add_argument(
+        "--secure",
+        action="store_true",
+        help="encrypt every connection, demand logins and permissions of clients, and make the user admin",
+    )
     parser.add_argument("--override", type=key_value, action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--detach", action="store_true", help="leave the brokers running; stop them with `down`")
 
@@ -51,7 +58,12 @@ def _up(arguments: Namespace) -> int:
         voter_count=arguments.voters,
         overrides=dict(arguments.override),
         die_with_parent=not arguments.detach,
+        secure=arguments.secure,
     )
+    if plan.secure:
+        from barnabas.net.client.arrow.extra import require
+
+        require("cryptography", extra="security", feature="up --secure")
     brokers = local_cluster.start(plan)
     keep = False
     try:
@@ -99,6 +111,9 @@ class Watch:
         addresses = ",".join(broker.address for broker in self._brokers)
         took_s = time.monotonic() - self._started_s
         print(f"ready {addresses} in {took_s:.2f} s, logs in {self._logs()}", flush=True)
+        folder = self._brokers[0].folder.parent
+        if local_cluster.is_secure(folder):
+            print(f"secure: clients need what {folder / local_cluster.CLIENT_PROPERTIES} says", flush=True)
         return ExitCode.OK
 
     async def until_stopped(self) -> int:
@@ -166,12 +181,20 @@ async def probe_cluster(brokers: Sequence[Broker]) -> bool:
     if not all(_listens(broker) for broker in brokers):
         return False
     try:
-        async with Connector().admin(brokers[0].address) as admin:
+        async with Connector(_security(brokers[0].folder.parent)).admin(brokers[0].address) as admin:
             cluster = await admin.describe_cluster()
     except (BarnabasError, OSError):
         return False  # not yet: the caller asks again, and applies its own timeout
     active = {item.node_id for item in cluster.brokers if not item.fenced}
     return cluster.controller_id >= 0 and active >= {broker.node_id for broker in brokers}
+
+
+def _security(folder: Path) -> "SecurityOptions":
+    if not local_cluster.is_secure(folder):
+        return {}
+    from ..frame.client_file import read_client_file
+
+    return read_client_file(folder / local_cluster.CLIENT_PROPERTIES).security
 
 
 def _listens(broker: Broker) -> bool:

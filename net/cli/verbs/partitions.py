@@ -13,7 +13,7 @@ from barnabas.net.protocol.responses import DescribeMovesResponse, PartitionMove
 from ..frame.command import Context, Verb, no_arguments
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
-from .consume import chosen_partitions
+from ..streams.consume import chosen_partitions
 
 if TYPE_CHECKING:  # help must not import the client's modules
     from barnabas.net.client.admin.admin import Admin

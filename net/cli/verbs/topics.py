@@ -10,7 +10,7 @@ from ..frame.command import Context, Verb, key_value, name_argument, number_from
 from ..frame.confirmation import exit_code_in, shown_doubt
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
-from . import consume, produce, table_file
+from ..streams import consume, produce, table_file
 
 _COMMITTED_END = -1  # DeleteRecords: up to the high watermark
 

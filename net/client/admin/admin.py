@@ -4,7 +4,7 @@ timeout."""
 import asyncio
 from collections.abc import Iterable, Mapping
 from random import Random
-from typing import Self
+from typing import Self, Unpack
 
 from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
@@ -39,10 +39,15 @@ from ...wire.network import Network
 from ..connection.client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
 from ..connection.errors import BarnabasError, UnknownTopicOrPartitionError, error_for
 from ..connection.records import OffsetAndTimestamp
+from ..connection.security import SecurityOptions
 from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
 from ..positions.offset_lookup import isolation_level as isolation_level_of
+from .acls import AclAdmin
 from .admin_groups import GroupAdmin
 from .asking import Ask
+from .quotas import QuotaAdmin
+from .transactions import TransactionAdmin
+from .users import UserAdmin
 
 TOPIC = 2  # Resource types, as in Kafka.
 BROKER = 4
@@ -67,6 +72,7 @@ class Admin(GroupAdmin):
         clock: Clock | None = None,
         rng: Random | None = None,
         client: Client | None = None,
+        **security: Unpack[SecurityOptions],
     ) -> None:
         self._client = client or Client(
             bootstrap,
@@ -76,9 +82,14 @@ class Admin(GroupAdmin):
             network=network,
             clock=clock,
             rng=rng,
+            **security,
         )
         self._ask = Ask(self._client, timeout_ms)
         self._timeout_ms = timeout_ms
+        self.transactions = TransactionAdmin(self._client, self._ask, timeout_ms)
+        self.users = UserAdmin(self._ask)
+        self.acls = AclAdmin(self._ask)
+        self.quotas = QuotaAdmin(self._ask)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -60,7 +60,7 @@ class GroupAdmin:
         Partitions of deleted topics are left out. `only_reachable` also leaves out partitions whose leader cannot be reached
         now, instead of waiting for the leader.
         """
-        committed = await fetch_committed(self._client, group_id, None, timeout_ms=self._timeout_ms)
+        committed = await fetch_committed(self._client, group_id, None, timeout_ms=self._timeout_ms, is_stable=False)
         offsets = {partition: item.offset for partition, item in committed.items()}
         for partition in await self._owned(group_id):
             offsets.setdefault(partition, NOTHING_COMMITTED)

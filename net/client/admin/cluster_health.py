@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from ...protocol.doubt import doubt_in_words
 from ...protocol.responses import DescribeClusterResponse, DescribeQuorumResponse, TopicMetadata, TroubledFolder
+from ..connection.errors import BarnabasError
 
 if TYPE_CHECKING:  # commands import this module without importing a client
     from .admin import Admin
 
+OVERDUE_AFTER_MS: Final = 5_000  # after its timeout a transaction is aborted at once; the markers take less than this
 NAMES_SHOWN: Final = 10  # enough to see the problem; the count shows its size
 
 
@@ -33,8 +35,9 @@ async def cluster_health(admin: "Admin") -> ClusterHealth:
         await admin.describe_quorum(),
         await admin.describe_topics(),
     )
+    causes = [*_quorum_causes(quorum), *_broker_causes(cluster), *_partition_causes(topics)]
     return ClusterHealth(
-        causes=(*_quorum_causes(quorum), *_broker_causes(cluster), *_partition_causes(topics)),
+        causes=(*causes, *await _transaction_causes(admin)),
         unclean_elections=tuple(_unclean(topics)),
         ignored_settings=tuple(ignored_settings(cluster)),
     )
@@ -86,6 +89,31 @@ def _partition_causes(topics: Sequence[TopicMetadata]) -> list[str]:
         causes.append(f"{len(offline)} partitions have no leader: {_some(offline)}")
     if short:
         causes.append(f"{len(short)} partitions have replicas out of sync: {_some(short)}")
+    return causes
+
+
+async def _transaction_causes(admin: "Admin") -> list[str]:
+    """Of the brokers that answer: what keeps the others from it is a cause of its own."""
+    overdue = await admin.transactions.overdue(grace_ms=OVERDUE_AFTER_MS)
+    causes = []
+    if overdue.transactions:
+        names = [
+            f"{item.transactional_id} ({item.state}, {item.duration_ms // 1000} s)" for item in overdue.transactions
+        ]
+        causes.append(
+            f"{len(names)} transactions have outlived their timeout by more than {OVERDUE_AFTER_MS // 1000} s: {_some(names)}; "
+            "`barnabas transaction describe ID` shows which partitions they wait for"
+        )
+    try:
+        hanging = await admin.transactions.hanging()
+    except BarnabasError:
+        return causes  # a coordinator does not answer, so nothing is known to hang
+    if hanging:
+        names = [f"{item.topic}-{item.partition} (producer {item.producer_id})" for item in hanging]
+        causes.append(
+            f"{len(names)} transactions hang, and readers of committed records wait for them: {_some(names)}; abort them: "
+            "`barnabas transaction hanging` shows how"
+        )
     return causes
 
 

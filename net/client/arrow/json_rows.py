@@ -24,11 +24,21 @@ def json_objects(names: Sequence[str], columns: Sequence[pyarrow.Array]) -> pyar
     return pc.binary_join_element_wise(*pieces, _constant("}"), _constant(""))
 
 
+def decoded(column: pyarrow.Array) -> pyarrow.Array:
+    """Without a dictionary, if it has one."""
+    if not pyarrow.types.is_dictionary(column.type):
+        return column
+    if str(column.type.value_type).endswith("_view"):  # As of polars' categories; Arrow cannot take rows of such texts.
+        plain = pyarrow.large_string() if str(column.type.value_type) == "string_view" else pyarrow.large_binary()
+        column = pyarrow.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(plain))
+    return column.dictionary_decode()
+
+
 def _json(name: str, column: pyarrow.Array) -> pyarrow.Array:
     """JSON of each value, without nulls: they are the text null."""
     kind = column.type
     if pyarrow.types.is_dictionary(kind):
-        return _json(name, column.dictionary_decode())
+        return _json(name, decoded(column))
     if pyarrow.types.is_null(kind):
         return pyarrow.repeat(_constant("null"), len(column))
     if pyarrow.types.is_struct(kind):

@@ -14,7 +14,7 @@ from barnabas.log.records.codec import murmur2_column
 from barnabas.log.records.columns import BinaryColumn, HeaderColumn
 
 from ..connection.errors import InvalidRequestError
-from .json_rows import json_objects
+from .json_rows import decoded, json_objects
 from .tables import SCHEMA
 
 MAX_ROWS = 131_072  # Of one piece: enough for large batches in many partitions.
@@ -50,12 +50,7 @@ class TableColumns:
 
     def pieces(self, table: Any) -> "Iterator[pyarrow.RecordBatch]":
         """The rows of anything with the Arrow PyCapsule interface, in pieces. Raises InvalidRequestError."""
-        if not hasattr(table, "__arrow_c_stream__"):
-            raise InvalidRequestError(
-                f"send_table takes Arrow tables and what has __arrow_c_stream__ (pyarrow, polars, pandas, DuckDB), "
-                f"not {type(table).__name__}"
-            )
-        reader = pyarrow.RecordBatchReader.from_stream(table)
+        reader = _stream(table)
         self._check_names(reader.schema.names)
         for batch in reader:
             rows = max(1, min(MAX_ROWS, batch.num_rows * MAX_PIECE_BYTES // max(batch.nbytes, 1)))
@@ -86,6 +81,9 @@ class TableColumns:
 
     def _check_names(self, names: Sequence[str]) -> None:
         values = [self.value] if isinstance(self.value, str) else list(self.value or ())
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidRequestError(f"the table has several columns {name!r}: rename all but one")
         for name in (*self._named, *values):
             if name not in names:
                 raise InvalidRequestError(f"the table has no column {name!r}; its columns are {', '.join(names)}")
@@ -125,6 +123,16 @@ class TableColumns:
         return found
 
 
+def _stream(table: Any) -> "pyarrow.RecordBatchReader":
+    wanted = "send_table takes Arrow tables and what has __arrow_c_stream__ (pyarrow, polars, pandas, DuckDB)"
+    if not hasattr(table, "__arrow_c_stream__"):
+        raise InvalidRequestError(f"{wanted}, not {type(table).__name__}")
+    try:
+        return pyarrow.RecordBatchReader.from_stream(table)
+    except pyarrow.ArrowInvalid as error:  # A single column has the interface, too.
+        raise InvalidRequestError(f"{wanted}; {type(table).__name__} is no table of columns: {error}") from error
+
+
 def _modulo(numbers: pyarrow.Array, divisor: int) -> pyarrow.Array:
     count = pyarrow.scalar(divisor, pyarrow.int32())
     return pc.subtract(numbers, pc.multiply(pc.divide(numbers, count), count))
@@ -147,12 +155,13 @@ def _is_text(kind: pyarrow.DataType) -> bool:
 
 
 def _as_binary(what: str, column: pyarrow.Array) -> pyarrow.Array:
+    if pyarrow.types.is_null(column.type):  # No value was there to tell another type.
+        return column.cast(pyarrow.binary())
     if not _is_text(column.type):
         raise InvalidRequestError(
             f"{what} must be bytes or text, not {column.type}: cast them, or omit `value` to send rows as JSON"
         )
-    if pyarrow.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = decoded(column)
     return column.cast(pyarrow.large_binary()) if str(column.type).endswith("_view") else column
 
 
@@ -171,9 +180,15 @@ def _column(array: pyarrow.Array) -> BinaryColumn:
 def _timestamps(name: str, column: pyarrow.Array) -> memoryview:
     if column.null_count or not (pyarrow.types.is_timestamp(column.type) or pyarrow.types.is_integer(column.type)):
         raise InvalidRequestError(f"column {name!r} has the type {column.type}, or nulls: timestamps have none")
-    if pyarrow.types.is_timestamp(column.type):
-        column = column.cast(pyarrow.timestamp("ms", column.type.tz), safe=False)
-    stamps = column.cast(pyarrow.int64())
+    try:
+        if pyarrow.types.is_timestamp(column.type):
+            kind = pyarrow.timestamp("ms", column.type.tz)
+            column = pc.cast(
+                column, options=pc.CastOptions(kind, allow_time_truncate=True)
+            )  # What overflows is refused.
+        stamps = column.cast(pyarrow.int64())
+    except pyarrow.ArrowInvalid as error:
+        raise InvalidRequestError(f"column {name!r} has times that are no milliseconds of 64 bits: {error}") from error
     return memoryview(stamps.buffers()[1])[8 * stamps.offset : 8 * (stamps.offset + len(stamps))]
 
 
@@ -185,7 +200,9 @@ def _headers(name: str, column: pyarrow.Array) -> HeaderColumn:
     if column.null_count:
         column = pc.fill_null(column, pyarrow.scalar([], _HEADERS))
     pairs = column.values
-    names, values = (pairs.field(number).slice(pairs.offset, len(pairs)) for number in range(2))
+    names, values = pairs.field(0), pairs.field(1)  # They begin and end where the pairs do.
+    if pairs.null_count or names.null_count:
+        raise InvalidRequestError(f"column {name!r} has a header without a name: leave it out, or name it")
     return HeaderColumn(
         offsets=column.buffers()[1],
         names=_column(names) if len(names) else _NO_CELLS,

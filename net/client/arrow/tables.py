@@ -1,8 +1,10 @@
 """Fetched records as Arrow record batches. The buffers of `Columns` become arrays: no record is copied or made an object.
 
-Use `extra.batch_builder`, which imports this module only where pyarrow is installed.
+Use `extra.batch_builder`, which imports this module only where pyarrow is installed. Arrays are made from buffers, not by
+`pyarrow.array` or `pyarrow.scalar`: the first call of these imports pandas where it is installed, which takes 0.3 s.
 """
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -79,7 +81,9 @@ class BatchBuilder:
 
     def table(self, batches: Iterable[pyarrow.RecordBatch]) -> pyarrow.Table:
         """All batches as one table, with one dictionary of topics."""
-        return pyarrow.Table.from_batches(list(batches), schema=self.schema).unify_dictionaries()
+        found = list(batches)
+        table = pyarrow.Table.from_batches(found, schema=self.schema)
+        return table.unify_dictionaries() if len(found) > 1 else table
 
     def _array(self, name: str, partition: TopicPartition, columns: Columns) -> pyarrow.Array:
         count = columns.count
@@ -102,12 +106,18 @@ class BatchBuilder:
         if len(self._zeros) < 4 * count:
             self._zeros = bytes(4 * count)
         indices = pyarrow.Array.from_buffers(pyarrow.int32(), count, [None, pyarrow.py_buffer(self._zeros)])
-        return pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array([topic]))
+        name = topic.encode()
+        bounds = array("i", (0, len(name)))
+        names = pyarrow.Array.from_buffers(
+            pyarrow.string(), 1, [None, pyarrow.py_buffer(bounds), pyarrow.py_buffer(name)]
+        )
+        return pyarrow.DictionaryArray.from_arrays(indices, names)
 
     def _partitions(self, number: int, count: int) -> pyarrow.Array:
         made = self._numbers.get(number)
         if made is None or len(made) < count:
-            made = self._numbers[number] = pyarrow.repeat(pyarrow.scalar(number, pyarrow.int32()), count)
+            numbers = pyarrow.py_buffer(array("i", (number,)) * count)
+            made = self._numbers[number] = pyarrow.Array.from_buffers(pyarrow.int32(), count, [None, numbers])
         return made.slice(0, count)
 
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from random import Random
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -19,7 +19,7 @@ from ...protocol.requests import MetadataRequest, Request
 from ...protocol.responses import MetadataResponse
 from ...wire.network import Network
 from ...wire.rpc import RpcPool
-from ...wire.tcp import TcpNetwork
+from ...wire.surroundings import SURROUNDINGS, new_random
 from .addresses import Address, parse_bootstrap
 from .coordinators import Coordinators
 from .errors import (
@@ -33,6 +33,7 @@ from .errors import (
 )
 from .metadata import MetadataCache
 from .ports import Connection, Pool
+from .security import SecurityOptions, network_of
 from .troubles import Troubles
 
 logger = logging.getLogger("barnabas.client")
@@ -75,19 +76,22 @@ class Client:
         rng: Random | None = None,
         new_pool: Callable[[], Pool] | None = None,
         home: Home | None = None,
+        **security: Unpack[SecurityOptions],
     ) -> None:
+        """Raises InvalidConfigError (a security option)."""
         self.bootstrap = parse_bootstrap(bootstrap)
         self.client_id = client_id
         self.request_timeout_ms = request_timeout_ms
         self.metadata = MetadataCache()
-        self.rng = rng or Random()
+        around = SURROUNDINGS.get()
+        self.rng = rng or new_random()
         self.backoff = Backoff(first_ms=retry_backoff_ms, max_ms=max(retry_backoff_ms, RETRY_BACKOFF_MAX_MS))
         self.troubles = Troubles()
         self.coordinators = Coordinators(self)
         self._connecting: set[int] = set()  # Node ids.
         self._told_by = ""  # The source address of the newest metadata.
-        self._clock = clock
-        self._network = network
+        self._clock = clock or (around.clock if around else None)
+        self._network = network or (around.network if around else network_of(security))
         self._home = home
         self._new_pool = new_pool or self._rpc_pool
         self._metadata_max_age_ms = metadata_max_age_ms
@@ -133,7 +137,7 @@ class Client:
 
     def _rpc_pool(self) -> Pool:
         return RpcPool(
-            self._network or TcpNetwork(),
+            self._network,
             client_id=self.client_id,
             random=self.rng,
             connect_timeout_ms=CONNECT_TIMEOUT_MS,

@@ -1,16 +1,21 @@
-"""`Coordinators`: the brokers that coordinate the groups of a client: finds them, asks them, and follows their moves."""
+"""`Coordinators`: the brokers that coordinate the groups and transactional ids of a client: finds them, asks them, and follows
+their moves. A group and a transactional id of the same name have the same coordinator."""
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from ...protocol.group_responses import FindCoordinatorResponse
 from ...protocol.requests import FindCoordinatorRequest, OffsetCommitRequest, Request
-from .errors import BarnabasError
+from .errors import BarnabasError, ConcurrentTransactionsError, UnstableOffsetCommitError
 
 if TYPE_CHECKING:
     from .client import Client
+
+
+# The coordinator answers, and what it was asked for has to wait.
+_BUSY: Final = (ConcurrentTransactionsError, UnstableOffsetCommitError)
 
 
 class Coordinators:
@@ -23,7 +28,7 @@ class Coordinators:
         self._last_commit = 0
 
     async def call(self, group_id: str, request: Request, *, timeout_ms: int) -> Any:
-        """Send a request to the coordinator of a group, following its moves, for at most `timeout_ms`."""
+        """Send a request to the coordinator of a group or transactional id, following its moves, for at most `timeout_ms`."""
         return await self._client.retrying(lambda: self.ask(group_id, request), timeout_ms=timeout_ms)
 
     async def ask(self, group_id: str, request: Request, *, timeout_ms: int | None = None) -> Any:
@@ -39,11 +44,11 @@ class Coordinators:
                 request = self._numbered(request, coordinator.coordinator_epoch)
             response = await connection.call(request, timeout_ms=timeout_ms or client.request_timeout_ms)
         except BarnabasError as error:
-            if error.retriable:
+            if error.retriable and not isinstance(error, _BUSY):
                 self._known.pop(group_id, None)
-                client.note_trouble(f"coordinator of group {group_id}", error)
+                client.note_trouble(f"coordinator of {group_id}", error)
             raise
-        client.troubles.works(f"coordinator of group {group_id}")
+        client.troubles.works(f"coordinator of {group_id}")
         return response
 
     def _numbered(self, request: OffsetCommitRequest, coordinator_epoch: int) -> OffsetCommitRequest:

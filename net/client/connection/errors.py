@@ -4,6 +4,7 @@ from barnabas.log.vocabulary.errors import (
     BarnabasError,
     BrokerNotAvailableError,
     BufferExhaustedError,
+    ConcurrentTransactionsError,
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     CorruptRecordError,
@@ -13,6 +14,7 @@ from barnabas.log.vocabulary.errors import (
     GroupIdNotFoundError,
     IllegalGenerationError,
     InvalidConfigError,
+    InvalidProducerIdMappingError,
     InvalidRequestError,
     InvalidTopicError,
     LeaderNotAvailableError,
@@ -22,14 +24,18 @@ from barnabas.log.vocabulary.errors import (
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     OffsetOutOfRangeError,
+    ProducerFencedError,
     RebalanceInProgressError,
     RecordTooLargeError,
     RequestTimedOutError,
+    ResourceNotFoundError,
     RetriableError,
+    SaslAuthenticationError,
     StaleMemberEpochError,
     TopicAlreadyExistsError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
     error_for,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -40,6 +46,7 @@ __all__ = [
     "BufferExhaustedError",
     "ClientClosedError",
     "CommitDuringRebalanceError",
+    "ConcurrentTransactionsError",
     "ConcurrentUseError",
     "CoordinatorLoadInProgressError",
     "CoordinatorNotAvailableError",
@@ -52,6 +59,7 @@ __all__ = [
     "IllegalGenerationError",
     "InvalidAssignmentError",
     "InvalidConfigError",
+    "InvalidProducerIdMappingError",
     "InvalidRequestError",
     "InvalidTopicError",
     "LeaderNotAvailableError",
@@ -66,16 +74,24 @@ __all__ = [
     "NotLeaderOrFollowerError",
     "OffsetOutOfRangeError",
     "PartitionGoneError",
+    "ProducerFencedError",
     "RebalanceInProgressError",
     "RecordTooLargeError",
     "RequestTimedOutError",
+    "ResourceNotFoundError",
     "RetriableError",
+    "SaslAuthenticationError",
     "StaleMemberEpochError",
     "TopicAlreadyExistsError",
     "TopicRecreatedError",
+    "TransactionAbortedError",
+    "TransactionOutcomeUnknownError",
+    "TransactionStateError",
+    "TransactionTimedOutError",
     "UnknownMemberIdError",
     "UnknownTopicOrPartitionError",
     "UnreadableBatchError",
+    "UnstableOffsetCommitError",
     "error_for",
 ]
 
@@ -106,6 +122,23 @@ class ConcurrentUseError(InvalidRequestError):
 
 class CommitDuringRebalanceError(RetriableError):
     """The group is rebalancing; retry the commit after the rebalance if this member still owns the partitions."""
+
+
+class TransactionStateError(InvalidRequestError):
+    """The call does not fit the state of the producer's transaction; the message names the call that does."""
+
+
+class TransactionAbortedError(BarnabasError):
+    """The transaction was not committed: no reader of committed records ever sees a part of it. `__cause__` is the reason. Begin
+    a new one."""
+
+
+class TransactionTimedOutError(TransactionAbortedError):
+    """The coordinator has aborted the transaction, which was open for too long. The same producer can begin a new one."""
+
+
+class TransactionOutcomeUnknownError(BarnabasError):
+    """The coordinator has not answered a commit: all of the transaction is committed, or nothing of it."""
 
 
 class InvalidAssignmentError(BarnabasError):

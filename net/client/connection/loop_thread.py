@@ -29,6 +29,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.process_id = os.getpid()
+        self.is_of_parent = False  # After a fork, in the child. To ask the system costs more than to send a record.
         self.loop = asyncio.new_event_loop()
         self._open: dict[int, Close] = {}
         self._closing: set[asyncio.Task[None]] = set()  # The loop holds tasks by weak references only.
@@ -120,6 +121,8 @@ def _after_fork() -> None:
     """Another thread of the parent may have held the lock during the fork."""
     global _lock, _shared
     _lock = threading.Lock()
+    if _shared is not None:
+        _shared.is_of_parent = True
     _shared = None
 
 

@@ -7,13 +7,11 @@ application is still processing, and never revokes a partition between two calls
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from random import Random
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-from ...base.clock import Clock
-from ...wire.network import Network
+from ...protocol.requests import READ_COMMITTED
 from ..arrow.extra import batch_builder
 from ..connection.client import (
     API_TIMEOUT_MS,
@@ -23,11 +21,13 @@ from ..connection.client import (
     Client,
     check_loop,
 )
-from ..connection.errors import ClientClosedError, InvalidRequestError
+from ..connection.errors import ClientClosedError, InvalidConfigError, InvalidRequestError
 from ..connection.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, ReadingOrigin, RecordColumns
+from ..connection.security import SecurityOptions
 from ..group.assignors import Assignor
 from ..group.commits import Commits, ToCommit
 from ..group.group_offsets import fetch_committed
+from ..group.group_positions import GroupPositions
 from ..group.listener import Listener, Listeners
 from ..group.ownership import Subscription
 from ..group.rebalancing import Rebalancing
@@ -51,6 +51,8 @@ from .subscriber import Subscriber
 if TYPE_CHECKING:  # of an extra
     import pyarrow
 
+    from ..arrow.tables import BatchBuilder
+
 RecordsByPartition = dict[TopicPartition, list[ConsumerRecord]]
 PartitionLike = TopicPartition | tuple[str, int]
 
@@ -73,6 +75,7 @@ class Consumer:
 
     _is_started: bool = False
     _is_closed: bool = False
+    _tables: "BatchBuilder | None" = None  # Since the first `poll_arrow`.
 
     def __init__(
         self,
@@ -103,10 +106,8 @@ class Consumer:
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         retry_backoff_ms: float = RETRY_BACKOFF_MS,
         client_id: str = "barnabas-consumer",
-        network: Network | None = None,
-        clock: Clock | None = None,
-        rng: Random | None = None,
         client: Client | None = None,
+        **security: Unpack[SecurityOptions],
     ) -> None:
         self._config = ConsumerConfig(
             group=group,
@@ -137,9 +138,7 @@ class Consumer:
             client_id=client_id,
             request_timeout_ms=request_timeout_ms,
             retry_backoff_ms=retry_backoff_ms,
-            network=network,
-            clock=clock,
-            rng=rng,
+            **security,
         )
         self._reading = Reading(partition_max_bytes=partition_max_bytes)
         self._subscriber = Subscriber(self._client, self._config, self._reading, _subscription(topics, pattern))
@@ -303,7 +302,8 @@ class Consumer:
         object. Needs the extra: pip install 'barnabas[arrow]'.
         """
         self._check_usable()
-        tables = batch_builder("poll_arrow")  # Before records are taken: without pyarrow they would be lost.
+        # Before records are taken: without pyarrow they would be lost.
+        tables = self._tables = self._tables or batch_builder("poll_arrow")
         taken = await self._polling.poll_decoded(max_bytes=max_bytes, timeout_ms=timeout_ms)
         return tables.table(tables.batch_of(partition, records) for partition, records in taken)
 
@@ -444,6 +444,19 @@ class Consumer:
         self._group()
         self._check_usable()
         return self._commits.commit_nowait(self._commits.wanted(offsets))
+
+    def group_positions(self, offsets: ToCommit | None = None) -> GroupPositions:
+        """What `commit` would commit, for a transaction of a producer (`Transaction.commit_offsets`). Raises InvalidConfigError
+        if this consumer commits by itself."""
+        self._group()
+        self._check_usable()
+        if self._config.auto_commit:
+            raise InvalidConfigError(
+                "this consumer commits by itself, also what a transaction has not committed: set auto_commit=False"
+            )
+        return self._commits.for_transaction(
+            offsets, reads_committed=self._fetch_config.isolation_level == READ_COMMITTED
+        )
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 

@@ -6,15 +6,24 @@ import logging
 from collections.abc import Callable, Iterable
 
 from barnabas.log.vocabulary.errors import InconsistentTopicIdError
+from barnabas.log.vocabulary.group_messages import CommittedOffset
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.client import Client
-from ..connection.errors import BarnabasError, NoOffsetForPartitionError, OffsetOutOfRangeError, TopicRecreatedError
-from ..group.group_offsets import fetch_committed
+from ..connection.errors import (
+    BarnabasError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    TopicRecreatedError,
+    UnstableOffsetCommitError,
+)
+from ..group.group_offsets import fetch_stable, unstable_error
 from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
 from ..positions.partition_state import PartitionState
 from ..positions.reading import Reading
 
 logger = logging.getLogger("barnabas.consumer")
+_PENDING = "offsets of open transactions"
 
 
 def no_offset(states: Iterable[PartitionState]) -> NoOffsetForPartitionError:
@@ -108,33 +117,37 @@ class PositionFinder:
         failures = 0
         while unknown := [state for state in self._reading.states.values() if state.must_be_found]:
             try:
-                differing = await self._find_committed([state for state in unknown if state.reset_timestamp_ms is None])
+                obstacle = await self._find_committed([state for state in unknown if state.reset_timestamp_ms is None])
                 await self._find_by_time([state for state in unknown if state.reset_timestamp_ms is not None])
-                if differing:
-                    raise self._still_to_learn(differing)
+                if obstacle is not None:
+                    raise obstacle
             except BarnabasError as error:
                 if not error.retriable:
                     self._on_error(error)
                     return
                 failures += 1
-                logger.warning("positions not found, retrying: %s", error.message)
+                if isinstance(error, UnstableOffsetCommitError):
+                    self._client.note_trouble(_PENDING, error)  # Transactions end all the time.
+                else:
+                    logger.warning("positions not found, retrying: %s", error.message)
                 await asyncio.sleep(self._client.backoff.delay_ms(failures, self._client.rng.random) / 1000)
+        self._client.troubles.works(_PENDING)
         self._on_found()
 
-    async def _find_committed(self, states: list[PartitionState]) -> list[PartitionState]:
-        """Return the partitions for which the coordinator and this client's metadata mean different topics. Without a group, the
-        policy applies at once. Without a commit and an allowed reset, the partition waits for the application, which gets an
-        error; the others are found all the same."""
+    async def _find_committed(self, states: list[PartitionState]) -> BarnabasError | None:
+        """Return why some partitions must be asked for again: the coordinator and this client's metadata mean different topics,
+        or a transaction that is open may commit their offsets (KIP-447). Without a group, the policy applies at once. Without a
+        commit and an allowed reset, the partition waits for the application, which gets an error; the others are found all the
+        same."""
         if not states:
-            return []
-        partitions = [state.partition for state in states]
-        committed = {} if self._group is None else await fetch_committed(self._client, self._group, partitions)
+            return None
+        committed, unstable = await self._committed([state.partition for state in states])
         missing: list[PartitionState] = []
         differing: list[PartitionState] = []
         for state in states:
             found = committed.get(state.partition)
-            if state.position >= 0 or state.reset_timestamp_ms is not None:
-                continue  # The application called seek meanwhile.
+            if state.position >= 0 or state.reset_timestamp_ms is not None or state.partition in unstable:
+                continue  # Or the application called seek meanwhile.
             known_id = self._client.metadata.topic_id(state.partition.topic)
             if found is not None and found.topic_id not in ("", known_id):
                 differing.append(state)
@@ -147,7 +160,17 @@ class PositionFinder:
                 self._reset(state, known_id)
         if missing:
             self._refuse(missing)
-        return differing
+        if differing:
+            return self._still_to_learn(differing)
+        return unstable_error(self._group or "", unstable) if unstable else None
+
+    async def _committed(
+        self, partitions: list[TopicPartition]
+    ) -> tuple[dict[TopicPartition, CommittedOffset], set[TopicPartition]]:
+        """As `fetch_stable`; nothing without a group."""
+        if self._group is None:
+            return {}, set()
+        return await fetch_stable(self._client, self._group, partitions)
 
     def _still_to_learn(self, states: list[PartitionState]) -> BarnabasError:
         self._client.request_refresh()

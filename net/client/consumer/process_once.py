@@ -20,7 +20,6 @@ owners at once each record is processed by one of them, with all of its effects 
 `BlockingProcessOnce` runs the same coroutines when no result is awaitable.
 """
 
-import inspect
 import logging
 import sys
 from collections.abc import Coroutine, Iterator, Sequence
@@ -30,6 +29,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
+from ..connection.either_kind import run_blocking, settled
 from ..connection.errors import BarnabasError, InvalidRequestError, OffsetOutOfRangeError, TopicRecreatedError
 from ..connection.records import ConsumerRecord, ReadingOrigin
 
@@ -91,10 +91,6 @@ class _Stored:
     topic_id: str
 
 
-async def _settled(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
-
-
 class _Database:
     """The statements, on a connection of DB-API 2 (sqlite3, psycopg) or its asyncio twin (psycopg.AsyncConnection)."""
 
@@ -130,7 +126,7 @@ class _Database:
 
     async def stored(self, place: TopicPartition) -> _Stored | None:
         """The last offset that was processed."""
-        row = await _settled((await self._execute(_SELECT, *self._key(place))).fetchone())
+        row = await settled((await self._execute(_SELECT, *self._key(place))).fetchone())
         return None if row is None else _Stored(last_offset=int(row[0]), topic_id=str(row[1]))
 
     async def begin(self, place: TopicPartition, position: int, topic_id: str) -> _Stored:
@@ -149,20 +145,20 @@ class _Database:
         return bool(cursor.rowcount == 1)
 
     async def cursor(self) -> Any:
-        return await _settled(self._connection.cursor())
+        return await settled(self._connection.cursor())
 
     async def commit(self) -> None:
-        await _settled(self._connection.commit())
+        await settled(self._connection.commit())
 
     async def rollback(self) -> None:
-        await _settled(self._connection.rollback())
+        await settled(self._connection.rollback())
 
     def _key(self, place: TopicPartition) -> tuple[str, str, int]:
         return self._group, place.topic, place.partition
 
     async def _execute(self, statement: str, *parameters: object) -> Any:
         cursor = await self.cursor()
-        await _settled(cursor.execute(statement.replace("?", self._placeholder), parameters))
+        await settled(cursor.execute(statement.replace("?", self._placeholder), parameters))
         return cursor
 
 
@@ -219,6 +215,11 @@ class ProcessOnce:
     def __aiter__(self) -> Self:
         return self
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the record returned last is the last one of its transaction, which the next step commits."""
+        return self._handed_out == len(self._batch)
+
     async def __anext__(self) -> tuple[ConsumerRecord, Any]:
         while (found := await self._next()) is None:
             pass
@@ -229,7 +230,7 @@ class ProcessOnce:
         if self._handed_out == len(self._batch):
             await self._commit()
             polled = self._consumer.poll_with_origins(max_records=self._max_records, timeout_ms=POLL_MS)
-            await self._begin(*await _settled(polled))
+            await self._begin(*await settled(polled))
             if not self._batch:
                 return None
         record = self._batch[self._handed_out][1]
@@ -297,7 +298,7 @@ class ProcessOnce:
     ) -> bool:
         """Look up the processed offset of a newly assigned partition. False: its position is not known yet."""
         try:
-            position = records[0].offset if records else await _settled(self._consumer.position(place))
+            position = records[0].offset if records else await settled(self._consumer.position(place))
         except BarnabasError as error:
             logger.info("position not known yet partition=%s reason=%s", place, error.message)
             return False
@@ -313,7 +314,7 @@ class ProcessOnce:
         """Reading is elsewhere: seek to the record after the last processed one. Raises OffsetOutOfRangeError if it is gone."""
         processed = self._processed[place].last_offset
         try:
-            start = (await _settled(self._consumer.beginning_offsets(place)))[place]
+            start = (await settled(self._consumer.beginning_offsets(place)))[place]
         except BarnabasError as error:
             if not error.retriable:
                 raise
@@ -442,14 +443,8 @@ class BlockingProcessOnce:
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends: it ends at its first step."""
-    try:
-        coroutine.send(None)
-    except StopIteration as ended:
-        result: T = ended.value
-        return result
-    coroutine.close()
-    raise InvalidRequestError("an asyncio connection or consumer needs `async with barnabas.process_once(...)`")
+    needed = "an asyncio connection or consumer needs `async with barnabas.process_once(...)`"
+    return run_blocking(coroutine, otherwise=needed)
 
 
 def process_once(consumer: OnceConsumer, connection: Any, *, max_records: int = MAX_RECORDS) -> ProcessOnce:

@@ -24,17 +24,18 @@ from ...protocol.requests import READ_COMMITTED, READ_UNCOMMITTED, FetchPartitio
 from ...protocol.responses import FetchPartitionResponse, FetchResponse
 from ..connection.client import Client
 from ..connection.errors import (
+    CorruptRecordError,
     LeaderNotAvailableError,
     PartitionGoneError,
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
+    UnreadableBatchError,
     error_for,
 )
 
 FIRST_FETCH_BYTES = 1 << 20  # A short range must not fetch the rest of the log; each further fetch doubles the size.
-COLUMNS_BYTES = (
-    4 << 20
-)  # Decompressed, in one `Columns`, or one larger batch: a chunk may expand to much more than memory has.
+# Decompressed, in one `Columns`, or one larger batch: a chunk may expand to much more than memory has.
+COLUMNS_BYTES = 4 << 20
 MAX_WAIT_MS = 500  # The records exist already, or become visible as soon as a new leader knows that they are committed.
 UNKNOWN_TOPIC_PATIENCE_MS = 5_000  # Longer than the metadata lag of any running broker.
 RESPONSE_GRACE_MS = 30_000  # On top of that wait, before the request times out.
@@ -167,13 +168,23 @@ def batches_of(chunk: Chunk, *, end: int) -> Iterator[tuple[BatchHeader, Sequenc
                 yield header, records
 
 
-def columns_of(chunk: Chunk, *, end: int) -> Iterator[Columns]:
-    """As `batches_of`: the records of many batches as columns."""
+def columns_of(
+    partition: TopicPartition, chunk: Chunk, *, end: int, max_bytes: int = COLUMNS_BYTES
+) -> Iterator[Columns]:
+    """As `batches_of`: the records of many batches as columns, at most `max_bytes` of them or one batch at a time.
+
+    Raises UnreadableBatchError after the records before a damaged batch.
+    """
     start, data, aborted = chunk
     to_leave_out = AbortedFilter(aborted)
     rest = memoryview(data)
     while rest.nbytes and start < end:
-        columns = decode([rest], start, end, aborted=to_leave_out, max_bytes=COLUMNS_BYTES)
+        try:
+            columns = decode([rest], start, end, aborted=to_leave_out, max_bytes=max_bytes)
+        except CorruptRecordError as error:
+            header = read_header(rest)
+            first = max(header.base_offset, start)
+            raise UnreadableBatchError(partition, first, header.next_offset, error.message) from error
         rest = rest[columns.consumed_bytes :]
         start = columns.next_offset
         if columns.count:

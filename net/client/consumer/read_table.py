@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from ..arrow.extra import batch_builder
 from ..connection.client import DEFAULT_BOOTSTRAP, Client
 from ..connection.loop_thread import LoopThread, loop_thread
+from ..connection.security import SecurityOptions
 from ..positions.offset_lookup import isolation_level
 from .table_range import TIMEOUT_MS, Position, TableQuery
 from .table_scan import TopicScan
@@ -31,6 +32,7 @@ def read_table(
     stream: Literal[False] = ...,
     bootstrap: str | Iterable[str] = ...,
     timeout_ms: int = ...,
+    **security: Unpack[SecurityOptions],
 ) -> "pyarrow.Table": ...
 @overload
 def read_table(
@@ -44,6 +46,7 @@ def read_table(
     stream: Literal[True],
     bootstrap: str | Iterable[str] = ...,
     timeout_ms: int = ...,
+    **security: Unpack[SecurityOptions],
 ) -> "pyarrow.RecordBatchReader": ...
 
 
@@ -58,6 +61,7 @@ def read_table(
     stream: bool = False,
     bootstrap: str | Iterable[str] = DEFAULT_BOOTSTRAP,
     timeout_ms: int = TIMEOUT_MS,
+    **security: Unpack[SecurityOptions],
 ) -> "pyarrow.Table | pyarrow.RecordBatchReader":
     """Return the records from `start` on and before `end`, which is fixed when the call begins.
 
@@ -83,7 +87,7 @@ def read_table(
         timeout_ms=timeout_ms,
     )
     loop = loop_thread()
-    client = Client(bootstrap, client_id=CLIENT_ID)
+    client = Client(bootstrap, client_id=CLIENT_ID, **security)
     scan = loop.call(_open(client, query))
     batches = _batches(loop, client, scan, tables)
     if stream:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -12,7 +12,8 @@ from ..connection.client import Client
 from ..connection.errors import InvalidRequestError
 from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
 
-MS_PER_S = 1_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 TIMEOUT_MS = 60_000  # Longer than any election, and than a cluster that is just starting needs.
 Offsets = Mapping[TopicPartition, int]
 # An offset, a time, "start", "end", "@" and milliseconds since 1970, or an offset for each partition.
@@ -53,7 +54,11 @@ class TableQuery:
     async def ranges(self, client: Client) -> list[RecordRange]:
         """Of each partition, within what its log has now. Raises InvalidRequestError, UnknownTopicOrPartitionError."""
         await client.wait_for_topic(self.topic, timeout_ms=self.timeout_ms)
-        chosen = _chosen(self.topic, client.metadata.partition_count(self.topic), self.partitions)
+        count = client.metadata.partition_count(self.topic)
+        chosen = _chosen(self.topic, count, self.partitions)
+        for position in (self.start, self.end):
+            if isinstance(position, Mapping):
+                _chosen(self.topic, count, position)
         earliest = await self._offsets(client, chosen, EARLIEST)
         latest = await self._offsets(client, chosen, LATEST)
         starts = await self._at(client, _asked(self.start, "start"), earliest, latest)
@@ -97,6 +102,12 @@ def _chosen(topic: str, count: int, partitions: Iterable[int] | None) -> list[To
     return [TopicPartition(topic, number) for number in numbers]
 
 
+def _first_ms(time: datetime) -> int:
+    """The first millisecond that is not before the time; before 1970, which is before all timestamps, the start of the log."""
+    since_ms = -((_EPOCH - time) // _MILLISECOND)
+    return since_ms if since_ms >= 0 else EARLIEST
+
+
 def _asked(position: Position, what: str) -> _Asked:
     match position:
         case bool():
@@ -104,7 +115,7 @@ def _asked(position: Position, what: str) -> _Asked:
         case int() if position >= 0:
             return _Asked(None, position, None)
         case datetime() if position.tzinfo is not None:
-            return _Asked(None, None, round(position.timestamp() * MS_PER_S))
+            return _Asked(None, None, _first_ms(position))
         case datetime():
             raise InvalidRequestError(f"{what} is {position} without a time zone; use datetime(..., tzinfo=UTC)")
         case "start":

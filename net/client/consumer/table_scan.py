@@ -9,17 +9,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Self
 
-from barnabas.log.format.record_batch import read_header
-from barnabas.log.records.aborted import AbortedFilter
-from barnabas.log.records.codec import decode
 from barnabas.log.records.columns import Columns
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...protocol.requests import READ_COMMITTED
 from ..connection.client import Client
-from ..connection.errors import CorruptRecordError, OffsetOutOfRangeError, UnreadableBatchError
+from ..connection.errors import OffsetOutOfRangeError
 from ..positions.offset_lookup import EARLIEST, list_offsets
-from .range_reader import Chunk, RangeReader
+from .range_reader import Chunk, RangeReader, columns_of
 from .table_range import RecordRange, TableQuery
 
 MAX_CHUNK_BYTES = 8 << 20  # Larger ones leave the caches of the CPU between fetching and decoding.
@@ -37,22 +34,7 @@ class Part(NamedTuple):
 
     def columns(self) -> Iterator[Columns]:
         """Decoded, in pieces. Raises UnreadableBatchError after the records before a damaged batch."""
-        start, data, aborted = self.chunk
-        to_leave_out = AbortedFilter(aborted)
-        rest = memoryview(data)
-        while len(rest):
-            try:
-                found = decode([rest], start, self.end, aborted=to_leave_out, max_bytes=MAX_DECODED_BYTES)
-            except CorruptRecordError as error:
-                header = read_header(rest)
-                first = max(header.base_offset, start)
-                raise UnreadableBatchError(self.partition, first, header.next_offset, error.message) from error
-            if found.count:
-                yield found
-            if not found.consumed_bytes:
-                return  # The end is before this batch.
-            start = max(start, found.next_offset)
-            rest = rest[found.consumed_bytes :]
+        return columns_of(self.partition, self.chunk, end=self.end, max_bytes=MAX_DECODED_BYTES)
 
 
 class TopicScan:

@@ -29,7 +29,7 @@ class MemberSubscription(ClientSubscription):
     instance_id: str | None = None
 
 
-Assigned = Mapping[str, Iterable[TopicPartition]]  # By member id; who is left out gets nothing.
+Assigned = Mapping[str, Iterable[TopicPartition]]  # By member id; a member without an entry gets nothing.
 
 
 class Assignor(Protocol):

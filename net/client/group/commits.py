@@ -12,6 +12,8 @@ from ..connection.records import OffsetAndMetadata
 from ..positions.reading import Reading
 from .commit_pipeline import CommitPipeline
 from .group_offsets import Offsets
+from .group_positions import GroupPositions
+from .ownership import Ownership
 from .session import Session
 
 logger = logging.getLogger("barnabas.consumer")
@@ -24,11 +26,14 @@ class Commits:
     def __init__(self, client: Client, group_id: str, reading: Reading, session: Callable[[], Session | None]) -> None:
         self._group_id = group_id
         self._reading = reading
-        self._pipeline = CommitPipeline(
-            client, group_id, reading, lambda: None if (current := session()) is None else current.ownership
-        )
+        self._session = session
+        self._pipeline = CommitPipeline(client, group_id, reading, self._membership)
         self._under_way: set[asyncio.Future[None]] = set()
         self._regular: asyncio.Task[None] | None = None
+
+    def _membership(self) -> Ownership | None:
+        session = self._session()
+        return None if session is None else session.ownership
 
     def wanted(self, offsets: ToCommit | None) -> Offsets:
         """As the application gives them; None: the positions, as all that was handed out is done."""
@@ -52,6 +57,25 @@ class Commits:
         if state is None or item.topic_id:
             return item
         return item._replace(topic_id=state.handed_out_topic_id or state.topic_id)
+
+    def for_transaction(self, offsets: ToCommit | None, *, reads_committed: bool) -> GroupPositions:
+        """Raises NotAssignedError if the application holds a lost partition."""
+        wanted, membership = self.wanted(offsets), self._membership()
+        states = self._reading.states
+        versions = {partition: states[partition].version for partition in wanted if partition in states}
+
+        def committed() -> None:
+            for partition, version in versions.items():
+                self._reading.committed(partition, wanted[partition].offset, version=version)
+
+        return GroupPositions(
+            group_id=self._group_id,
+            offsets=wanted,
+            membership=membership,
+            tenures={} if membership is None else membership.tenures(wanted),
+            reads_committed=reads_committed,
+            on_committed=committed,
+        )
 
     async def commit(self, offsets: Offsets) -> None:
         await self._pipeline.ask(offsets, timeout_ms=API_TIMEOUT_MS)

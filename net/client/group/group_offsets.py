@@ -1,6 +1,6 @@
 """Committed offsets of a group: commit as a member or from outside, and fetch. Where each of them goes is the client's affair."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from barnabas.log.vocabulary.group_messages import CommittedOffset, OffsetToCommit, PartitionOutcome
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -8,7 +8,14 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from ...protocol.group_responses import OffsetCommitResponse, OffsetFetchResponse
 from ...protocol.requests import OffsetCommitRequest, OffsetFetchRequest
 from ..connection.client import API_TIMEOUT_MS, Client
-from ..connection.errors import BarnabasError, CommitDuringRebalanceError, ErrorCode, PartitionGoneError, error_for
+from ..connection.errors import (
+    BarnabasError,
+    CommitDuringRebalanceError,
+    ErrorCode,
+    PartitionGoneError,
+    UnstableOffsetCommitError,
+    error_for,
+)
 from ..connection.records import OffsetAndMetadata
 from .group_membership import owned_partitions
 from .ownership import Ownership
@@ -41,17 +48,7 @@ async def commit_once(
         group_id=group_id,
         member_id="" if membership is None else membership.member_id,
         member_epoch=-1 if membership is None else membership.epoch,
-        partitions=tuple(
-            OffsetToCommit(
-                topic=topic,
-                partition=number,
-                offset=item.offset,
-                leader_epoch=item.leader_epoch,
-                metadata=item.metadata,
-                topic_id=item.topic_id,
-            )
-            for (topic, number), item in offsets.items()
-        ),
+        partitions=offsets_to_commit(offsets),
         instance_id=None if membership is None else membership.instance_id,
     )
     try:
@@ -60,10 +57,24 @@ async def commit_once(
         if membership is not None and membership.is_rebalancing and error.code in _WAIT_FOR_REBALANCE:
             raise CommitDuringRebalanceError(error.message) from error
         raise
-    return {TopicPartition(item.topic, item.partition): _refusal(item) for item in response.partitions if item.error}
+    return {TopicPartition(item.topic, item.partition): refusal_of(item) for item in response.partitions if item.error}
 
 
-def _refusal(item: PartitionOutcome) -> BarnabasError:
+def offsets_to_commit(offsets: Offsets) -> tuple[OffsetToCommit, ...]:
+    return tuple(
+        OffsetToCommit(
+            topic=topic,
+            partition=number,
+            offset=item.offset,
+            leader_epoch=item.leader_epoch,
+            metadata=item.metadata,
+            topic_id=item.topic_id,
+        )
+        for (topic, number), item in offsets.items()
+    )
+
+
+def refusal_of(item: PartitionOutcome) -> BarnabasError:
     name = f"commit of {item.topic}-{item.partition}"
     if item.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return PartitionGoneError(f"{name}: {item.message or 'there is no such partition'}")
@@ -71,11 +82,49 @@ def _refusal(item: PartitionOutcome) -> BarnabasError:
 
 
 async def fetch_committed(
-    client: Client, group_id: str, partitions: list[TopicPartition] | None, *, timeout_ms: int = API_TIMEOUT_MS
+    client: Client,
+    group_id: str,
+    partitions: list[TopicPartition] | None,
+    *,
+    timeout_ms: int = API_TIMEOUT_MS,
+    is_stable: bool = True,
 ) -> dict[TopicPartition, CommittedOffset]:
-    """What the group has committed; partitions without a commit are left out."""
-    request = OffsetFetchRequest(
-        group_id=group_id, partitions=None if partitions is None else owned_partitions(partitions)
+    """What the group has committed; partitions without a commit are left out. `is_stable`: waits for open transactions with
+    offsets of them; raises UnstableOffsetCommitError at the timeout."""
+
+    async def attempt() -> dict[TopicPartition, CommittedOffset]:
+        found, unstable = await _fetch(client, group_id, partitions, is_stable=is_stable)
+        if unstable:
+            raise unstable_error(group_id, unstable)
+        return found
+
+    return await client.retrying(attempt, timeout_ms=timeout_ms)
+
+
+async def fetch_stable(
+    client: Client, group_id: str, partitions: list[TopicPartition] | None
+) -> tuple[dict[TopicPartition, CommittedOffset], set[TopicPartition]]:
+    """What the group has committed, and the partitions whose offset an open transaction may change."""
+    return await client.retrying(
+        lambda: _fetch(client, group_id, partitions, is_stable=True), timeout_ms=API_TIMEOUT_MS
     )
-    response: OffsetFetchResponse = await client.coordinators.call(group_id, request, timeout_ms=timeout_ms)
-    return {TopicPartition(item.topic, item.partition): item for item in response.partitions if item.offset >= 0}
+
+
+async def _fetch(
+    client: Client, group_id: str, partitions: list[TopicPartition] | None, *, is_stable: bool
+) -> tuple[dict[TopicPartition, CommittedOffset], set[TopicPartition]]:
+    request = OffsetFetchRequest(
+        group_id=group_id,
+        partitions=None if partitions is None else owned_partitions(partitions),
+        require_stable=is_stable,
+    )
+    response: OffsetFetchResponse = await client.coordinators.ask(group_id, request)
+    found = {TopicPartition(item.topic, item.partition): item for item in response.partitions if item.offset >= 0}
+    return found, {TopicPartition(item.topic, number) for item in response.unstable for number in item.partitions}
+
+
+def unstable_error(group_id: str, partitions: Iterable[TopicPartition]) -> UnstableOffsetCommitError:
+    names = ", ".join(map(str, sorted(partitions)))
+    return UnstableOffsetCommitError(
+        f"a transaction that is open may commit offsets of group {group_id!r} for {names}; it ends within its timeout"
+    )

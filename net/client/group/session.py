@@ -4,7 +4,7 @@ Two kinds of it know how to talk: `group_session` and `classic_session`. Here ar
 
 A handler that awaits, or that runs in a thread, may take as long as `max_poll_interval_ms` allows. One that blocks the event
 loop blocks heartbeats too: it must be done within the session timeout. `barnabas.sync` runs the loop in a thread of its own,
-so there only a handler that holds the GIL for so long is in the way.
+so there only a handler that holds the GIL blocks heartbeats.
 """
 
 import asyncio

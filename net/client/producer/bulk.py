@@ -1,12 +1,14 @@
 """`send_many`: whole columns go into batches in a few calls, with no step of bytecode per record."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from barnabas.log.format.record_batch import HEADER_SIZE
 from barnabas.log.records.codec import largest, rows_by_partition
 
 from ..connection.errors import RecordTooLargeError
+from ..connection.record_checks import checked_headers
 from ..connection.records import Headers
 from .handles import BatchHandles
 from .record_accumulator import HEADER_OVERHEAD, RECORD_OVERHEAD, Batch, PartitionQueue
@@ -14,12 +16,17 @@ from .record_accumulator import HEADER_OVERHEAD, RECORD_OVERHEAD, Batch, Partiti
 Values = Sequence[bytes | None]
 Keys = Sequence[bytes | None] | None
 HeaderColumn = Sequence[Headers] | None
-T = TypeVar("T", contravariant=True)
+T = TypeVar("T")
 
 
 class Intake(Protocol[T]):
     """What is needed of a producer; `T` is what it knows of a topic."""
 
+    @property
+    def topics(self) -> Mapping[str, T]: ...
+    async def learn(self, topic: str) -> T: ...
+    @property
+    def lock(self) -> AbstractContextManager[object]: ...
     @property
     def max_record_bytes(self) -> int: ...
     @property
@@ -27,12 +34,27 @@ class Intake(Protocol[T]):
     def queue_for(self, state: T, key: bytes | None, partition: int | None) -> PartitionQueue: ...
     def partition_count(self, state: T) -> int: ...
     def open_batch(self, queue: PartitionQueue, size_bytes: int = 0) -> Batch | None: ...
-    def seal(self, state: T, queue: PartitionQueue) -> None: ...
+    def make_room(self, state: T, queue: PartitionQueue) -> None: ...
     def filled(self, state: T, queue: PartitionQueue, batch: Batch) -> None: ...
     @property
     def block_deadline_ms(self) -> int: ...
     async def ease(self, queue: PartitionQueue) -> None: ...
     async def wait_for_room(self, deadline_ms: int) -> None: ...
+
+
+async def send_many(
+    intake: Intake[T],
+    topic: str,
+    values: Values,
+    keys: Keys = None,
+    *,
+    headers: HeaderColumn = None,
+    partition: int | None = None,
+) -> BatchHandles:
+    """As `send_columns`, with headers that are not checked yet."""
+    state = intake.topics.get(topic) or await intake.learn(topic)
+    checked = None if headers is None else [checked_headers(pairs) for pairs in headers]
+    return await send_columns(intake, state, values, keys, headers=checked, partition=partition)
 
 
 async def send_columns(
@@ -80,23 +102,25 @@ async def _fill(
     deadline_ms: int | None = None  # Of the next record that finds no room.
     while start < count:
         queue = intake.queue_for(state, None, partition)
-        batch = queue.open
-        if batch is None:
-            row = start if rows is None else rows[start]
-            batch = intake.open_batch(queue, _size_of_row(values, keys, headers, row))
+        with intake.lock:  # No thread's record comes between these.
+            batch = queue.open
+            if batch is None:
+                row = start if rows is None else rows[start]
+                batch = intake.open_batch(queue, _size_of_row(values, keys, headers, row))
+            if batch is not None:
+                first = batch.record_count
+                taken = batch.extend(values, keys, headers, intake.wall_ms, start=start, rows=rows)
+                if taken:
+                    runs.append((batch, first, taken))
+                    intake.filled(state, queue, batch)
+                    start += taken
+                    deadline_ms = None
+                if start < count:
+                    intake.make_room(state, queue)
         if batch is None:
             deadline_ms = intake.block_deadline_ms if deadline_ms is None else deadline_ms
             await intake.wait_for_room(deadline_ms)
-            continue
-        first = batch.record_count
-        taken = batch.extend(values, keys, headers, intake.wall_ms, start=start, rows=rows)
-        if taken:
-            runs.append((batch, first, taken))
-            intake.filled(state, queue, batch)
-            start += taken
-            deadline_ms = None
-        if start < count:
-            intake.seal(state, queue)
+        elif start < count:
             await intake.ease(queue)
     return runs
 

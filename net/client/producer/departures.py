@@ -48,12 +48,11 @@ class Departures:
         if self._sweep is None:
             self._arm_sweep(batch.created_ms)
 
-    def broker_is_idle(self, node_id: int) -> None:
-        """A broker has nothing in flight any more: what lingered for it goes."""
-        if self._config.linger_ms:
-            return
+    def broker_has_room(self, node_id: int, requests: int) -> None:
+        """A broker has few requests in flight: what has grown for it goes; if it has none, all that lingered for it."""
+        is_idle = not requests and not self._config.linger_ms
         leader = self._metadata.leader
-        for queue in list(self._buffer.open):
+        for queue in list(self._buffer.open if is_idle else self._buffer.grown):
             if leader(queue.partition).node_id == node_id:
                 self._buffer.seal_of(queue)
 

@@ -1,4 +1,4 @@
-"""The queue of a partition whose batches are numbered, so that brokers append each of them once and in order. Pure.
+"""The queues of partitions whose batches are numbered, so that brokers append each of them once and in order. Pure.
 
 Up to five batches are in flight, one a request. A batch keeps its sequence through all retries. After a failure nothing is
 sent until all answers are here; then what was not acknowledged goes back to the front, in order, and the first of it goes
@@ -9,16 +9,23 @@ gets new sequences in the next one. A batch that may have been written never get
 was until the broker says that it is there, or that it does not follow (then neither it nor anything behind it was written).
 Kafka's producer counts one epoch for all partitions; a broker compares them by partition, so here each has its own.
 
+In a transaction (`TransactionalQueue`), all partitions have the epoch that the coordinator gave to the transaction. There, a gap
+cannot be mended: the transaction is aborted.
+
 Source: KIP-98, KIP-360.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
 
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_codec import ProducerFields
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.log.vocabulary.transaction_messages import ProducerIdentity
 
 from ..connection.errors import BarnabasError, ErrorCode
+from .batch_growth import BatchGrowth
 from .record_accumulator import Batch, PartitionQueue
 
 MAX_IN_FLIGHT = 5  # a broker remembers so many batches of a producer
@@ -41,9 +48,10 @@ class IdempotentQueue(PartitionQueue):
         "producer_id",
         "spent_id",
     )
+    is_transactional: ClassVar[bool] = False
 
-    def __init__(self, partition: TopicPartition) -> None:
-        super().__init__(partition)
+    def __init__(self, partition: TopicPartition, growth: BatchGrowth | None = None) -> None:
+        super().__init__(partition, growth)
         self.producer_id = -1  # until one is given; nothing is sent without it
         self.spent_id = -1  # all epochs of this one were used
         self.epoch = 0
@@ -86,11 +94,15 @@ class IdempotentQueue(PartitionQueue):
     def take(self, max_bytes: int, compression: Compression) -> tuple[list[Batch], bytes]:
         """Move one batch into flight, numbered if it is not yet."""
         assert self.is_ready and not self.lacks_id
+        self.split_front(compression)
         batch = self.sealed.popleft()
         if batch.producer is None:
             batch.number_as(
                 ProducerFields(
-                    producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=self.next_sequence
+                    producer_id=self.producer_id,
+                    producer_epoch=self.epoch,
+                    base_sequence=self.next_sequence,
+                    is_transactional=self.is_transactional,
                 )
             )
             self.next_sequence = (self.next_sequence + batch.record_count) % _SEQUENCES
@@ -114,10 +126,7 @@ class IdempotentQueue(PartitionQueue):
         (batch,) = sent
         is_front = self.in_flight[0] is batch
         done: list[Batch] = []
-        if error.retriable or error.code == _NOT_IN_ORDER:
-            self._return(error, is_front=is_front)
-        elif error.code in _FORGOTTEN and batch.attempts == 1:
-            batch.attempts = 0  # this attempt has left nothing behind
+        if self._may_follow(batch, error, is_front=is_front):
             self._return(error, is_front=is_front)
         else:
             self.has_gap = True
@@ -125,6 +134,13 @@ class IdempotentQueue(PartitionQueue):
             done = self._refuse(batch, error)
         self._answered()
         return done
+
+    def _may_follow(self, batch: Batch, error: BarnabasError, *, is_front: bool) -> bool:
+        """Whether the batch may be written by another attempt, under its sequence or another one."""
+        if error.code in _FORGOTTEN and batch.attempts == 1:
+            batch.attempts = 0  # this attempt has left nothing behind
+            return True
+        return error.retriable or error.code == _NOT_IN_ORDER
 
     def _return(self, error: BarnabasError, *, is_front: bool) -> None:
         self.has_returned = True
@@ -134,7 +150,7 @@ class IdempotentQueue(PartitionQueue):
 
     def _refuse(self, batch: Batch, error: BarnabasError) -> list[Batch]:
         position = self.in_flight.index(batch)
-        parts = batch.split() if error.code == ErrorCode.MESSAGE_TOO_LARGE else ()
+        parts = self.split(batch) if error.code == ErrorCode.MESSAGE_TOO_LARGE else ()
         self.in_flight[position : position + 1] = parts
         if parts:
             self.has_returned = True
@@ -181,3 +197,58 @@ class IdempotentQueue(PartitionQueue):
     def abandon(self, error: BarnabasError) -> list[Batch]:
         self.awaited = 0
         return super().abandon(error)
+
+
+class TransactionalQueue(IdempotentQueue):
+    """`identity` tells the producer id and epoch of the open transaction. When it is aborted, the queue is abandoned."""
+
+    __slots__ = ("_identity",)
+    is_transactional: ClassVar[bool] = True
+
+    def __init__(
+        self, partition: TopicPartition, growth: BatchGrowth | None, identity: Callable[[], ProducerIdentity]
+    ) -> None:
+        super().__init__(partition, growth)
+        self._identity = identity
+
+    @property
+    def lacks_id(self) -> bool:
+        return False  # without one, no transaction begins
+
+    def take(self, max_bytes: int, compression: Compression) -> tuple[list[Batch], bytes]:
+        now = self._identity()
+        if (self.producer_id, self.epoch) != (now.producer_id, now.producer_epoch):
+            assert not self.in_flight, "a transaction ends when all of its batches are done"
+            self.producer_id, self.epoch = now.producer_id, now.producer_epoch
+            self._begin_epoch()
+        return super().take(max_bytes, compression)
+
+    def abandon(self, error: BarnabasError) -> list[Batch]:
+        left = super().abandon(error)
+        self._begin_epoch()
+        return left
+
+    def _begin_epoch(self) -> None:
+        self.next_sequence = 0
+        self.is_first = True
+        self.has_returned = self.has_gap = self.front_is_missing = False
+        self.failures = 0
+        self.last_error = None
+
+    def _may_follow(self, batch: Batch, error: BarnabasError, *, is_front: bool) -> bool:
+        """What the broker has lost cannot get another sequence in the same epoch."""
+        return error.retriable or (error.code == _NOT_IN_ORDER and not is_front)
+
+    def _refuse(self, batch: Batch, error: BarnabasError) -> list[Batch]:
+        done = super()._refuse(batch, error)
+        if not done:  # its halves take the place of it
+            assert batch.producer is not None
+            sequence = batch.producer.base_sequence
+            for part in batch.parts:
+                part.number_as(replace(batch.producer, base_sequence=sequence))
+                sequence = (sequence + part.record_count) % _SEQUENCES
+            self.has_gap = False
+        return done
+
+    def _end_epoch_if_settled(self) -> None:
+        """Only the end of the transaction ends its epoch."""

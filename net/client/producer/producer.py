@@ -1,31 +1,47 @@
 """`Producer`: sends records, in batches that the application does not see.
 
-What happens per record is an append to the columns of the partition's open batch and a tuple for its handle; all else
-is done per batch. So the two fast paths below are written out, and everything unusual about a record leaves them early.
+What happens per record is that the partition's open batch takes it and returns a handle (`Accumulator.take`, compiled); all else
+is done per batch. Everything unusual about a record leaves this path early.
 """
 
 import asyncio
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Any, Self
+from typing import Any, Self, Unpack
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...base.clock import Clock
 from ...wire.network import Network
-from ..arrow.extra import require
 from ..connection.client import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client, check_loop
 from ..connection.errors import (
     ClientClosedError,
+    TransactionStateError,
     UnknownTopicOrPartitionError,
 )
-from ..connection.record_checks import checked_headers
 from ..connection.records import Headers
-from .bulk import send_columns
+from ..connection.security import SecurityOptions
+from ..transactions.ending import Transactions
+from ..transactions.machine import TransactionMachine
+from .batch_growth import BatchGrowth
+from .bulk import send_many
 from .departures import Departures
-from .handles import BatchHandles, Handle, finished
-from .producer_config import MAX_REQUEST_BYTES, ProducerConfig, acks_of, compression_named, idempotence_of
-from .record_buffer import RecordBuffer
+from .handles import BatchHandles, Handle
+from .idempotence import IdempotentQueue, TransactionalQueue
+from .producer_config import (
+    MAX_REQUEST_BYTES,
+    TRANSACTION_TIMEOUT_MS,
+    BatchSizes,
+    ProducerConfig,
+    acks_of,
+    compression_named,
+    idempotence_of,
+)
+from .record_accumulator import Batch, PartitionQueue
+from .record_buffer import RecordBuffer, append_from_thread, send_one
 from .sender import ErrorCallback, Sender, SenderConfig
-from .table import TableHandle, send_rows
+from .table import TableHandle, send_table
+from .transaction import Transaction
 
 
 class Producer:
@@ -36,9 +52,10 @@ class Producer:
             metadata = await handle  # Acknowledged: topic, partition, offset.
 
     With `linger_ms` 0 (the default) lingering is adaptive: a record goes out at once while nothing is in flight to its
-    broker, and joins a batch while something is. Records of one partition stay in the order of `send`, retries
-    included, and a retry writes none of them twice: `enable_idempotence` is on unless `acks` or `max_in_flight` forbid it
-    (asked for with those, it is refused). None is lost silently: every handle resolves, and a batch that fails goes to
+    broker, and joins a batch while something is. Batches have 64 KB, and grow to 512 KB while a request to their broker waits
+    for its answer; `batch_size` alone sets both, `max_batch_size` the second. Records of one partition stay in the order of
+    `send`, retries included, and a retry writes none of them twice: `enable_idempotence` is on unless `acks` or `max_in_flight`
+    forbid it (asked for with those, it is refused). None is lost silently: every handle resolves, and a batch that fails goes to
     `on_error(error, partition, count)`, or to the log.
     """
 
@@ -48,7 +65,8 @@ class Producer:
         *,
         acks: str | int = "all",
         linger_ms: float = 0,
-        batch_size: int = 65_536,
+        batch_size: int | None = None,
+        max_batch_size: int | None = None,
         compression: str = "none",
         buffer_memory: int = 64 * 1024 * 1024,
         max_in_flight: int = 5,
@@ -57,6 +75,8 @@ class Producer:
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         delivery_timeout_ms: int = 120_000,
         max_block_ms: int = 60_000,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         retry_backoff_ms: float = RETRY_BACKOFF_MS,
         client_id: str = "barnabas-producer",
         on_error: ErrorCallback | None = None,
@@ -64,11 +84,14 @@ class Producer:
         clock: Clock | None = None,
         rng: Random | None = None,
         client: Client | None = None,
+        **security: Unpack[SecurityOptions],
     ) -> None:
+        sizes = BatchSizes.of(batch_size, max_batch_size)
         self._config = ProducerConfig(
             acks=acks_of(acks),
             linger_ms=linger_ms,
-            batch_size=batch_size,
+            batch_size=sizes.first,
+            max_batch_size=sizes.largest,
             compression=compression_named(compression),
             buffer_memory=buffer_memory,
             max_in_flight=max_in_flight,
@@ -76,7 +99,13 @@ class Producer:
             request_timeout_ms=request_timeout_ms,
             delivery_timeout_ms=delivery_timeout_ms,
             max_block_ms=max_block_ms,
-            enable_idempotence=idempotence_of(enable_idempotence, acks=acks_of(acks), max_in_flight=max_in_flight),
+            enable_idempotence=idempotence_of(
+                True if enable_idempotence is None and transactional_id is not None else enable_idempotence,
+                acks=acks_of(acks),
+                max_in_flight=max_in_flight,
+            ),
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
         )
         self._client = client or Client(
             bootstrap,
@@ -86,11 +115,17 @@ class Producer:
             network=network,
             clock=clock,
             rng=rng,
+            **security,
         )
         self._on_error = on_error
-        self._buffer = RecordBuffer(self._client, self._config)
+        self._buffer = RecordBuffer(self._client, self._config, self._new_queue)
         self._sticky = self._buffer.sticky  # The same dict, and the next one: every record looks into one of them.
         self._topics = self._buffer.topics
+        self._transactions: Transactions | None = None
+        if transactional_id is not None:
+            self._sticky, self._topics = {}, {}  # Records outside of a transaction are refused, on the fast path, too.
+            machine = TransactionMachine(transactional_id, timeout_ms=transaction_timeout_ms)
+            self._transactions = Transactions(self._client, machine, max_block_ms=max_block_ms)
         self._is_started = False
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -103,7 +138,10 @@ class Producer:
         await self.close()
 
     async def start(self) -> None:
-        """Connect. Raises NoBrokersAvailableError, which names each address and its reason."""
+        """Connect. Raises NoBrokersAvailableError, which names each address and its reason.
+
+        With a `transactional_id`, take it over: a producer that had it is fenced, and its open transaction is aborted.
+        """
         if self._is_started:
             return
         await self._client.start()
@@ -119,34 +157,41 @@ class Producer:
                 max_request_bytes=config.max_request_bytes,
                 request_timeout_ms=config.request_timeout_ms,
                 delivery_timeout_ms=config.delivery_timeout_ms,
+                transactional_id=config.transactional_id,
             ),
-            on_idle=departures.broker_is_idle,
-            on_done=self._buffer.batch_done,
+            on_room=departures.broker_has_room,
+            on_done=self._buffer.batch_done if self._transactions is None else self._part_done,
             on_error=self._on_error,
         )
         departures.start(self._sender)
         self._buffer.start(self._sender, departures)
-        if config.enable_idempotence:
-            self._sender.identity.start()
         self._client.on_metadata(self._buffer.metadata_changed)
         self._is_started = True
+        if self._transactions is not None:
+            try:
+                await self._transactions.start()
+            except BaseException:
+                await self.close()
+                raise
+        elif config.enable_idempotence:
+            self._sender.identity.start()
 
     async def flush(self) -> None:
         """Send all that is waiting, and return when everything sent before this call is acknowledged or has failed."""
-        self._check_usable()
-        self._buffer.seal_open()
-        for batch in [batch for queue in self._buffer.queues() for batch in queue.batches()]:
-            if not batch.is_done:
-                await finished(batch)
+        self._check_open()
+        await self._buffer.delivered()
         await self._sender.settle()
 
     async def close(self, timeout_ms: float | None = None) -> None:
-        """Flush for at most `timeout_ms` (None: as long as delivery takes), fail what is left, and disconnect."""
+        """Flush for at most `timeout_ms` (None: as long as delivery takes), fail what is left, and disconnect. An open
+        transaction is aborted."""
         if self._buffer.is_closed or not self._is_started:
             self._buffer.is_closed = True
             return
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                if self._transactions is not None:
+                    await self._transactions.close()
                 await self.flush()
         except TimeoutError:
             pass
@@ -159,6 +204,19 @@ class Producer:
     def client(self) -> Client:
         """The connections and the metadata, which producers, consumers and admins share."""
         return self._client
+
+    def transaction(self) -> Transaction:
+        """All or nothing: what is sent in the block is committed at its end, or aborted if an exception leaves it.
+
+            async with producer.transaction() as transaction:
+                await transaction.send("orders", b"value", key=b"key")
+                await transaction.commit_offsets(consumer)
+
+        One at a time; see `Transaction`. Raises TransactionStateError for a producer without a `transactional_id`.
+        """
+        if self._transactions is None:
+            raise TransactionStateError("this producer has no transactions: create it with a transactional_id")
+        return Transaction(self._client, self._buffer, self._transactions, check_usable=self._check_open)
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
@@ -183,14 +241,22 @@ class Producer:
                 state = self._topics.get(topic)
                 queue = None if state is None or key.__class__ is not bytes else state.by_key.get(key)
                 batch = None if queue is None else queue.open
-            if batch is not None and value.__class__ is bytes:
-                now_ms = self._buffer.now_ms or self._buffer.read_clock()
-                if batch.stamp_ms != now_ms:
-                    batch.restamp(now_ms)
-                handle = batch.append_for(Handle, batch, value, key, (), now_ms)
+            if batch is not None:
+                handle: Handle | None = batch.take(value, key)
                 if handle is not None:
                     return handle
-        return await self._send_slowly(topic, value, key, headers, partition, timestamp_ms)
+        return await self.send_on_loop(topic, value, key, headers, partition, timestamp_ms)
+
+    def send_from_thread(
+        self, topic: str, value: bytes | None, key: bytes | None, partition: int | None
+    ) -> Handle | None:
+        """As `send`, from any thread, into a batch that is open; None: let the loop do it, by `send_on_loop`.
+
+        Once a thread has called this, no call on the loop may use `send` or `send_nowait`, which do not expect others.
+        """
+        if self._transactions is not None:
+            return None  # `send_on_loop` refuses what is sent outside of transactions.
+        return append_from_thread(self._buffer, topic, value, key, partition, self._client.clock.wall_ms())
 
     def send_nowait(
         self,
@@ -207,14 +273,10 @@ class Producer:
         The topic must be known: `await producer.prepare(topic)` first, else UnknownTopicOrPartitionError.
         """
         batch = self._sticky.get(topic) if key is None else None
-        is_plain = partition is None and headers is None and timestamp_ms is None and value.__class__ is bytes
-        if batch is not None and is_plain:
-            now_ms = self._buffer.now_ms or self._buffer.read_clock()
-            if batch.stamp_ms != now_ms:
-                batch.restamp(now_ms)
-            handle = batch.append_for(Handle, batch, value, key, (), now_ms)
-            if handle is not None:
-                return handle
+        if batch is not None and partition is None and headers is None and timestamp_ms is None:
+            taken: Handle | None = batch.take(value)
+            if taken is not None:
+                return taken
         self._check_usable()
         state = self._topics.get(topic)
         if state is None:
@@ -240,9 +302,7 @@ class Producer:
         Columns are of equal length; `partition` is for all of the records.
         """
         self._check_usable()
-        state = self._topics.get(topic) or await self._buffer.learn(topic)
-        checked = None if headers is None else [checked_headers(pairs) for pairs in headers]
-        return await send_columns(self._buffer, state, values, keys, headers=checked, partition=partition)
+        return await send_many(self._buffer, topic, values, keys, headers=headers, partition=partition)
 
     async def send_table(
         self,
@@ -263,16 +323,12 @@ class Producer:
         buffer; await the handle for the acknowledgements. Needs the extra: pip install 'barnabas[arrow]'.
         """
         self._check_usable()
-        require("pyarrow", extra="arrow", feature="send_table")
-        from ..arrow.outgoing import TableColumns
-
-        columns = TableColumns(key=key, value=value, headers=headers, timestamp=timestamp, partition=partition)
-        state = self._topics.get(topic) or await self._buffer.learn(topic)
-        return await send_rows(self._buffer, state, columns, table)
+        columns = {"key": key, "value": value, "headers": headers, "timestamp": timestamp, "partition": partition}
+        return await send_table(self._buffer, topic, table, columns)
 
     async def prepare(self, topic: str) -> int:
         """Learn a topic before the first record, as `send_nowait` needs it; returns its number of partitions."""
-        self._check_usable()
+        self._check_open()
         return len((await self._buffer.learn(topic)).queues)
 
     async def partitions_for(self, topic: str) -> list[int]:
@@ -280,7 +336,7 @@ class Producer:
 
     # --- the slow path: once per batch, or for unusual records -------------------------------------------------------
 
-    async def _send_slowly(
+    async def send_on_loop(
         self,
         topic: str,
         value: bytes | None,
@@ -289,17 +345,32 @@ class Producer:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Handle:
+        """`send` without its fast path."""
         self._check_usable()
-        deadline_ms = self._buffer.block_deadline_ms
-        state = self._topics.get(topic) or await self._buffer.learn(topic)
-        while (handle := self._buffer.append(state, value, key, headers, partition, timestamp_ms)) is None:
-            await self._buffer.wait_for_room(deadline_ms)
-        queue = state.queues[handle.batch.partition.partition]
-        if self._buffer.has_much_of(queue):
-            await self._buffer.ease(queue)
-        return handle
+        return await send_one(self._buffer, topic, value, key, headers, partition, timestamp_ms)
+
+    def _new_queue(self, partition: TopicPartition, growth: BatchGrowth) -> PartitionQueue:
+        if self._transactions is not None:
+            machine = self._transactions.machine
+            return TransactionalQueue(partition, growth, lambda: machine.identity)
+        return (IdempotentQueue if self._config.enable_idempotence else PartitionQueue)(partition, growth)
+
+    def _part_done(self, batch: Batch) -> None:
+        """A batch of a transaction is acknowledged or has failed."""
+        self._buffer.batch_done(batch)
+        if batch.error is not None and self._transactions is not None:
+            self._transactions.failed(batch.error)
 
     def _check_usable(self) -> None:
+        """For records outside of transactions."""
+        self._check_open()
+        if self._transactions is not None:
+            raise TransactionStateError(
+                "a producer with a transactional_id sends in transactions only: use `async with producer.transaction() as"
+                " transaction`, and transaction.send"
+            )
+
+    def _check_open(self) -> None:
         if self._buffer.is_closed:
             raise ClientClosedError("the producer is closed")
         if not self._is_started:

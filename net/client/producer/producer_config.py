@@ -12,7 +12,32 @@ logger = logging.getLogger("barnabas.producer")
 
 ACKS = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 MAX_REQUEST_BYTES = 1024 * 1024  # Kafka's max.request.size: what brokers take unless configured otherwise.
+FIRST_BATCH_BYTES = 65_536
+# Half of what a topic takes by default. Beyond it the costs per record hardly fall, and a request has room for two partitions.
+LARGEST_BATCH_BYTES = 512 * 1024
+TRANSACTION_TIMEOUT_MS = (
+    60_000  # Kafka's transaction.timeout.ms: readers of committed records wait as long for a dead producer.
+)
 MIN_BATCH_SIZE = 256  # Below this the header of a batch is most of what is sent.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSizes:
+    """Of a batch before compression, with its header: when nothing waits, and at most."""
+
+    first: int
+    largest: int
+
+    @classmethod
+    def of(cls, batch_size: int | None, max_batch_size: int | None) -> "BatchSizes":
+        """As asked for: a `batch_size` alone is both."""
+        if batch_size is None:
+            largest = LARGEST_BATCH_BYTES if max_batch_size is None else max_batch_size
+            return cls(first=min(FIRST_BATCH_BYTES, largest), largest=largest)
+        largest = batch_size if max_batch_size is None else max_batch_size
+        if largest < batch_size:
+            raise InvalidConfigError(f"max_batch_size ({largest}) must be at least batch_size ({batch_size})")
+        return cls(first=batch_size, largest=largest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +45,7 @@ class ProducerConfig:
     acks: int
     linger_ms: float
     batch_size: int
+    max_batch_size: int
     compression: Compression
     buffer_memory: int
     max_in_flight: int
@@ -28,6 +54,8 @@ class ProducerConfig:
     delivery_timeout_ms: int
     max_block_ms: int
     enable_idempotence: bool
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
 
     def __post_init__(self) -> None:
         if self.batch_size < MIN_BATCH_SIZE:
@@ -42,9 +70,19 @@ class ProducerConfig:
             raise InvalidConfigError(
                 f"delivery_timeout_ms ({self.delivery_timeout_ms}) must be at least request_timeout_ms + linger_ms"
             )
+        if self.transactional_id is not None:
+            self._check_transactions()
         for name in ("linger_ms", "max_block_ms", "request_timeout_ms"):
             if getattr(self, name) < 0:
                 raise InvalidConfigError(f"{name} must not be negative")
+
+    def _check_transactions(self) -> None:
+        if not self.transactional_id:
+            raise InvalidConfigError("transactional_id is empty; omit it for a producer without transactions")
+        if not self.enable_idempotence:
+            raise InvalidConfigError("a producer with a transactional_id is idempotent; omit enable_idempotence")
+        if self.transaction_timeout_ms < 1:
+            raise InvalidConfigError(f"transaction_timeout_ms is {self.transaction_timeout_ms}; use 1 or more")
 
 
 def acks_of(acks: str | int) -> int:

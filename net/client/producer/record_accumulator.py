@@ -21,11 +21,12 @@ from operator import itemgetter
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import HEADER_SIZE, read_header
 from barnabas.log.format.record_codec import NOT_IDEMPOTENT, ProducerFields, number_batch
-from barnabas.log.records.codec import Accumulator, RecordView, records_of
+from barnabas.log.records.codec import Accumulator, PassTime, Receipt, RecordView, records_of
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.errors import BarnabasError, ErrorCode
 from ..connection.records import Headers, RecordMetadata
+from .batch_growth import BatchGrowth
 
 # Length, attributes, timestamp and offset deltas, lengths of key and value, header count, as they usually are in a
 # batch of 64 KiB. An estimate for the limit of a record; batches count the real bytes.
@@ -53,16 +54,21 @@ class Batch:
         "producer",
         "records",
         "reserved_bytes",
+        "room",
         "stamp_changes",
         "stamp_ms",
+        "take",
     )
 
     def __init__(self, partition: TopicPartition, *, room: int, created_ms: int, stamp_ms: int) -> None:
         """`room`: for so many bytes of records; a first record is taken whatever its size."""
         self.partition = partition
         self.records: Accumulator | None = Accumulator(room + HEADER_SIZE)  # Until they are encoded as a batch.
-        # For the producer itself: the timestamp must be `stamp_ms`. Gone with the records.
+        # For the producer itself, and gone with the records. The timestamp for `append_for` must be `stamp_ms`; `take` takes the
+        # time of the pass, once `take_for` was called.
         self.append_for = self.records.append_for
+        self.take = self.records.take
+        self.room = room
         self.reserved_bytes = room  # Of the producer's buffer; returned when the batch is done.
         self.created_ms = created_ms
         self.count = 0  # Records, once the batch is encoded; before, `records` tells.
@@ -77,6 +83,11 @@ class Batch:
         self.callbacks: list[Callable[[], None]] = []  # Called once, when done.
         self.producer: ProducerFields | None = None  # Once it has a sequence (see `idempotence`).
         self.parts: tuple[Batch, ...] = ()  # What it was split into; then it has no outcome of its own.
+
+    def take_for(self, handle_type: type[Receipt], time: PassTime) -> None:
+        """Let `take` return handles of this type, for records at this time."""
+        assert self.records is not None
+        self.records.belong_to(self, handle_type, time, self.stamp_ms)
 
     def add(self, value: bytes | None, key: bytes | None, headers: Headers, timestamp_ms: int) -> int:
         """Returns the index of the record; -1 if there is no room for it."""
@@ -101,10 +112,18 @@ class Batch:
             self.restamp(timestamp_ms)
         return self.records.extend(values, keys, headers, timestamp_ms, start, rows)
 
+    def grow(self, room: int) -> None:
+        """Take more records than before; the caller has reserved the difference."""
+        assert self.records is not None and room > self.room
+        self.reserved_bytes += room - self.room
+        self.room = room
+        self.records.raise_limit(room + HEADER_SIZE)
+
     def restamp(self, stamp_ms: int) -> None:
         """The records that follow have another timestamp."""
+        assert self.records is not None
         self.stamp_changes.append((self.record_count, self.stamp_ms))
-        self.stamp_ms = stamp_ms
+        self.stamp_ms = self.records.stamp_ms = stamp_ms
 
     def timestamp_of(self, index: int) -> int:
         change = bisect_right(self.stamp_changes, index, key=itemgetter(0))
@@ -140,7 +159,7 @@ class Batch:
         if self.records is not None:
             self.count = self.records.count
             self.records = None
-            del self.append_for
+            del self.append_for, self.take
 
     def number_as(self, producer: ProducerFields | None) -> None:
         """Give the batch a sequence, or take it away; nothing else of its bytes changes."""
@@ -203,10 +222,22 @@ class Batch:
 class PartitionQueue:
     """The batches of one partition, oldest first: in flight, then sealed, then the open one."""
 
-    __slots__ = ("failures", "in_flight", "is_backing_off", "last_error", "open", "partition", "sealed", "sends_singly")
+    __slots__ = (
+        "failures",
+        "growth",
+        "in_flight",
+        "is_backing_off",
+        "last_error",
+        "open",
+        "partition",
+        "sealed",
+        "sends_singly",
+    )
 
-    def __init__(self, partition: TopicPartition) -> None:
+    def __init__(self, partition: TopicPartition, growth: BatchGrowth | None = None) -> None:
+        """`growth` hears which sizes the topic takes."""
         self.partition = partition
+        self.growth = growth or BatchGrowth(step_bytes=NO_LIMIT, max_bytes=NO_LIMIT)
         self.open: Batch | None = None
         self.sealed: deque[Batch] = deque()
         self.in_flight: list[Batch] = []
@@ -246,6 +277,7 @@ class PartitionQueue:
     def take(self, max_bytes: int, compression: Compression) -> tuple[list[Batch], bytes]:
         """Move sealed batches into flight, at least one; returns them with their bytes, one behind the other."""
         assert self.is_ready
+        self.split_front(compression)
         taken: list[Batch] = []
         pieces: list[bytes] = []
         size_bytes = 0
@@ -299,13 +331,28 @@ class PartitionQueue:
             return []
         self.failures = 0
         done, self.in_flight = self.in_flight, []
-        parts = done[0].split() if error.code == ErrorCode.MESSAGE_TOO_LARGE else ()
+        parts = self.split(done[0]) if error.code == ErrorCode.MESSAGE_TOO_LARGE else ()
         if parts:
             self.sealed.extendleft(reversed(parts))
             return []
         for batch in done:
             batch.finish(error=error)
         return done
+
+    def split(self, batch: Batch) -> tuple[Batch, ...]:
+        """What the topic has refused for its size, in halves; the next batches are smaller from the start."""
+        self.growth.refused(batch.reserved_bytes)
+        return batch.split()
+
+    def split_front(self, compression: Compression) -> None:
+        """Of a batch that was sealed before a smaller one was refused; unless it has a sequence, which halves could not share."""
+        while self.growth.exceeds(self.sealed[0].reserved_bytes) and self.sealed[0].producer is None:
+            self.sealed[0].encode(compression)
+            parts = self.sealed[0].split()
+            if not parts:
+                return
+            self.sealed.popleft()
+            self.sealed.extendleft(reversed(parts))
 
     def expire(self, created_before_ms: int, error: Callable[[Batch], BarnabasError]) -> list[Batch]:
         """Fail what has waited too long; what is in flight is left to its request's own deadline."""

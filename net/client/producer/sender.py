@@ -26,6 +26,7 @@ from ..connection.errors import (
 )
 from ..connection.metadata import NO_LEADER, Leader
 from ..connection.ports import Connection
+from .batch_growth import BUSY_REQUESTS
 from .producer_identity import ProducerIdentity
 from .record_accumulator import Batch, PartitionQueue
 
@@ -48,6 +49,7 @@ class SenderConfig:
     max_request_bytes: int
     request_timeout_ms: int
     delivery_timeout_ms: int
+    transactional_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +77,15 @@ class Sender:
         client: Client,
         config: SenderConfig,
         *,
-        on_idle: Callable[[int], None],
+        on_room: Callable[[int, int], None],
         on_done: Callable[[Batch], None],
         on_error: ErrorCallback | None,
     ) -> None:
-        """`on_idle` is called for a broker without requests in flight, `on_done` for each finished batch."""
+        """`on_room` is called with a broker that has few requests in flight, and with their number; `on_done` for each finished
+        batch."""
         self._client = client
         self._config = config
-        self._on_idle = on_idle
+        self._on_room = on_room
         self._on_done = on_done
         self._on_error = on_error
         self._lanes: dict[int, _Lane] = {}
@@ -93,8 +96,12 @@ class Sender:
 
     def is_idle(self, partition: TopicPartition) -> bool:
         """Whether nothing is in flight to the partition's leader, so that waiting for more records gains nothing."""
+        return not self.requests_to(partition)
+
+    def requests_to(self, partition: TopicPartition) -> int:
+        """How many are in flight to the partition's leader."""
         lane = self._lanes.get(self._client.metadata.leader(partition).node_id)
-        return lane is None or not lane.in_flight
+        return 0 if lane is None else lane.in_flight
 
     def route(self, queue: PartitionQueue) -> None:
         """Put a queue that may be ready on its leader's lane, and send what can be sent."""
@@ -130,6 +137,13 @@ class Sender:
     def abandon(self, queue: PartitionQueue, error: BarnabasError) -> None:
         self._report(queue.abandon(error))
 
+    def discard(self, queue: PartitionQueue, error: BarnabasError) -> None:
+        """As `abandon`, of a transaction that its owner knows to be aborted: that is no loss to report."""
+        if queue in self._back_offs:
+            self._end_back_off(queue)
+        for batch in queue.abandon(error):
+            self._on_done(batch)
+
     async def close(self) -> None:
         self._is_closed = True
         await self.identity.close()
@@ -159,6 +173,8 @@ class Sender:
         room = config.max_request_bytes
         while lane.ready and room > 0:
             queue = next(iter(lane.ready))
+            if sent and queue.sealed and queue.sealed[0].used_bytes > room:
+                break
             del lane.ready[queue]
             if not queue.is_ready or not self.identity.provides(queue):
                 continue
@@ -172,7 +188,12 @@ class Sender:
         for queue, _ in sent:
             if queue.is_ready:  # for one more batch, in another request
                 lane.ready[queue] = None
-        request = ProduceRequest(acks=config.acks, timeout_ms=config.request_timeout_ms, partitions=tuple(partitions))
+        request = ProduceRequest(
+            acks=config.acks,
+            timeout_ms=config.request_timeout_ms,
+            partitions=tuple(partitions),
+            transactional_id=config.transactional_id,
+        )
         try:
             if config.acks == 0:
                 connection.send_oneway(request)
@@ -211,6 +232,7 @@ class Sender:
             if not future.cancelled():
                 future.exception()
             return
+        sent = [item for item in sent if not item[1][0].is_done]  # the others were discarded meanwhile
         if future.cancelled():
             self._failed(sent, NetworkError("the request was cancelled"))
         elif (error := future.exception()) is not None:
@@ -218,8 +240,8 @@ class Sender:
         else:
             self._take_response(lane.node_id, sent, future.result())
         self._pump(lane)
-        if not lane.in_flight:
-            self._on_idle(lane.node_id)
+        if lane.in_flight < BUSY_REQUESTS:
+            self._on_room(lane.node_id, lane.in_flight)
 
     def _take_response(self, node_id: int, sent: _Sent, response: Response) -> None:
         if isinstance(response, ErrorResponse):
@@ -321,8 +343,7 @@ class Sender:
                 done.exception()  # Records lost with the connection were never acknowledged.
             if not self._is_closed:
                 self._pump(lane)
-                if not lane.in_flight:
-                    self._on_idle(lane.node_id)
+                self._on_room(lane.node_id, lane.in_flight)
 
         future.add_done_callback(answered)
 

@@ -5,11 +5,12 @@ wait; and a stream of `read_table` waits for the loop itself.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from barnabas.log.records.codec import Accumulator
 
+from ..arrow.extra import require
 from ..connection.errors import RecordTooLargeError
 from .handles import BatchExtent, BatchHandles, extents
 from .record_accumulator import RECORD_OVERHEAD, Batch
@@ -33,6 +34,15 @@ class TableHandle:
 
     def __await__(self) -> Generator[Any, None, list[BatchExtent]]:
         return extents([self._handles]).__await__()
+
+
+async def send_table(buffer: RecordBuffer, topic: str, table: Any, columns: Mapping[str, Any]) -> TableHandle:
+    """`columns`: the arguments of `Producer.send_table`. Raises MissingExtraError, and what `send_rows` raises."""
+    require("pyarrow", extra="arrow", feature="send_table")
+    from ..arrow.outgoing import TableColumns
+
+    state = buffer.topics.get(topic) or await buffer.learn(topic)
+    return await send_rows(buffer, state, TableColumns(**columns), table)
 
 
 async def send_rows(buffer: RecordBuffer, state: TopicQueues, columns: "TableColumns", table: Any) -> TableHandle:
@@ -66,7 +76,8 @@ async def _send_group(
     start, count = 0, rows.count if numbers is None else numbers.nbytes // ROW_NUMBER_BYTES
     while start < count:
         stamp_ms = buffer.wall_ms
-        batch = Accumulator(buffer.table_batch_bytes)
+        queue = buffer.queue_for(state, None, partition)
+        batch = Accumulator(queue.growth.whole_bytes(buffer.table_batch_bytes))
         taken = batch.extend_columns(
             rows.count,
             rows.values,
@@ -77,7 +88,6 @@ async def _send_group(
             start,
         )
         sealed = batch.seal(buffer.compression)
-        queue = buffer.queue_for(state, None, partition)
         sent = buffer.put_encoded(queue, sealed, taken, stamp_ms)
         if sent is None:
             deadline_ms = buffer.block_deadline_ms

@@ -4,12 +4,11 @@ An item that is refused or times out does not affect the others.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidRequestError
-from barnabas.net.base.limits import MAX_DATA_ITEMS
 from barnabas.net.base.slices import SharedSlice
 
 MAX_CHANGES_AT_A_TIME = (
@@ -38,14 +37,6 @@ def check_named_once(what: str, times: int) -> None:
     """Raises InvalidRequestError."""
     if times > 1:
         raise InvalidRequestError(f"{what} appears {times} times in one request; give it once")
-
-
-def check_count(partitions: Sequence[object]) -> None:
-    """Raises InvalidRequestError for more partitions than one request may name."""
-    if len(partitions) > MAX_DATA_ITEMS:
-        raise InvalidRequestError(
-            f"{len(partitions)} partitions are named in one request; name {MAX_DATA_ITEMS} at most"
-        )
 
 
 async def each(work: Iterable[Awaitable[T]]) -> list[T | Outcome]:

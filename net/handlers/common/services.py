@@ -5,15 +5,18 @@ from dataclasses import dataclass, field
 
 from barnabas.net.base.clock import Clock
 from barnabas.net.groups.group_service import GroupService
+from barnabas.net.logins.authenticator import Authenticator
 from barnabas.net.logs.replication_service import ReplicationService
 from barnabas.net.logs.replication_throttle import ReplicationThrottle
 from barnabas.net.metadata.broker_to_controller import ControllerChannel
 from barnabas.net.metadata.metadata_service import MetadataService
 from barnabas.net.metadata.producer_ids import ProducerIds
+from barnabas.net.quotas.client_quotas import ClientQuotas
 from barnabas.net.server.memory_budget import MemoryBudget
 from barnabas.net.settings.config import BrokerConfig
 from barnabas.net.settings.group_config import GroupTimes, times_of
 from barnabas.net.transactions.marker_writer import MarkerWriter
+from barnabas.net.transactions.transaction_operations import TransactionOperations
 from barnabas.net.transactions.transaction_service import TransactionService
 from barnabas.net.transactions.verification import TransactionVerification
 
@@ -32,8 +35,11 @@ class Services:
     producer_ids: ProducerIds
     transactions: TransactionService
     markers: MarkerWriter
+    transaction_operations: TransactionOperations
     verification: TransactionVerification
+    authenticator: Authenticator
     memory: MemoryBudget = field(default_factory=MemoryBudget)
+    quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas({}))
 
     def group_times(self, group_id: str) -> GroupTimes:
         """The settings for members in the configuration of a group."""

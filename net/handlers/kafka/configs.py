@@ -44,7 +44,7 @@ from ..own.configs import (
 
 MAX_RESOURCES = 20_000  # of one request, without duplicates: a few bytes of a request cause kilobytes of the answer
 RESOURCES_ON_THE_LOOP = 16  # take about two milliseconds
-_TYPES = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
+_TYPES = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7, "PASSWORD": 9}
 _DELETE = 1  # IncrementalAlterConfigs; equals setting None
 _OPERATIONS = {0: ConfigOperation.SET, 2: ConfigOperation.APPEND, 3: ConfigOperation.SUBTRACT}
 _IN_THE_QUORUM = (TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE)  # resources that the controller changes
@@ -262,6 +262,7 @@ def _entry(item: DescribedConfig, body: bodies.DescribeConfigsRequest) -> _Entry
         name=item.key,
         value=item.value,
         read_only=item.read_only,
+        is_sensitive=item.sensitive,
         config_source=int(item.source),
         is_default=item.source is ConfigSource.DEFAULT,
         synonyms=synonyms,

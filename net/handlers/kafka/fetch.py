@@ -2,26 +2,29 @@
 
 Behaviour: each id is looked up in this broker's image; without a name there, the error is UNKNOWN_TOPIC_ID: the topic was
 deleted, or is too new. So a reader of a topic that is deleted and created again never receives records of the new topic as
-those of the old one. `FetchHandler`, which uses names, does the reading.
+those of the old one. `FetchHandler`, which uses names, does the reading. A request with an unknown id gets no session, so that
+each request of its reader asks for this id again.
 """
 
 from __future__ import annotations
 
-from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.errors import ErrorCode, FetchSessionIdNotFoundError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.data_apis import fetch_by_name, fetch_response
 from barnabas.net.protocol.responses import ErrorResponse, FetchResponse, Response
-from barnabas.net.server.dispatcher import Handler, Reply, RequestContext
+from barnabas.net.server.dispatcher import Reply, RequestContext
 
 from ..common.services import Services
+from ..records.fetch import FetchHandler
+from ..records.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
 
 
 class FetchByTopicId:
     """Translates between topic ids and the names that `fetch` uses."""
 
-    def __init__(self, services: Services, fetch: Handler) -> None:
+    def __init__(self, services: Services, fetch: FetchHandler) -> None:
         self._metadata = services.metadata
         self._manager = services.replication.manager
         self._fetch = fetch
@@ -39,6 +42,9 @@ class FetchByTopicId:
             named.append(topic)
         body.topics = named
         if refused:
+            if body.session_epoch not in (FINAL_EPOCH, INITIAL_EPOCH):
+                raise FetchSessionIdNotFoundError("a topic id is not known: name all partitions again")
+            body.session_epoch = FINAL_EPOCH
             body.max_wait_ms = 0  # the request has an error to report
 
         def answered(response: Response | KafkaResponse[object]) -> None:
@@ -46,8 +52,10 @@ class FetchByTopicId:
                 reply(response)
                 return
             assert isinstance(response, FetchResponse)
+            session = self._fetch.sessions.find(response.session_id)
+            known = ids if session is None else session.topic_ids
             made = fetch_response(response, request.version)
-            made.responses = [self._checked(topic, ids[topic.topic]) for topic in made.responses] + refused
+            made.responses = [self._checked(topic, known[topic.topic]) for topic in made.responses] + refused
             reply(KafkaResponse(body=made))
 
         self._fetch(fetch_by_name(body), context, answered)

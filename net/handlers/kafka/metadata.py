@@ -5,8 +5,9 @@ and every client asks repeatedly, so encoded answers are cached until their cont
 operation is reported as authorized on request.
 """
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.vocabulary.errors import ErrorCode
@@ -16,7 +17,7 @@ from barnabas.net.protocol.kafka.compiler import encoder
 from barnabas.net.protocol.kafka.metadata_api import metadata_response
 from barnabas.net.protocol.requests import KafkaMetadataRequest
 from barnabas.net.protocol.responses import MetadataResponse
-from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.server.dispatcher import HasTasks, Reply, RequestContext, answering
 
 from ..own.metadata import MetadataHandler
 from .access import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
@@ -34,7 +35,8 @@ class EncodedAnswers:
 
     def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._shown: tuple[object, ...] = ()
+        self._image: MetadataImage | None = None  # the newest one that was seen
+        self._shown: tuple[object, ...] = ()  # of it
         self._kept: OrderedDict[Hashable, tuple[bytes, int]] = OrderedDict()
         self.size_bytes = 0  # the total size of the cached answers; at most `max_bytes`
 
@@ -59,6 +61,9 @@ class EncodedAnswers:
             self.size_bytes -= dropped_bytes
 
     def _follow(self, image: MetadataImage) -> None:
+        if image is self._image:
+            return
+        self._image = image
         shown = (image.topics, image.brokers, image.slots, image.controller_id, image.cluster_id)
         same = len(self._shown) == len(shown) and all(
             old is new or (isinstance(new, int | str) and old == new)
@@ -71,21 +76,35 @@ class EncodedAnswers:
 
 
 class KafkaMetadataHandler:
+    """Answers from the cache at once, and in a task if the answer must be made."""
+
     def __init__(self, metadata: MetadataHandler) -> None:
         self._metadata = metadata
+        self._make = answering(self._made)
         self.answers = EncodedAnswers()
 
-    async def __call__(self, request: KafkaMetadataRequest, context: RequestContext) -> KafkaResponse[bytes]:
-        image, key = self._metadata.image, (context.listener_name, request)
-        found = self.answers.find(image, key)
+    @property
+    def tasks(self) -> Iterable[asyncio.Task[object]]:
+        assert isinstance(self._make, HasTasks)
+        return self._make.tasks
+
+    def __call__(self, request: KafkaMetadataRequest, context: RequestContext, reply: Reply) -> None:
+        found = self.answers.find(self._metadata.image, (context.listener_name, request))
         if found is None:
-            response = await self._metadata(request, context)
-            items = sum(len(topic.partitions) or 1 for topic in response.topics)
-            found = await self._metadata.work_on(items, lambda: _encoded(response, request))
-            # Do not cache missing topics: the next request may have to create them.
-            if response.offset == image.offset and not any(topic.error for topic in response.topics):
-                self.answers.keep(image, key, found, key_bytes=_KEY_BYTES * (1 + len(response.topics)))
-        return KafkaResponse(body=found)
+            self._make(request, context, reply)
+        else:
+            reply(KafkaResponse(body=found))
+
+    async def _made(self, request: KafkaMetadataRequest, context: RequestContext) -> KafkaResponse[bytes]:
+        image = self._metadata.image
+        response = await self._metadata(request, context)
+        items = sum(len(topic.partitions) or 1 for topic in response.topics)
+        made = await self._metadata.work_on(items, lambda: _encoded(response, request))
+        # Do not cache missing topics: the next request may have to create them.
+        if response.offset == image.offset and not any(topic.error for topic in response.topics):
+            key_bytes = _KEY_BYTES * (1 + len(response.topics))
+            self.answers.keep(image, (context.listener_name, request), made, key_bytes=key_bytes)
+        return KafkaResponse(body=made)
 
 
 def _encoded(response: MetadataResponse, request: KafkaMetadataRequest) -> bytes:

@@ -4,8 +4,8 @@ Versions: 1-9, 0. Behaviour: errors are per partition; a partition without a com
 offset -1 without an error. With `require_stable`, an offset that an open transaction may change is UNSTABLE_OFFSET_COMMIT.
 
 Our own OffsetFetch (`own.groups`) has another handler because its answer differs: one group, whose refusal is the answer, and
-offsets with the topic ids that they belong to. A Kafka client names many groups, each with its own error, and may fetch as a
-member, whose epoch is checked. The decision is the same call of the coordinator.
+offsets with the topic ids that they belong to, with unstable ones apart. A Kafka client names many groups, each with its own
+error, and may fetch as a member, whose epoch is checked. The decision is the same call of the coordinator.
 """
 
 from __future__ import annotations
@@ -92,7 +92,11 @@ class KafkaOffsetHandlers:
             found = await self._groups.handle_slot(
                 group_id,
                 lambda machine: machine.offsets.fetch_stable(
-                    group_id=group_id, partitions=keys, member_id=member_id, member_epoch=member_epoch
+                    group_id=group_id,
+                    partitions=keys,
+                    member_id=member_id,
+                    member_epoch=member_epoch,
+                    must_confirm=require_stable,
                 ),
             )
         except BarnabasError as error:

@@ -28,6 +28,7 @@ from barnabas.net.protocol.requests import CreateTopicRequest, DeleteTopicReques
 from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.many import DONE, Outcome, check_named_once, each
+from ..common.mutations import mutations, partitions_of
 from ..common.services import Services
 from ..own.configs import described_topic
 from ..own.topics import TopicHandlers
@@ -142,7 +143,8 @@ class KafkaTopicHandlers:
         topic_id = item.topic_id.hex()  # which our own request cannot express
         self._topics.check_deletable(item.name or topic_id)
         gone = (UnknownTopicOrPartitionError, UnknownTopicIdError)
-        await self._topics.change(DeleteTopic(name="", topic_id=topic_id), done_already=gone, timeout_ms=timeout_ms)
+        with mutations(self._services, context, partitions_of(self._services, item.name)):
+            await self._topics.change(DeleteTopic(name="", topic_id=topic_id), done_already=gone, timeout_ms=timeout_ms)
         return DONE
 
     # --- grow ---------------------------------------------------------------------------------------------------------

@@ -1,45 +1,51 @@
-"""AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), TxnOffsetCommit (28), DescribeTransactions (65), ListTransactions
-(66).
+"""AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), WriteTxnMarkers (27), TxnOffsetCommit (28), DescribeTransactions
+(65), ListTransactions (66).
 
-Versions: 0-5, 0-4, 0-5, 0-5, 0, 0-2. Behaviour: KIP-98, KIP-447, KIP-664, KIP-890. From EndTxn v5 and TxnOffsetCommit v5 on,
+Versions: 0-5, 0-4, 0-5, 1, 0-5, 0, 0-2. Behaviour: KIP-98, KIP-447, KIP-664, KIP-890. From EndTxn v5 and TxnOffsetCommit v5 on,
 clients use the second version of the protocol: every end raises the producer's epoch, and groups and partitions become part of
-a transaction by their first offset or record. AddPartitionsToTxn has several transactions from v4 on. Old clients are told
+a transaction by their first offset or record. AddPartitionsToTxn has several transactions from v4 on. Old clients get
 INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED. Differs from Kafka: any broker that does not coordinate the transactional id
-says so in each answer.
+says so in each answer. WriteTxnMarkers is for administrators alone, since coordinators have a message of their own: it aborts a
+transaction that no coordinator knows (`kafka-transactions.sh abort`). For any other one, and for commits, the answer is
+INVALID_TXN_STATE, because the coordinator may decide otherwise; the marker keeps the coordinator epoch of the one before it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from barnabas.consumer_groups.transactions.states import TransactionState
 from barnabas.kraft.metadata.records import TransactionRecord
-from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidTxnStateError
 from barnabas.log.vocabulary.group_messages import PartitionOutcome
 from barnabas.log.vocabulary.name_pattern import NamePattern, name_pattern
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.log.vocabulary.transaction_messages import (
     AddToTransactionRequest,
     EndTransactionRequest,
     TransactionalOffsetCommitRequest,
+    TransactionState,
 )
+from barnabas.net.base.limits import check_count
 from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.group_apis import offsets_to_commit
 from barnabas.net.server.dispatcher import RequestContext
 
-from ..common.many import check_count
 from ..common.services import Services
 from ..own.transactions import TransactionHandlers
+
+logger = logging.getLogger("barnabas.transactions")
 
 _TOPIC = attrgetter("topic")
 _FENCED_SINCE = {
     24: 2,
     25: 2,
     26: 2,
-}  # PRODUCER_FENCED is told from these versions on (KIP-588); never by TxnOffsetCommit
+}  # the first versions that answer PRODUCER_FENCED (KIP-588); TxnOffsetCommit never does
 _MANY_SINCE = 4  # of AddPartitionsToTxn
 _SECOND_VERSION_SINCE = 5  # of EndTxn and TxnOffsetCommit (KIP-890)
 _STATES = frozenset(TransactionState)
@@ -50,6 +56,7 @@ class KafkaTransactionHandlers:
         self._services = services
         self._transactions = services.transactions
         self._own = own
+        self._operations = services.transaction_operations
 
     # --- the parts of a transaction -----------------------------------------------------------------------------------
 
@@ -225,6 +232,50 @@ class KafkaTransactionHandlers:
             producer_epoch=found.producer_epoch,
             topics=[answer.TopicData(topic=item.topic, partitions=item.partitions) for item in found.partitions],
         )
+
+    async def write_markers(
+        self, request: KafkaRequest[bodies.WriteTxnMarkersRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.WriteTxnMarkersResponse]:
+        markers, answer = request.body.markers, bodies.WriteTxnMarkersResponse
+        check_count([number for item in markers for topic in item.topics for number in topic.partition_indexes])
+        results = [
+            answer.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    answer.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            answer.WritableTxnMarkerPartitionResult(
+                                partition_index=number,
+                                error_code=await self._mark(marker, TopicPartition(topic.name, number)),
+                            )
+                            for number in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in markers
+        ]
+        return KafkaResponse(body=answer(markers=results))
+
+    async def _mark(
+        self, marker: bodies.WriteTxnMarkersRequest.WritableTxnMarker, topic_partition: TopicPartition
+    ) -> ErrorCode:
+        """The answer has no place for words: they are in the log."""
+        try:
+            if marker.transaction_result:
+                raise InvalidTxnStateError("only the coordinator of a transaction commits it")
+            await self._operations.abort_hanging(
+                topic_partition,
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+            )
+        except BarnabasError as error:
+            logger.info("marker refused partition=%s producer=%d reason=%s", topic_partition, marker.producer_id, error)
+            return error.code
+        return ErrorCode.NONE
 
     async def list(
         self, request: KafkaRequest[bodies.ListTransactionsRequest], context: RequestContext

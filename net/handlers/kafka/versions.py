@@ -18,6 +18,7 @@ def api_versions(metadata_offset: Callable[[], int]) -> Handler:
     def handle(request: KafkaRequest[bodies.ApiVersionsRequest], context: RequestContext, reply: Reply) -> None:
         offset = metadata_offset()
         epoch = offset if offset > 0 else NO_EPOCH
-        reply(KafkaResponse(body=versions_response(version=request.version, epoch=epoch)))
+        has_sasl = context.login is not None
+        reply(KafkaResponse(body=versions_response(version=request.version, epoch=epoch, has_sasl=has_sasl)))
 
     return handle

@@ -103,6 +103,7 @@ def _response(found: tuple[DescribedConfig, ...]) -> DescribeConfigsResponse:
                 default=item.default,
                 documentation=item.documentation,
                 read_only=item.read_only,
+                sensitive=item.sensitive,
             )
             for item in found
         )

@@ -6,6 +6,9 @@ answers NOT_COORDINATOR. A reply leaves once the quorum has committed its conten
 a group that is running.
 """
 
+from itertools import groupby
+from operator import itemgetter
+
 from msgspec.structs import replace
 
 from barnabas.consumer_groups.model.messages import CommitPlace
@@ -14,6 +17,7 @@ from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, GroupId
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
     UndoOffsetResetResponse,
 )
 from barnabas.net.protocol.group_responses import (
@@ -108,13 +112,25 @@ class GroupHandlers:
         wanted = None
         if request.partitions is not None:
             wanted = tuple((item.topic, number) for item in request.partitions for number in item.partitions)
-        found = await self._groups.handle(
+        found = await self._groups.handle_slot(
             request.group_id,
-            lambda machine: machine.fetch_offsets(
-                group_id=request.group_id, partitions=wanted, topic_ids=self._groups.topic_ids
+            lambda machine: machine.offsets.fetch_stable(
+                group_id=request.group_id,
+                partitions=wanted,
+                topic_ids=self._groups.topic_ids,
+                must_confirm=request.require_stable,
             ),
         )
-        return OffsetFetchResponse(partitions=found)
+        if not request.require_stable:
+            return OffsetFetchResponse(partitions=found.offsets)
+        unstable = found.unstable if wanted is None else found.unstable & set(wanted)
+        return OffsetFetchResponse(
+            partitions=tuple(item for item in found.offsets if (item.topic, item.partition) not in unstable),
+            unstable=tuple(
+                TopicPartitions(topic=topic, partitions=tuple(number for _, number in items))
+                for topic, items in groupby(sorted(unstable), key=itemgetter(0))
+            ),
+        )
 
     async def reset_offsets(self, request: ResetOffsetsRequest, context: RequestContext) -> EmptyResponse:
         await self._groups.handle(

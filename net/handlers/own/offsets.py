@@ -14,6 +14,7 @@ from barnabas.log.format.record_batch import Buffer, read_header
 from barnabas.log.format.record_codec import LookIntoBatch, first_record_at_or_after
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidTopicError, RequestTimedOutError
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TopicPartition
+from barnabas.net.base.limits import check_count
 from barnabas.net.base.slices import sliced
 from barnabas.net.groups.offsets_topic import OffsetsTopic
 from barnabas.net.protocol.requests import (
@@ -33,7 +34,6 @@ from barnabas.net.protocol.responses import (
 )
 from barnabas.net.server.dispatcher import Reply, RequestContext, answering
 
-from ..common.many import check_count
 from ..common.services import Services
 
 MAX_AT_ONCE_BYTES: Final = 16 * 1024  # of an uncompressed batch: takes about half a millisecond of the loop

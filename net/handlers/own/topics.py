@@ -25,6 +25,7 @@ from barnabas.net.protocol.responses import EmptyResponse
 from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.changes import CHANGE_TIMEOUT_MS, decided
+from ..common.mutations import mutations, partitions_of
 from ..common.services import Services
 
 
@@ -33,18 +34,21 @@ class TopicHandlers:
         self._services = services
 
     async def create(self, request: CreateTopicRequest, context: RequestContext) -> CreateTopicResponse:
-        created = await self._services.controller.call(
-            CreateTopic(
-                name=request.name,
-                partition_count=request.partition_count,
-                replication_factor=request.replication_factor,
-                assignment=request.assignment,
-                configs=request.configs,
-                validate_only=request.validate_only,
-                topic_id=request.topic_id or new_topic_id(self._services.rng),
-            ),
-            timeout_ms=min(request.timeout_ms, CHANGE_TIMEOUT_MS),
-        )
+        count = len(request.assignment) or request.partition_count
+        count = count if count > 0 else self._services.config.num_partitions
+        with mutations(self._services, context, 0 if request.validate_only else count):
+            created = await self._services.controller.call(
+                CreateTopic(
+                    name=request.name,
+                    partition_count=request.partition_count,
+                    replication_factor=request.replication_factor,
+                    assignment=request.assignment,
+                    configs=request.configs,
+                    validate_only=request.validate_only,
+                    topic_id=request.topic_id or new_topic_id(self._services.rng),
+                ),
+                timeout_ms=min(request.timeout_ms, CHANGE_TIMEOUT_MS),
+            )
         assert isinstance(created, TopicCreated)
         if not request.validate_only:
             await self._services.metadata.wait_for_offset(created.offset, timeout_ms=CHANGE_TIMEOUT_MS)
@@ -59,11 +63,12 @@ class TopicHandlers:
         self, request: DeleteTopicRequest, context: RequestContext, *, timeout_ms: int = CHANGE_TIMEOUT_MS
     ) -> EmptyResponse:
         self.check_deletable(request.name)
-        return await self.change(
-            DeleteTopic(name=request.name),
-            done_already=(UnknownTopicOrPartitionError,),
-            timeout_ms=min(request.timeout_ms, timeout_ms),
-        )
+        with mutations(self._services, context, partitions_of(self._services, request.name)):
+            return await self.change(
+                DeleteTopic(name=request.name),
+                done_already=(UnknownTopicOrPartitionError,),
+                timeout_ms=min(request.timeout_ms, timeout_ms),
+            )
 
     def check_deletable(self, name: str) -> None:
         if not self._services.config.delete_topic_enable:
@@ -74,7 +79,9 @@ class TopicHandlers:
     async def add_partitions(
         self, request: AddPartitionsRequest, context: RequestContext, *, timeout_ms: int = CHANGE_TIMEOUT_MS
     ) -> EmptyResponse:
-        return await self.change(request, done_already=(InvalidPartitionsError,), timeout_ms=timeout_ms)
+        now = partitions_of(self._services, request.name)
+        with mutations(self._services, context, 0 if request.validate_only or not now else request.total_count - now):
+            return await self.change(request, done_already=(InvalidPartitionsError,), timeout_ms=timeout_ms)
 
     async def assign_replicas(
         self, request: AssignReplicasRequest, context: RequestContext, *, timeout_ms: int = CHANGE_TIMEOUT_MS

@@ -3,24 +3,29 @@
 Versions: 0. Behaviour: waits up to `max_wait_ms` for `min_bytes`; an error on any partition is answered at once. A consumer
 sees what is committed (the high watermark; for read_committed the last stable offset, with the aborted transactions among the
 records, which it leaves out); a follower sees the whole log, and its offset is its acknowledgement of everything before. Each
-answer brings at least one whole batch where there is one, also when it is larger than the limits (KIP-74). Divergence is told in
-the answer (KIP-595). `__consumer_offsets` is served by any broker from the state of the quorum (`offsets_topic`).
+answer brings at least one whole batch where there is one, also when it is larger than the limits (KIP-74). The answer reports a
+divergence (KIP-595). `__consumer_offsets` is served by any broker from the state of the quorum (`offsets_topic`). In a session
+(`fetch_sessions`), a request reads what has changed since the last one.
 """
+
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
+from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.partition_reads import PartitionRead
 from barnabas.log.replication.ports import slice_size
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from barnabas.net.base.limits import check_count
 from barnabas.net.groups.offsets_topic import OffsetsTopic
 from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
 from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse
 from barnabas.net.server.dispatcher import Reply, RequestContext, answering, error_response
 from barnabas.net.server.purgatory import DelayedFetch, Operation, ReadUpTo
 
-from ..common.many import check_count
 from ..common.services import Services
+from .fetch_sessions import FINAL_EPOCH, FetchSession, FetchSessions
 
 MAX_FETCH_BYTES = (
     64 << 20
@@ -38,11 +43,20 @@ class FetchHandler:
         # Not led here: the error of the read shows a fetch of it, so that other fetches cost nothing.
         self._offsets_topic = OffsetsTopic(services.metadata)
         self._read_offsets_topic = answering(self._fetch_offsets_topic)
+        self.sessions = FetchSessions(
+            services.config.max_incremental_fetch_session_cache_slots, services.replication.purgatory, services.rng
+        )
 
     def __call__(self, request: FetchRequest, context: RequestContext, reply: Reply) -> None:
         if request.replica_id < 0:
             check_count(request.partitions)  # Followers name all that they have.
-        responses, size_bytes, is_final = self._read(request, is_first_read=True)
+        if request.session_epoch != FINAL_EPOCH or request.session_id:
+            now_ms = self._clock.now_ms()
+            session = self.sessions.begin(request, id(context.connection), now_ms, self._overtake)
+            if session is not None:
+                self._serve_session(session, request, context, reply)
+                return
+        responses, size_bytes, is_final = self._read(request, request.partitions, is_first_read=True)
         if (
             is_final
             and request.replica_id < 0
@@ -55,14 +69,51 @@ class FetchHandler:
             return
         self._park(request, context, reply)
 
+    # --- sessions -----------------------------------------------------------------------------------------------------
+
+    def _serve_session(
+        self, session: FetchSession, request: FetchRequest, context: RequestContext, reply: Reply
+    ) -> None:
+        responses, size_bytes, is_final = self._read(request, session.to_read(), is_first_read=True)
+        watch = session.watch
+        for topic_partition in watch.changed:
+            partition = self._replication.manager.find(topic_partition)
+            if partition is not None:
+                watch.places[topic_partition] = (watch.places[topic_partition][0], partition.leader_epoch)
+        if is_final or size_bytes >= request.min_bytes or request.max_wait_ms <= 0:
+            reply(_news(session, request, responses))
+            return
+
+        def answer() -> FetchResponse:
+            responses, _, _ = self._read(request, session.to_read(), is_first_read=False)
+            return _news(session, request, responses)
+
+        context.on_disconnect(lambda: self._replication.forget_client(context))
+        self._replication.park(
+            DelayedFetch(
+                token=_completing(answer, request, reply),
+                client=context,
+                timeout_ms=min(request.max_wait_ms, MAX_FETCH_WAIT_MS),
+                min_bytes=request.min_bytes,
+                read_up_to=_read_up_to(request),
+                offsets=watch.places,
+                standing=watch,
+            )
+        )
+
+    def _overtake(self, session: FetchSession) -> None:
+        """Answer the request of this session that still waits: another one continues the session, or ends it."""
+        parked = session.watch.parked
+        if parked is not None:
+            self._replication.forget_client(parked.client)
+            parked.token(parked)  # type: ignore[operator]
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
     def _park(self, request: FetchRequest, context: RequestContext, reply: Reply) -> None:
-        def completed(_: Operation) -> None:
-            try:
-                responses, _size, _final = self._read(request, is_first_read=False)
-            except Exception as error:  # noqa: BLE001 - the dispatcher's boundary is far away by now
-                reply(error_response(error, request))
-            else:
-                reply(FetchResponse(partitions=tuple(responses)))
+        def answer() -> FetchResponse:
+            responses, _, _ = self._read(request, request.partitions, is_first_read=False)
+            return FetchResponse(partitions=tuple(responses))
 
         manager = self._replication.manager
         offsets: dict[TopicPartition, tuple[int, int]] = {}
@@ -77,7 +128,7 @@ class FetchHandler:
         context.on_disconnect(lambda: self._replication.forget_client(context))
         self._replication.park(
             DelayedFetch(
-                token=completed,
+                token=_completing(answer, request, reply),
                 client=context,
                 timeout_ms=timeout_ms,
                 min_bytes=request.min_bytes,
@@ -86,15 +137,22 @@ class FetchHandler:
             )
         )
 
-    def _read(self, request: FetchRequest, *, is_first_read: bool) -> tuple[list[FetchPartitionResponse], int, bool]:
-        """Read every partition. The last value: whether the response must not wait (an error, divergence)."""
+    def _read(
+        self, request: FetchRequest, partitions: Iterable[FetchPartition], *, is_first_read: bool
+    ) -> tuple[list[FetchPartitionResponse], int, bool]:
+        """Read these partitions. The last value: whether the response must not wait (an error, divergence)."""
         remaining = min(request.max_bytes, self._max_bytes)
         responses: list[FetchPartitionResponse] = []
         total = 0
         is_final = False
-        for item in request.partitions:
-            response = self._read_one(request, item, remaining, is_first_batch=total == 0, is_first_read=is_first_read)
+        for item in partitions:
+            topic_partition = TopicPartition(item.topic, item.partition)
+            response = self._read_one(
+                request, item, topic_partition, remaining, is_first_batch=total == 0, is_first_read=is_first_read
+            )
             size_bytes = slice_size(response.records)  # type: ignore[arg-type]
+            if size_bytes and request.replica_id >= 0:
+                self._throttle.sent(topic_partition, request.replica_id, size_bytes)
             total += size_bytes
             remaining = max(0, remaining - size_bytes)
             is_final = is_final or response.error != ErrorCode.NONE or response.diverging_epoch >= 0
@@ -102,15 +160,21 @@ class FetchHandler:
         return responses, total, is_final
 
     def _read_one(
-        self, request: FetchRequest, item: FetchPartition, max_bytes: int, *, is_first_batch: bool, is_first_read: bool
+        self,
+        request: FetchRequest,
+        item: FetchPartition,
+        topic_partition: TopicPartition,
+        max_bytes: int,
+        *,
+        is_first_batch: bool,
+        is_first_read: bool,
     ) -> FetchPartitionResponse:
-        topic_partition = TopicPartition(item.topic, item.partition)
         limit = min(max_bytes, item.max_bytes)
         try:
+            partition = self._replication.manager.partition(topic_partition)
             if request.replica_id >= 0:
-                read = self._read_for_follower(request, item, limit, is_first_batch, is_first_read)
+                read = self._read_for_follower(request, item, partition, limit, is_first_batch, is_first_read)
             else:
-                partition = self._replication.manager.partition(topic_partition)
                 partition.role.check_topic_id(item.topic_id)
                 read = partition.reads.read_for_consumer(
                     item.fetch_offset,
@@ -141,7 +205,7 @@ class FetchHandler:
             diverging_epoch=read.diverging_epoch,
             diverging_end_offset=read.diverging_end_offset,
             records=read.records,
-            aborted=tuple((found.producer_id, found.first_offset) for found in read.aborted),
+            aborted=tuple([(found.producer_id, found.first_offset) for found in read.aborted]) if read.aborted else (),
         )
 
     async def _fetch_offsets_topic(self, request: FetchRequest, context: RequestContext) -> FetchResponse:
@@ -151,7 +215,7 @@ class FetchHandler:
             request, partitions=tuple(item for item in request.partitions if item.topic != CONSUMER_OFFSETS_TOPIC)
         )
         while True:
-            found, size_bytes, is_final = self._read(others, is_first_read=True)
+            found, size_bytes, is_final = self._read(others, others.partitions, is_first_read=True)
             for item in request.partitions:
                 if item.topic == CONSUMER_OFFSETS_TOPIC:
                     response = await self._read_slot(item, min(request.max_bytes, self._max_bytes) - size_bytes)
@@ -183,13 +247,17 @@ class FetchHandler:
         )
 
     def _read_for_follower(
-        self, request: FetchRequest, item: FetchPartition, limit: int, is_first_batch: bool, is_first_read: bool
+        self,
+        request: FetchRequest,
+        item: FetchPartition,
+        partition: Partition,
+        limit: int,
+        is_first_batch: bool,
+        is_first_read: bool,
     ) -> PartitionRead:
-        partition = self._replication.manager.partition(TopicPartition(item.topic, item.partition))
         if item.topic_id and item.topic_id != partition.topic_id:
             return PartitionRead(error=ErrorCode.INCONSISTENT_TOPIC_ID)
-        topic_partition = partition.topic_partition
-        is_held_back = self._throttle.send_delay_ms(topic_partition, request.replica_id) > 0
+        is_held_back = self._throttle.send_delay_ms(partition.topic_partition, request.replica_id) > 0
         read, effects = partition.leading.read_for_follower(
             request.replica_id,
             broker_epoch=request.broker_epoch,
@@ -203,11 +271,29 @@ class FetchHandler:
         )
         if effects:
             self._replication.perform(effects)
-        self._throttle.sent(topic_partition, request.replica_id, slice_size(read.records))
         return read
 
     def _send_delay_ms(self, request: FetchRequest, topic_partition: TopicPartition) -> int:
         return 0 if request.replica_id < 0 else self._throttle.send_delay_ms(topic_partition, request.replica_id)
+
+
+def _news(session: FetchSession, request: FetchRequest, responses: list[FetchPartitionResponse]) -> FetchResponse:
+    news = session.news(responses, request.isolation_level)
+    return FetchResponse(partitions=tuple(news), session_id=session.session_id)
+
+
+def _completing(
+    answer: Callable[[], FetchResponse], request: FetchRequest, reply: Reply
+) -> Callable[[Operation], None]:
+    def completed(_: Operation) -> None:
+        try:
+            response = answer()
+        except Exception as error:  # noqa: BLE001 - the dispatcher's boundary is far away by now
+            reply(error_response(error, request))
+        else:
+            reply(response)
+
+    return completed
 
 
 def _read_up_to(request: FetchRequest) -> ReadUpTo:

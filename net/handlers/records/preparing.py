@@ -2,8 +2,8 @@
 
 Batches that are compressed, of a compacted topic, or stored under another codec are unpacked and walked through. A small one
 is checked at once; the others in threads, appended in the order of arrival: a request waits for its own batches and for the
-requests before it with batches of the same partition. All others pass. The threads take one request of each connection in
-turn, so a client with many expensive batches delays its own most.
+requests of its connection before it with batches of the same partition. All others pass. The threads take one request of each
+connection in turn, so a client with many expensive batches delays its own most.
 """
 
 import asyncio
@@ -22,11 +22,13 @@ from msgspec.structs import replace
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.recompression import codec_named, is_stored_otherwise, recompressed
 from barnabas.log.format.record_batch import (
+    ATTRIBUTES_POSITION,
     COMPRESSION_MASK,
     HEADER_SIZE,
     LENGTH,
     LENGTH_POSITION,
     LOG_OVERHEAD,
+    TRANSACTIONAL_MASK,
     Buffer,
 )
 from barnabas.log.format.record_check import RecordRules, check_batches
@@ -52,7 +54,6 @@ MAX_RECORDS_AT_ONCE: Final = 256  # of a batch that is checked at once: about 0.
 MAX_RECORDS_A_PASS: Final = 8_192
 _BATCH_AS_RECORDS: Final = 16  # to unpack a batch takes as long as to look at so many records
 THREAD_PAUSE_S: Final = 0.0002  # Long enough for a thread that waits for the interpreter to wake up and take it.
-_ATTRIBUTES_POSITION: Final = 22  # the lower byte
 _COUNT_POSITION: Final = 57
 _COUNT: Final = struct.Struct(">i")
 
@@ -100,7 +101,9 @@ class Preparing:
         self._config_of = config_of
         self._verification = verification
         self._memory = memory
-        self._last: dict[TopicPartition, asyncio.Task[None]] = {}  # the newest of each partition
+        # The newest of each partition and connection. Other connections do not wait: the coordinator of a transaction may take
+        # seconds to answer the question about the first batch of its producer.
+        self._last: dict[tuple[TopicPartition, object], asyncio.Task[None]] = {}
         self._pending_bytes_of: dict[object, int] = {}  # by connection; what is not there is 0
         self._queues: OrderedDict[object, deque[_Job]] = OrderedDict()  # by connection, in the order of their turns
         self._working = 0
@@ -108,13 +111,17 @@ class Preparing:
         self._threads = ThreadPoolExecutor(max_workers=MAX_THREADS, thread_name_prefix="prepare")
         self.tasks: dict[asyncio.Task[None], None] = {}
 
-    def at_once(self, request: AnyProduce) -> Refused | None:
+    def at_once(self, request: AnyProduce, connection: object) -> Refused | None:
         """The partitions of the request that fail, with their errors; None if the request must go through `later`."""
         refused: Refused = {}
         checked = 0
         for number, item in enumerate(request.partitions):
             topic_partition = TopicPartition(item.topic, item.partition)
-            if topic_partition in self._last or self._verification.is_needed(item):
+            if self._last and (topic_partition, connection) in self._last:
+                return None
+            records = item.records
+            is_transactional = len(records) >= HEADER_SIZE and records[ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK
+            if is_transactional and self._verification.is_needed(item):
                 return None
             config = self._config_of(topic_partition)
             if config is None or not _needs_preparation(item.records, config):
@@ -146,7 +153,7 @@ class Preparing:
         self._checked_records = 0
 
     def later(self, request: AnyProduce, context: RequestContext, serve: Serve) -> None:
-        """Call `serve` with the prepared request, in the order of arrival."""
+        """Call `serve` with the prepared request, in the order of arrival from its connection."""
         connection = context.connection
         size_bytes = sum(len(item.records) for item in request.partitions)
         own_bytes = self._pending_bytes_of.get(connection, 0)
@@ -156,28 +163,32 @@ class Preparing:
             serve(request, dict.fromkeys(range(len(request.partitions)), error))
             return
         self._pending_bytes_of[connection] = own_bytes + size_bytes
-        partitions = [TopicPartition(item.topic, item.partition) for item in request.partitions]
-        before = [self._last[partition] for partition in partitions if partition in self._last]
+        places = [(TopicPartition(item.topic, item.partition), connection) for item in request.partitions]
+        before = [self._last[place] for place in places if place in self._last]
         # The request's records are views of a receive buffer that others will be read into.
         kept = tuple(replace(item, records=bytearray(item.records)) for item in request.partitions)
         work = self._run(replace(request, partitions=kept), context, before, serve)
         task = asyncio.get_running_loop().create_task(work, name="barnabas-prepare")
         self.tasks[task] = None
-        for partition in partitions:
-            self._last[partition] = task
-        task.add_done_callback(lambda done: self._ended(done, partitions, connection, size_bytes))
+        for place in places:
+            self._last[place] = task
+        task.add_done_callback(lambda done: self._ended(done, places, connection, size_bytes))
 
     def _ended(
-        self, task: asyncio.Task[None], partitions: Iterable[TopicPartition], connection: object, size_bytes: int
+        self,
+        task: asyncio.Task[None],
+        places: Iterable[tuple[TopicPartition, object]],
+        connection: object,
+        size_bytes: int,
     ) -> None:
         self._memory.give_back(size_bytes)
         left = self._pending_bytes_of.pop(connection) - size_bytes
         if left:
             self._pending_bytes_of[connection] = left
         self.tasks.pop(task, None)
-        for partition in partitions:
-            if self._last.get(partition) is task:
-                del self._last[partition]
+        for place in places:
+            if self._last.get(place) is task:
+                del self._last[place]
 
     async def _run(
         self, request: AnyProduce, context: RequestContext, before: list[asyncio.Task[None]], serve: Serve
@@ -196,6 +207,7 @@ class Preparing:
             for item, found in zip(request.partitions, prepared, strict=True)
         )
         serve(replace(request, partitions=partitions), refused)
+        verified.appended()
 
     async def _prepared(
         self, item: ProducePartition, request: AnyProduce, context: RequestContext
@@ -266,13 +278,14 @@ def _rules(config: ReplicatedLogConfig) -> RecordRules:
 
 def _needs_preparation(batches: Buffer, config: ReplicatedLogConfig) -> bool:
     """Whether any of the batches is to be unpacked or looked into. What is cut is left to the log."""
-    if config.is_compacted:
-        return len(batches) >= HEADER_SIZE
-    if is_stored_otherwise(batches, config.compression_type):
-        return True
+    if not config.takes_batches_as_sent:
+        if config.is_compacted:
+            return len(batches) >= HEADER_SIZE
+        if is_stored_otherwise(batches, config.compression_type):
+            return True
     position = 0
     while position + HEADER_SIZE <= len(batches):
-        if batches[position + _ATTRIBUTES_POSITION] & COMPRESSION_MASK:
+        if batches[position + ATTRIBUTES_POSITION] & COMPRESSION_MASK:
             return True
         position += max(HEADER_SIZE, LENGTH.unpack_from(batches, position + LENGTH_POSITION)[0] + LOG_OVERHEAD)
     return False

@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from barnabas.log.format.record_batch import HEADER_SIZE, BatchHeader, read_header
+from barnabas.log.format.record_batch import HEADER_SIZE, SEQUENCE, SEQUENCE_POSITION, BatchHeader, read_header
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.ports import ReplicatedLogConfig
 from barnabas.log.vocabulary.errors import (
@@ -25,12 +25,12 @@ from barnabas.log.vocabulary.errors import (
     StorageError,
 )
 from barnabas.log.vocabulary.topic_partition import INTERNAL_TOPICS, TopicPartition
+from barnabas.net.base.limits import check_count
 from barnabas.net.protocol.requests import ProducePartition
 from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
 from barnabas.net.server.dispatcher import Reply, RequestContext, error_response
 from barnabas.net.server.purgatory import DelayedProduce, Operation
 
-from ..common.many import check_count
 from ..common.services import Services
 from .overtaken import MAY_LAST_MS, Gap, Overtaken
 from .preparing import AnyProduce, Preparing, Refused
@@ -62,7 +62,7 @@ class ProduceHandler:
         if request.acks not in VALID_ACKS:
             raise InvalidRequiredAcksError(f"acks={request.acks} is invalid; use 0, 1 or -1 (all)")
         check_count(request.partitions)
-        refused = self.preparing.at_once(request)
+        refused = self.preparing.at_once(request, context.connection)
         if refused is None:
             self.preparing.later(request, context, lambda made, bad: self._serve_later(made, bad, context, reply))
         else:
@@ -124,7 +124,7 @@ class ProduceHandler:
                 raise refused
             check_produced(item.records, kafka_version=request.kafka_version)
             partition = self._replication.manager.partition(topic_partition)
-            if self._refused_sequences and (repeated := self._refused_before(partition, item)) is not None:
+            if self._refused_sequences.refusals and (repeated := self._refused_before(partition, item)) is not None:
                 raise repeated
             self._check_beginning(partition, item)
             info, required_offset = self._replication.append(partition, item.records, acks=request.acks)
@@ -142,7 +142,7 @@ class ProduceHandler:
                 leader_id=leader_id,
                 leader_epoch=leader_epoch,
             )
-        if self._refused_sequences:
+        if self._refused_sequences.refusals:
             self._refused_sequences.appended(topic_partition, read_header(item.records))
         if delayed is not None:
             delayed.wait_for(topic_partition, required_offset=required_offset, leadership=partition.leadership)
@@ -166,6 +166,8 @@ class ProduceHandler:
     def _check_beginning(self, partition: Partition, item: ProducePartition) -> None:
         """A producer that the log does not know may begin with any sequence, since the log may have forgotten it. But its first
         batch may still be on its way to a new leader. After this batch it would fail for good and end librdkafka's producer."""
+        if len(item.records) < HEADER_SIZE or SEQUENCE.unpack_from(item.records, SEQUENCE_POSITION)[0] <= 0:
+            return  # Of no producer, the first one of its producer, or incomplete: the log's check raises the error.
         leading = partition.role.leader_state
         if leading is None or self._clock.now_ms() - leading.led_since_ms >= MAY_LAST_MS:
             return
@@ -173,7 +175,7 @@ class ProduceHandler:
             batch = read_header(item.records)
         except CorruptRecordError:
             return  # the log's check raises the error
-        if batch.base_sequence > 0 and not partition.log.producers.knows(batch.producer_id):
+        if not partition.log.producers.knows(batch.producer_id):
             raise NotEnoughReplicasError(
                 f"producer {batch.producer_id} begins with sequence {batch.base_sequence}: this leader is new, and waits for "
                 "what may be missing"

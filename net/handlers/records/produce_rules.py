@@ -2,6 +2,7 @@
 
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import (
+    ATTRIBUTES_POSITION,
     COMPRESSION_MASK,
     HEADER_SIZE,
     LENGTH,
@@ -14,7 +15,6 @@ from barnabas.log.format.record_batch import (
 from barnabas.log.vocabulary.errors import InvalidRecordError, UnsupportedCompressionError
 
 _MAGIC_POSITION = 16
-_ATTRIBUTES_POSITION = 22  # the lower byte; the upper one is not in use
 _ZSTD_SINCE = 7  # Produce v7 (KIP-110)
 
 
@@ -26,9 +26,10 @@ def check_produced(records: Buffer, *, kafka_version: int) -> None:
     """
     if kafka_version >= 0:
         _check_kafka(records, kafka_version)
+        return  # It is one batch.
     position = 0
     while position + HEADER_SIZE <= len(records):
-        if position and (records[position + _ATTRIBUTES_POSITION] ^ records[_ATTRIBUTES_POSITION]) & TRANSACTIONAL_MASK:
+        if position and (records[position + ATTRIBUTES_POSITION] ^ records[ATTRIBUTES_POSITION]) & TRANSACTIONAL_MASK:
             raise InvalidRecordError("a partition has transactional batches and others in one request")
         position += max(HEADER_SIZE, LENGTH.unpack_from(records, position + LENGTH_POSITION)[0] + LOG_OVERHEAD)
 
@@ -44,7 +45,7 @@ def _check_kafka(records: Buffer, version: int) -> None:
         raise InvalidRecordError(f"Produce v{version} takes record batches of magic {MAGIC} only, not {magic}")
     if 0 <= LENGTH.unpack_from(records, LENGTH_POSITION)[0] < len(records) - LOG_OVERHEAD:
         raise InvalidRecordError(f"Produce v{version} takes one record batch for a partition, and nothing behind it")
-    if len(records) <= _ATTRIBUTES_POSITION:
+    if len(records) <= ATTRIBUTES_POSITION:
         return  # incomplete: the log's check raises the error
-    if version < _ZSTD_SINCE and records[_ATTRIBUTES_POSITION] & COMPRESSION_MASK == Compression.ZSTD:
+    if version < _ZSTD_SINCE and records[ATTRIBUTES_POSITION] & COMPRESSION_MASK == Compression.ZSTD:
         raise UnsupportedCompressionError(f"zstd is taken from Produce v{_ZSTD_SINCE} on, and this is v{version}")

@@ -40,21 +40,18 @@ class RefusedSequences:
     """
 
     def __init__(self) -> None:
-        self._refusals: OrderedDict[tuple[int, TopicPartition], Refusal] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._refusals)
+        self.refusals: OrderedDict[tuple[int, TopicPartition], Refusal] = OrderedDict()  # mostly empty
 
     def before(
         self, topic_partition: TopicPartition, batch: BatchHeader, expected: int | None = None
     ) -> BarnabasError | None:
         """The error of an earlier batch that was refused, if the producer cannot have received it before it sent this batch."""
         key = (batch.producer_id, topic_partition)
-        refusal = self._refusals.get(key)
+        refusal = self.refusals.get(key)
         if refusal is None or refusal.producer_epoch != batch.producer_epoch:
             return None
         if expected is not None and is_behind(expected, refusal.newest_sequence):
-            del self._refusals[key]  # all that was refused has come since
+            del self.refusals[key]  # all that was refused has come since
             return None
         awaited = refusal.first_sequence if expected is None else expected
         if not is_behind(batch.base_sequence, awaited) or refusal.followers_left == 0:
@@ -67,25 +64,25 @@ class RefusedSequences:
         if batch.producer_id == NO_PRODUCER_ID or not isinstance(error, RetriableError):
             return
         key = (batch.producer_id, topic_partition)
-        known = self._refusals.get(key)
+        known = self.refusals.get(key)
         first = batch.base_sequence
         if known is not None and known.producer_epoch == batch.producer_epoch:
             first = known.first_sequence if is_behind(first, known.first_sequence) else first
-        self._refusals[key] = Refusal(
+        self.refusals[key] = Refusal(
             producer_epoch=batch.producer_epoch,
             first_sequence=first,
             newest_sequence=batch.base_sequence,
             error=type(error),
             message=error.message,
         )
-        self._refusals.move_to_end(key)
-        if len(self._refusals) > MAX_REFUSALS:
-            self._refusals.popitem(last=False)
+        self.refusals.move_to_end(key)
+        if len(self.refusals) > MAX_REFUSALS:
+            self.refusals.popitem(last=False)
 
     def appended(self, topic_partition: TopicPartition, batch: BatchHeader) -> None:
         """This batch is in the log now, or was before."""
         key = (batch.producer_id, topic_partition)
-        refusal = self._refusals.get(key)
+        refusal = self.refusals.get(key)
         if refusal is None:
             return
         is_same_epoch = batch.producer_epoch == refusal.producer_epoch
@@ -93,4 +90,4 @@ class RefusedSequences:
             batch.base_sequence, refusal.first_sequence
         )
         if batch.producer_epoch > refusal.producer_epoch or (is_same_epoch and has_come):
-            del self._refusals[key]
+            del self.refusals[key]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Generic, TypeVar
 
+from msgspec import Struct
+
 from .schema import Versions, messages
 
 _KAFKA = 2000  # Kafka's own keys behind ours, so that one dispatcher serves both
@@ -33,6 +35,7 @@ class KafkaApi(IntEnum):
     ADD_PARTITIONS_TO_TXN = _KAFKA + 24
     ADD_OFFSETS_TO_TXN = _KAFKA + 25
     END_TXN = _KAFKA + 26
+    WRITE_TXN_MARKERS = _KAFKA + 27
     TXN_OFFSET_COMMIT = _KAFKA + 28
     DESCRIBE_ACLS = _KAFKA + 29
     CREATE_ACLS = _KAFKA + 30
@@ -69,8 +72,7 @@ class KafkaApi(IntEnum):
 Body = TypeVar("Body", covariant=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaRequest(Generic[Body]):
+class KafkaRequest(Struct, Generic[Body], frozen=True, kw_only=True):
     """`body` is an object of the message's class (`bodies`)."""
 
     api_key: KafkaApi
@@ -78,8 +80,7 @@ class KafkaRequest(Generic[Body]):
     body: Body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaResponse(Generic[Body]):
+class KafkaResponse(Struct, Generic[Body], frozen=True, kw_only=True):
     """`body` is an object of the message's class (`bodies`), or its bytes in the version of the request."""
 
     body: Body
@@ -89,7 +90,8 @@ class KafkaResponse(Generic[Body]):
 class Served:
     """`name` without "Request"; versions below `taken_from` are listed and refused.
 
-    Without `is_listed`, ApiVersions does not name the request; clients that send it nevertheless receive its own error response.
+    Without `is_listed`, ApiVersions names the request only on listeners with SASL; clients that send it nevertheless receive its
+    own error response.
     """
 
     name: str
@@ -122,6 +124,7 @@ SERVED: dict[int, Served] = {
     24: Served(name="AddPartitionsToTxn", versions=Versions(0, 5)),
     25: Served(name="AddOffsetsToTxn", versions=Versions(0, 4)),
     26: Served(name="EndTxn", versions=Versions(0, 5)),
+    27: Served(name="WriteTxnMarkers", versions=Versions(1, 1)),
     28: Served(name="TxnOffsetCommit", versions=Versions(0, 5)),
     29: Served(name="DescribeAcls", versions=Versions(1, 3)),
     30: Served(name="CreateAcls", versions=Versions(1, 3)),
@@ -151,6 +154,7 @@ SERVED: dict[int, Served] = {
     74: Served(name="ListConfigResources", versions=Versions(0, 1)),
 }
 LISTED: dict[int, Versions] = {key: served.versions for key, served in SERVED.items() if served.is_listed}
+LISTED_WITH_SASL: dict[int, Versions] = {key: served.versions for key, served in SERVED.items()}
 API_VERSIONS_KEY = 18
 NO_TOPIC_ID = bytes(16)
 OPERATIONS_NOT_ASKED = -(2**31)  # the authorised operations, if the client did not ask for them

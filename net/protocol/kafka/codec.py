@@ -22,6 +22,9 @@ from .versions_api import versions_response
 
 _HEAD = struct.Struct(">hhi")  # api key, api version, correlation id
 _REPLY_HEAD = struct.Struct(">ii")  # size, correlation id
+# Encoded answers are those of Metadata, which begin with the throttle time.
+_THROTTLE = struct.Struct(">i")
+_METADATA_TELLS_THROTTLE_SINCE = 3
 _SHORT = struct.Struct(">h")
 BAD_INPUT = (ValueError, IndexError, struct.error)  # what a decoder raises for bytes that are no message
 
@@ -152,7 +155,9 @@ class KafkaCodec:
             raise InvalidRequestError(f"{way.served.name} v{version} cannot be read: {error}") from error
         return DecodedRequest(correlation_id, key, version, _payload(way, key, version, body), client_id)
 
-    def encode_response(self, request: DecodedRequest, response: Response | KafkaResponse[object]) -> list[Chunk]:
+    def encode_response(
+        self, request: DecodedRequest, response: Response | KafkaResponse[object], throttle_ms: int = 0
+    ) -> list[Chunk]:
         """Return one whole frame: small parts joined, records as they are."""
         way = _WAYS.get((request.api, request.version)) or _way(request.api, request.version)
         assert way is not None, "only what was decoded is answered"
@@ -161,7 +166,11 @@ class KafkaCodec:
         if way.answers_with_header_tags:
             parts.append(b"\0")
         body = _body(way, request, response)
+        if throttle_ms and hasattr(body, "throttle_time_ms"):
+            body.throttle_time_ms = throttle_ms
         if isinstance(body, bytes):
+            if throttle_ms and request.version >= _METADATA_TELLS_THROTTLE_SINCE:
+                body = _THROTTLE.pack(throttle_ms) + body[_THROTTLE.size :]
             parts.append(body)
         else:
             way.encode(body, parts)
@@ -188,7 +197,7 @@ def _body(way: _Way, request: DecodedRequest, response: Response | KafkaResponse
         return response.body
     translation = way.translation
     if not isinstance(response, ErrorResponse):
-        assert translation is not None, "only what was translated is answered by a value of ours"
+        assert translation is not None, "only a translated request is answered by a value of Barnabas"
         return translation.response(response, request.version)
     if translation is None or translation.failed is None or isinstance(request.payload, BarnabasError | KafkaRequest):
         return _plain_error(way.served, response)

@@ -10,12 +10,13 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
-from barnabas.log.vocabulary.errors import FetchSessionIdNotFoundError
+from barnabas.log.vocabulary.errors import ErrorCode
 
 from ..requests import (
     EpochPartition,
     FetchPartition,
     FetchRequest,
+    ForgottenTopic,
     KafkaProduceRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -33,9 +34,16 @@ from ..responses import (
     ProduceResponse,
 )
 from . import bodies
-from .apis import KafkaApi, KafkaRequest
+from .apis import NO_TOPIC_ID, KafkaApi, KafkaRequest
 
 _FETCH_BY_ID_SINCE = 13
+_OF_SESSION = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
 
 
 class _OfTopic(Protocol):
@@ -108,12 +116,7 @@ def produce_failed(request: KafkaProduceRequest, error: int, message: str) -> Pr
 
 
 def fetch_request(body: bodies.FetchRequest, version: int) -> FetchRequest | KafkaRequest[bodies.FetchRequest]:
-    """Raises FETCH_SESSION_ID_NOT_FOUND: this broker never opens a session (KIP-227 allows that), so no client has one.
-
-    Since version 13 topics have ids and no names: a handler that knows the ids then calls `fetch_by_name`.
-    """
-    if body.session_id != 0:
-        raise FetchSessionIdNotFoundError(f"unknown fetch session {body.session_id}")
+    """Since version 13 topics have ids and no names: a handler that knows the ids then calls `fetch_by_name`."""
     if version >= _FETCH_BY_ID_SINCE:
         return KafkaRequest(api_key=KafkaApi.FETCH, version=version, body=body)
     return fetch_by_name(body)
@@ -129,10 +132,19 @@ def fetch_by_name(body: bodies.FetchRequest) -> FetchRequest:
             max_bytes=item.partition_max_bytes,
             current_leader_epoch=item.current_leader_epoch,
             last_fetched_epoch=item.last_fetched_epoch,
+            topic_id="" if topic.topic_id == NO_TOPIC_ID else topic.topic_id.hex(),
         )
         for topic in body.topics
         for item in topic.partitions
     }
+    forgotten = [
+        ForgottenTopic(
+            topic=topic.topic,
+            partitions=tuple(topic.partitions),
+            topic_id="" if topic.topic_id == NO_TOPIC_ID else topic.topic_id.hex(),
+        )
+        for topic in body.forgotten_topics_data
+    ]
     return FetchRequest(
         max_wait_ms=body.max_wait_ms,
         min_bytes=body.min_bytes,
@@ -140,6 +152,9 @@ def fetch_by_name(body: bodies.FetchRequest) -> FetchRequest:
         partitions=tuple(partitions.values()),
         isolation_level=body.isolation_level,
         rack=body.rack_id,
+        session_id=body.session_id,
+        session_epoch=body.session_epoch,
+        forgotten=tuple(forgotten),
     )
 
 
@@ -150,7 +165,7 @@ def fetch_response(response: FetchResponse, version: int) -> bodies.FetchRespons
         make_topic(topic=name, partitions=[_fetched(item, make_partition) for item in items])
         for name, items in _by_topic(response.partitions)
     ]
-    return bodies.FetchResponse(responses=topics)
+    return bodies.FetchResponse(error_code=response.error, session_id=response.session_id, responses=topics)
 
 
 def _fetched(
@@ -176,6 +191,8 @@ def _fetched(
 
 
 def fetch_failed(request: FetchRequest, error: int, message: str) -> FetchResponse:
+    if error in _OF_SESSION:
+        return FetchResponse(partitions=(), error=error)
     return FetchResponse(
         partitions=tuple(
             FetchPartitionResponse(topic=item.topic, partition=item.partition, error=error, message=message)

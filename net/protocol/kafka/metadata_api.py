@@ -20,7 +20,7 @@ _IDS_SINCE = 12  # Versions 10 and 11 have the field and must not use it (KIP-51
 def metadata_request(body: bodies.MetadataRequest, version: int) -> KafkaMetadataRequest:
     """Raises INVALID_REQUEST."""
     asked = body.topics or ()
-    # Whoever asks by id leaves the name null (librdkafka) or empty (Java).
+    # Clients that ask by id leave the name null (librdkafka) or empty (Java).
     by_id, by_name = [], []
     for topic in asked:
         if topic.topic_id == NO_TOPIC_ID:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import bodies
-from .apis import LISTED
+from .apis import LISTED, LISTED_WITH_SASL
 
 NO_EPOCH = -1  # of the finalized features: they are not known yet, and the response has none
 _METADATA_VERSION_MIN = 7  # 3.3-IV3: no broker of Kafka 4 knows an older one
@@ -20,11 +20,13 @@ FEATURES: dict[str, tuple[int, int, int]] = {
 }
 
 
-def versions_response(error: int = 0, *, version: int = 0, epoch: int = NO_EPOCH) -> bodies.ApiVersionsResponse:
+def versions_response(
+    error: int = 0, *, version: int = 0, epoch: int = NO_EPOCH, has_sasl: bool = False
+) -> bodies.ApiVersionsResponse:
     """With an error, too, the response has the supported ranges, so that a newer client can try again (KIP-511)."""
     keys = [
         bodies.ApiVersionsResponse.ApiVersion(api_key=key, min_version=versions.first, max_version=versions.last)
-        for key, versions in sorted(LISTED.items())
+        for key, versions in sorted((LISTED_WITH_SASL if has_sasl else LISTED).items())
     ]
     answer = bodies.ApiVersionsResponse(error_code=error, api_keys=keys, finalized_features_epoch=epoch)
     if not error:

@@ -3,7 +3,7 @@
 from barnabas.net.client.admin.cluster_health import folder_cause, utc_time
 from barnabas.net.protocol.responses import DescribeStorageResponse, StorageFolder, TroubledFolder
 
-from ..frame.output import Output
+from .output import Output
 
 
 def show_folders(out: Output, found: DescribeStorageResponse) -> None:

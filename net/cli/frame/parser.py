@@ -1,0 +1,68 @@
+"""The parser of the command line: usage errors are one line that names the nearest word, and options may come anywhere."""
+
+import argparse
+import difflib
+import sys
+from collections.abc import Container, Iterable, Sequence
+from typing import Any, Final, NoReturn
+
+from .exit_codes import ExitCode
+
+CUTOFF: Final = 0.5  # how alike a word must be to be proposed
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A usage error is one line that says what to do. Options and arguments may come in any order."""
+
+    is_leaf = False  # the parser has arguments, not verbs
+    _is_inside = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Without this, argparse treats an optional FILE as missing if an option precedes it."""
+        if not self.is_leaf or self._is_inside:
+            return super().parse_known_args(args, namespace)
+        self._is_inside = True
+        try:
+            found, unknown = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_inside = False
+        if unknown:
+            self._refuse(unknown)
+        return found, unknown
+
+    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+        option = next((word for word in unknown if word.startswith("-")), None)
+        if option is None:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        self.error(f"there is no option {option}{did_you_mean(option.partition('=')[0], self._option_string_actions)}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if not isinstance(action, argparse._SubParsersAction) or value in action.choices:
+            super()._check_value(action, value)
+            return
+        known = [choice.dest for choice in action._choices_actions]  # those that help shows
+        near = did_you_mean(value, known) or f"; choose from {', '.join(known)}"
+        raise argparse.ArgumentError(None, f"there is no command {value!r}{near}")
+
+    def error(self, message: str) -> NoReturn:
+        print(f"barnabas: {message}; see `{self.prog} --help`", file=sys.stderr)
+        raise SystemExit(ExitCode.USAGE)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """To be appended to an error; empty if nothing is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=CUTOFF)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def with_leading_options_last(given: Sequence[str], options: Iterable[str], nouns: Container[str]) -> list[str]:
+    """`given` with the options before the command moved behind it, where argparse expects them.
+
+    `options` take one value each. A command is a noun and a verb, or one word that is not in `nouns`.
+    """
+    known = set(options)
+    end = 0
+    while end < len(given) and given[end].partition("=")[0] in known:
+        end += 1 if "=" in given[end] else 2
+    command = end + (2 if end < len(given) and given[end] in nouns else 1)
+    return [*given[end:command], *given[:end], *given[command:]]

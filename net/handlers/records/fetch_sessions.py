@@ -1,0 +1,250 @@
+"""Fetch sessions (KIP-227): a reader of many partitions names only what has changed, and gets only what is new. Pure.
+
+A session begins with a fetch of all partitions. From then on, a request has the partitions that are new or have another offset,
+and those that leave; an answer has the partitions with records, errors, or other offsets of their log. The purgatory notes which
+partitions of a session have changed, so a request of a thousand idle partitions reads none.
+
+Differs from Kafka: followers get no session, since a leader counts the fetch of each partition as an acknowledgement; a
+connection has one session at most, so a client cannot fill the cache; a session without a known topic of each id is not made.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Final, Protocol
+
+from barnabas.log.replication.ports import slice_size
+from barnabas.log.vocabulary.errors import (
+    ErrorCode,
+    FetchSessionIdNotFoundError,
+    FetchSessionTopicIdError,
+    InvalidFetchSessionEpochError,
+)
+from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
+from barnabas.net.protocol.responses import FetchPartitionResponse
+from barnabas.net.server.purgatory import StandingWatch
+
+FINAL_EPOCH: Final = -1  # ends the session, or asks for none
+INITIAL_EPOCH: Final = 0
+LAST_EPOCH: Final = 2**31 - 1  # followed by 1
+MAX_SESSION_ID: Final = 2**31 - 1
+# As in Kafka: a full cache gives the place of a session to another one if it was not used for so long, or is so old and smaller.
+EVICTABLE_AFTER_MS: Final = 120_000
+# Of all sessions together; each takes about 0.6 KiB. Kafka limits the sessions alone.
+MAX_CACHED_PARTITIONS: Final = 100_000
+
+Told = tuple[int, int, int]  # high watermark, last stable offset, log start offset
+
+
+class Watching(Protocol):
+    """The part of net.server.purgatory.Purgatory that sessions use."""
+
+    def watch(self, standing: StandingWatch, topic_partition: TopicPartition, fetch_offset: int) -> None: ...
+
+    def unwatch(self, standing: StandingWatch, topic_partition: TopicPartition) -> None: ...
+
+
+class FetchSession:
+    """`watch.changed` has the partitions to read: those that have changed since they were read to their end."""
+
+    __slots__ = (
+        "connection_id",
+        "created_ms",
+        "epoch",
+        "last_used_ms",
+        "partitions",
+        "session_id",
+        "told",
+        "topic_ids",
+        "uses_topic_ids",
+        "watch",
+    )
+
+    def __init__(self, session_id: int, connection_id: int, *, uses_topic_ids: bool, now_ms: int) -> None:
+        self.session_id = session_id
+        self.connection_id = connection_id
+        self.uses_topic_ids = uses_topic_ids
+        self.epoch = INITIAL_EPOCH + 1  # of the next request
+        self.created_ms = self.last_used_ms = now_ms
+        self.watch = StandingWatch()
+        self.partitions: dict[TopicPartition, FetchPartition] = {}
+        self.told: dict[TopicPartition, Told] = {}  # a subset: without those whose last answer was an error
+        self.topic_ids: dict[str, bytes] = {}  # by name, of all topics that were ever named with one
+
+    def name_of(self, topic_id: str) -> str:
+        """Of a topic that may not exist any more; "" if it is not of this session."""
+        return next((name for name, known in self.topic_ids.items() if known.hex() == topic_id), "")
+
+    def to_read(self) -> list[FetchPartition]:
+        return [self.partitions[topic_partition] for topic_partition in self.watch.changed]
+
+    def news(self, responses: Iterable[FetchPartitionResponse], isolation_level: int) -> list[FetchPartitionResponse]:
+        """The responses that the reader needs. What was read to its end is read again only after it has changed."""
+        found: list[FetchPartitionResponse] = []
+        for response in responses:
+            topic_partition = TopicPartition(response.topic, response.partition)
+            asked = self.partitions.get(topic_partition)
+            if asked is None:
+                continue
+            has_records = slice_size(response.records) > 0  # type: ignore[arg-type]
+            told = (response.high_watermark, response.last_stable_offset, response.log_start_offset)
+            is_refused = response.error != ErrorCode.NONE or response.diverging_epoch >= 0
+            if has_records or is_refused or self.told.get(topic_partition) != told:
+                found.append(response)
+            if is_refused:
+                self.told.pop(topic_partition, None)
+                continue
+            self.told[topic_partition] = told
+            end_offset = response.last_stable_offset if isolation_level == READ_COMMITTED else response.high_watermark
+            if asked.fetch_offset >= end_offset and not has_records:
+                self.watch.changed.pop(topic_partition, None)
+        return found
+
+
+class FetchSessions:
+    """All sessions of a broker, the least recently used first. Ids are random: they are no secret, but not to be guessed."""
+
+    def __init__(self, limit: int, watching: Watching, rng: Random) -> None:
+        self._limit = limit
+        self._watching = watching
+        self._rng = rng
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._of_connection: dict[int, int] = {}  # the session that the connection has begun
+        self.partition_count = 0  # of all sessions
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def find(self, session_id: int) -> FetchSession | None:
+        return self._sessions.get(session_id)
+
+    def begin(
+        self, request: FetchRequest, connection_id: int, now_ms: int, overtake: Callable[[FetchSession], None]
+    ) -> FetchSession | None:
+        """The session of the request, with its changes; None: it gets none, and `request.partitions` are all that it reads.
+        `overtake` answers the request before it, if that still waits.
+
+        Raises FetchSessionIdNotFoundError, InvalidFetchSessionEpochError, FetchSessionTopicIdError.
+        """
+        if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+            self._end(request.session_id, overtake)
+            if request.session_epoch == FINAL_EPOCH:
+                return None
+            return self._create(request, connection_id, now_ms, overtake)
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise FetchSessionIdNotFoundError(f"fetch session {request.session_id} is not known; begin a new one")
+        if session.epoch != request.session_epoch:
+            raise InvalidFetchSessionEpochError(
+                f"fetch session {session.session_id} expects epoch {session.epoch}, not {request.session_epoch}; begin a new one"
+            )
+        return self._continue(session, request, now_ms, overtake)
+
+    def _continue(
+        self, session: FetchSession, request: FetchRequest, now_ms: int, overtake: Callable[[FetchSession], None]
+    ) -> FetchSession | None:
+        named = bool(request.partitions or request.forgotten)
+        if named and session.uses_topic_ids != _uses_topic_ids(request):
+            raise FetchSessionTopicIdError(
+                f"fetch session {session.session_id} names topics in another way since it began; begin a new one"
+            )
+        if not self._can_hold(request):
+            self._end(session.session_id, overtake)
+            raise FetchSessionIdNotFoundError(f"fetch session {session.session_id} cannot have these partitions")
+        overtake(session)
+        session.epoch = 1 if session.epoch == LAST_EPOCH else session.epoch + 1
+        session.last_used_ms = now_ms
+        self._sessions.move_to_end(session.session_id)
+        self._add(session, request.partitions)
+        for topic in request.forgotten:
+            name = topic.topic or session.name_of(topic.topic_id)
+            for number in topic.partitions:
+                self._forget(session, TopicPartition(name, number), topic.topic_id)
+        if not session.partitions:
+            self._end(session.session_id, overtake)
+            return None
+        return session
+
+    # --- partitions ---------------------------------------------------------------------------------------------------
+
+    def _can_hold(self, request: FetchRequest) -> bool:
+        """`__consumer_offsets` has no log that could be watched."""
+        return (
+            self.partition_count + len(request.partitions) <= MAX_CACHED_PARTITIONS
+            and request.replica_id < 0
+            and all(item.topic != CONSUMER_OFFSETS_TOPIC for item in request.partitions)
+        )
+
+    def _add(self, session: FetchSession, partitions: Iterable[FetchPartition]) -> None:
+        for item in partitions:
+            topic_partition = TopicPartition(item.topic, item.partition)
+            known = session.partitions.get(topic_partition)
+            if known is None:
+                self.partition_count += 1
+            elif known.topic_id != item.topic_id:
+                session.told.pop(topic_partition, None)
+            session.partitions[topic_partition] = item
+            if item.topic_id:
+                session.topic_ids[item.topic] = bytes.fromhex(item.topic_id)
+            self._watching.watch(session.watch, topic_partition, item.fetch_offset)
+
+    def _forget(self, session: FetchSession, topic_partition: TopicPartition, topic_id: str = "") -> None:
+        known = session.partitions.get(topic_partition)
+        if known is not None and topic_id in ("", known.topic_id):
+            del session.partitions[topic_partition]
+            session.told.pop(topic_partition, None)
+            self.partition_count -= 1
+            self._watching.unwatch(session.watch, topic_partition)
+
+    # --- sessions -----------------------------------------------------------------------------------------------------
+
+    def _create(
+        self, request: FetchRequest, connection_id: int, now_ms: int, overtake: Callable[[FetchSession], None]
+    ) -> FetchSession | None:
+        self._end(self._of_connection.get(connection_id, 0), overtake)
+        if not request.partitions or not self._can_hold(request):
+            return None
+        if len(self._sessions) >= self._limit and not self._make_room(len(request.partitions), now_ms, overtake):
+            return None
+        session_id = self._rng.randint(1, MAX_SESSION_ID)
+        while session_id in self._sessions:
+            session_id = self._rng.randint(1, MAX_SESSION_ID)
+        session = FetchSession(session_id, connection_id, uses_topic_ids=_uses_topic_ids(request), now_ms=now_ms)
+        self._sessions[session_id] = session
+        self._of_connection[connection_id] = session_id
+        self._add(session, request.partitions)
+        return session
+
+    def _make_room(self, size: int, now_ms: int, overtake: Callable[[FetchSession], None]) -> bool:
+        """For a session of so many partitions."""
+        if not self._sessions:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if now_ms - oldest.last_used_ms > EVICTABLE_AFTER_MS:
+            self._end(oldest.session_id, overtake)
+            return True
+        old = [session for session in self._sessions.values() if now_ms - session.created_ms > EVICTABLE_AFTER_MS]
+        smallest = min(old, key=lambda session: len(session.partitions), default=None)
+        if smallest is None or len(smallest.partitions) >= size:
+            return False
+        self._end(smallest.session_id, overtake)
+        return True
+
+    def _end(self, session_id: int, overtake: Callable[[FetchSession], None]) -> None:
+        session = self._sessions.get(session_id)
+        if session is None:
+            return
+        overtake(session)
+        for topic_partition in list(session.partitions):
+            self._forget(session, topic_partition)
+        del self._sessions[session_id]
+        if self._of_connection.get(session.connection_id) == session_id:
+            del self._of_connection[session.connection_id]
+
+
+def _uses_topic_ids(request: FetchRequest) -> bool:
+    """Of Kafka's version 13 and later: all topics have ids, or none."""
+    if request.partitions:
+        return bool(request.partitions[0].topic_id)
+    return any(topic.topic_id for topic in request.forgotten)

@@ -1,12 +1,56 @@
 """Builds the compiled module barnabas.log.records._native, if Cython and a C compiler exist. pyproject.toml describes all else.
 
 Without them the installation continues: barnabas.log.records.pure does the same in Python (`barnabas --version` tells).
+
+With BARNABAS_COMPILE=1, mypyc also compiles the modules of BROKER_MODULES as they are: those that a broker runs for each request.
+It needs mypy and takes about two minutes. Their source is installed beside them, and BARNABAS_PURE=1 runs that.
 """
+
+import os
+from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 NAME = "barnabas.log.records._native"
+# What produce and fetch run, apart from the classes that tests replace or extend: compiled classes accept neither.
+BROKER_MODULES = (
+    "log/checkpoints/leader_epoch_cache",
+    "log/format/record_batch",
+    "log/format/varint",
+    "log/partition/log_producers",
+    "log/partition/log_segments",
+    "log/partition/log_tail",
+    "log/partition/partition_log",
+    "log/replication/current_role",
+    "log/replication/guarded_log",
+    "log/replication/leader",
+    "log/replication/leading",
+    "log/replication/replica_manager",
+    "log/segment/append_check",
+    "log/segment/append_times",
+    "log/segment/file_records",
+    "log/segment/segment",
+    "log/segment/segment_indexes",
+    "net/base/clock",
+    "net/handlers/common/many",
+    "net/handlers/records/preparing",
+    "net/handlers/records/produce",
+    "net/handlers/records/produce_rules",
+    "net/protocol/codec",
+    "net/protocol/framing",
+    "net/protocol/kafka/codec",
+    "net/protocol/kafka/data_apis",
+    "net/protocol/kafka/primitives",
+    "net/server/connection",
+    "net/server/fair_reads",
+    "net/server/intake",
+    "net/server/receive_buffer",
+    "net/server/replies",
+    "net/server/turn",
+    "net/wire/outbox",
+)
 
 
 class OptionalBuild(build_ext):
@@ -15,6 +59,9 @@ class OptionalBuild(build_ext):
         self.cython_c_in_temp = True  # The generated C does not belong among the sources.
 
     def build_extension(self, ext: Extension) -> None:
+        if ext.name != NAME:
+            super().build_extension(ext)  # It was asked for: a failure ends the build.
+            return
         try:
             super().build_extension(ext)
         except Exception as error:  # Compilers, and their absence, have no common error.
@@ -23,6 +70,27 @@ class OptionalBuild(build_ext):
                 " slower. Install a C compiler, the headers of Python (Debian: gcc, python3-dev) and Cython, and install again."
             )
             raise
+
+
+def broker_modules() -> list[Any]:
+    """Empty unless they are asked for."""
+    if os.environ.get("BARNABAS_COMPILE", "0") in ("", "0"):
+        return []
+    from mypyc.build import mypycify
+
+    # mypy does not know setuptools' mapping of packages; this folder has the tree under its installed name.
+    tree = Path("build/namespace")
+    tree.mkdir(parents=True, exist_ok=True)
+    link = tree / "barnabas"
+    if not link.is_symlink():
+        link.symlink_to("../..")
+    os.environ["MYPYPATH"] = str(tree)
+    paths = [str(link / f"{name}.py") for name in BROKER_MODULES]
+    options = ["--config-file=", "--explicit-package-bases", "--namespace-packages", "--ignore-missing-imports"]
+    found: list[Any] = mypycify(
+        [*options, *paths], opt_level="2", debug_level="0", group_name="barnabas", target_dir="build/mypyc"
+    )
+    return found
 
 
 setup(
@@ -34,7 +102,8 @@ setup(
             depends=["log/records/_writing.pxi"],
             optional=True,
             extra_compile_args=["-O3", "-g0"],
-        )
+        ),
+        *broker_modules(),
     ],
     cmdclass={"build_ext": OptionalBuild},
 )

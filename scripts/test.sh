@@ -12,6 +12,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
 scripts/setup.sh || exit 1
 export PATH="$root/.venv/bin:$PATH"
+# Containers often forbid Python to keep compiled modules; then each of the hundreds of brokers that tests start compiles 470 of them.
+unset PYTHONDONTWRITEBYTECODE
 failed=()
 
 # Debian's packages that some tests need; where they cannot be installed, those tests are skipped and say so.
@@ -85,6 +87,7 @@ long)
     seconds=${2:-600}
     seed=${SEED:-$RANDOM}
     long scripts/faults --seconds "$seconds" --seed "$seed"
+    long scripts/faults --workload transactions --seconds "$seconds" --seed "$seed"
     long scripts/faults failover --kills $((seconds / 60 + 1)) --seed "$seed"
     long scripts/hostile
     long scripts/simulate --seconds "$seconds" --jobs 2

@@ -1,5 +1,6 @@
 """What the whole test suite shares: lines for the summary of a run, and how tests are shared out among processes."""
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,3 +40,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         two_ends.arrange(items, float(config.getini("timeout")))
     yield
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: simulations, which begin with a garbage collection, need not walk it each time."""
+    gc.collect()
+    gc.freeze()

@@ -9,6 +9,8 @@ Names are loaded on first use: importing the package alone costs next to nothing
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from . import _sources as _sources  # first: it may choose how the other modules are loaded
+
 if TYPE_CHECKING:
     from barnabas.log.vocabulary.topic_partition import TopicPartition as TopicPartition
     from barnabas.net.client.admin.admin import Admin as Admin
@@ -19,8 +21,14 @@ if TYPE_CHECKING:
     from barnabas.net.client.connection.errors import ErrorCode as ErrorCode
     from barnabas.net.client.connection.errors import NetworkError as NetworkError
     from barnabas.net.client.connection.errors import NoBrokersAvailableError as NoBrokersAvailableError
+    from barnabas.net.client.connection.errors import ProducerFencedError as ProducerFencedError
     from barnabas.net.client.connection.errors import RecordTooLargeError as RecordTooLargeError
     from barnabas.net.client.connection.errors import RetriableError as RetriableError
+    from barnabas.net.client.connection.errors import SaslAuthenticationError as SaslAuthenticationError
+    from barnabas.net.client.connection.errors import TransactionAbortedError as TransactionAbortedError
+    from barnabas.net.client.connection.errors import TransactionOutcomeUnknownError as TransactionOutcomeUnknownError
+    from barnabas.net.client.connection.errors import TransactionStateError as TransactionStateError
+    from barnabas.net.client.connection.errors import TransactionTimedOutError as TransactionTimedOutError
     from barnabas.net.client.connection.errors import UnreadableBatchError as UnreadableBatchError
     from barnabas.net.client.connection.records import ConsumerRecord as ConsumerRecord
     from barnabas.net.client.connection.records import OffsetAndMetadata as OffsetAndMetadata
@@ -35,6 +43,8 @@ if TYPE_CHECKING:
     from barnabas.net.client.producer.handles import BatchHandles as BatchHandles
     from barnabas.net.client.producer.handles import Handle as Handle
     from barnabas.net.client.producer.producer import Producer as Producer
+    from barnabas.net.client.producer.transaction import Transaction as Transaction
+    from barnabas.net.client.transactions.transform_once import transform_once as transform_once
 
 _MODULES = {
     "log.vocabulary.topic_partition": ("TopicPartition",),
@@ -49,14 +59,22 @@ _MODULES = {
         "ErrorCode",
         "NetworkError",
         "NoBrokersAvailableError",
+        "ProducerFencedError",
         "RecordTooLargeError",
         "RetriableError",
+        "SaslAuthenticationError",
+        "TransactionAbortedError",
+        "TransactionOutcomeUnknownError",
+        "TransactionStateError",
+        "TransactionTimedOutError",
         "UnreadableBatchError",
     ),
     "net.client.producer.handles": ("BatchHandles", "Handle"),
     "net.client.consumer.process_once": ("process_once",),
     "net.client.consumer.read_table": ("read_table",),
     "net.client.producer.producer": ("Producer",),
+    "net.client.producer.transaction": ("Transaction",),
+    "net.client.transactions.transform_once": ("transform_once",),
     "net.client.connection.records": (
         "ConsumerRecord",
         "OffsetAndMetadata",

@@ -13,6 +13,7 @@ a consumer may be used by only one thread at a time.
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -20,6 +21,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin import admin as _admin
+from barnabas.net.client.admin.transactions import TransactionAdmin
+from barnabas.net.client.admin.users import UserAdmin
+from barnabas.net.client.connection.either_kind import run_blocking
 from barnabas.net.client.connection.errors import ClientClosedError
 from barnabas.net.client.connection.loop_thread import loop_thread
 from barnabas.net.client.connection.records import (
@@ -32,16 +36,31 @@ from barnabas.net.client.connection.records import (
 from barnabas.net.client.consumer import consumer as _consumer
 from barnabas.net.client.consumer.process_once import MAX_RECORDS, BlockingProcessOnce
 from barnabas.net.client.consumer.read_table import read_table
+from barnabas.net.client.group.group_positions import GroupPositions
 from barnabas.net.client.producer import producer as _producer
 from barnabas.net.client.producer.handles import BatchExtent
 from barnabas.net.client.producer.handles import BatchHandles as _BatchHandles
 from barnabas.net.client.producer.handles import Handle as _Handle
 from barnabas.net.client.producer.table import TableHandle as _TableHandle
+from barnabas.net.client.producer.transaction import Transaction as _Transaction
+from barnabas.net.client.transactions.machine import Outcome
+from barnabas.net.client.transactions.transform_once import MAX_RECORDS as MAX_TRANSFORMED
+from barnabas.net.client.transactions.transform_once import TransformOnce
 
 if TYPE_CHECKING:  # of an extra
     import pyarrow
 
-__all__ = ["Admin", "BatchHandles", "Consumer", "Handle", "Producer", "process_once", "read_table"]
+__all__ = [
+    "Admin",
+    "BatchHandles",
+    "Consumer",
+    "Handle",
+    "Producer",
+    "Transaction",
+    "process_once",
+    "read_table",
+    "transform_once",
+]
 
 T = TypeVar("T")
 C = TypeVar("C", bound=_producer.Producer | _consumer.Consumer | _admin.Admin)
@@ -146,7 +165,12 @@ async def _resolved(handle: Any) -> Any:
 
 
 class Producer(_Blocking[_producer.Producer]):
-    """Like `barnabas.Producer`. Use `send_many` for speed: each call of `send` switches threads twice."""
+    """Like `barnabas.Producer`, for any number of threads at a time. Records of one thread to one partition keep their order.
+
+    `send` writes into the open batch in the caller's thread, and asks the loop's thread only for another batch: once per batch
+    under load, and for every record while nothing is on its way. When another thread closes the producer meanwhile, `send` raises
+    ClientClosedError, or the handle does if its record was not acknowledged before.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(_producer.Producer(*arguments, **options))
@@ -161,9 +185,11 @@ class Producer(_Blocking[_producer.Producer]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Handle:
-        coroutine = self._client.send(
-            topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
-        )
+        if headers is None and timestamp_ms is None and not self._loop_thread.is_of_parent:
+            handle = self._client.send_from_thread(topic, value, key, partition)
+            if handle is not None:
+                return Handle(self, handle)
+        coroutine = self._client.send_on_loop(topic, value, key, headers, partition, timestamp_ms)
         return Handle(self, self._call(coroutine))
 
     def send_many(
@@ -182,11 +208,68 @@ class Producer(_Blocking[_producer.Producer]):
         """The columns are those of `barnabas.Producer.send_table`."""
         return TableHandle(self, self._call(self._client.send_table(topic, table, **columns)))
 
+    def transaction(self) -> "Transaction":
+        return Transaction(self, self._client.transaction())
+
     def flush(self, timeout: float | None = None) -> None:
         self._call(self._client.flush(), timeout)
 
     def partitions_for(self, topic: str) -> list[int]:
         return self._call(self._client.partitions_for(topic))
+
+
+class Transaction:
+    """Like `barnabas.Transaction`: `with producer.transaction() as transaction`. Use `send_many` for speed."""
+
+    __slots__ = ("_owner", "_transaction")
+
+    def __init__(self, owner: Producer, transaction: _Transaction) -> None:
+        self._owner = owner
+        self._transaction = transaction
+
+    def __enter__(self) -> Self:
+        self.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._owner._call(self._transaction.__aexit__(kind, error, traceback))
+
+    @property
+    def outcome(self) -> Outcome:
+        return self._transaction.outcome
+
+    def begin(self) -> None:
+        self._owner._call(self._transaction.begin())
+
+    def commit(self) -> None:
+        self._owner._call(self._transaction.commit())
+
+    def abort(self) -> Outcome:
+        return self._owner._call(self._transaction.abort())
+
+    def send(self, topic: str, value: bytes | None, **options: Any) -> Handle:
+        """The options are those of `Producer.send`."""
+        return Handle(self._owner, self._owner._call(self._transaction.send(topic, value, **options)))
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        **options: Any,
+    ) -> BatchHandles:
+        """The options are those of `Producer.send_many`."""
+        return BatchHandles(self._owner, self._owner._call(self._transaction.send_many(topic, values, keys, **options)))
+
+    def send_table(self, topic: str, table: Any, **columns: Any) -> TableHandle:
+        return TableHandle(self._owner, self._owner._call(self._transaction.send_table(topic, table, **columns)))
+
+    def commit_offsets(
+        self, consumer: "Consumer", offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+    ) -> None:
+        self._owner._call(self._transaction.commit_offsets(consumer._client, offsets))
 
 
 async def _in_a_thread(listener: Callable[[list[TopicPartition]], object], partitions: list[TopicPartition]) -> None:
@@ -282,6 +365,11 @@ class Consumer(_Blocking[_consumer.Consumer]):
         """Commit in the background. A failure is logged; closing the consumer waits for commits in flight."""
         self._on_loop(partial(self._client.commit_nowait, offsets))
 
+    def group_positions(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+    ) -> GroupPositions:
+        return self._on_loop(partial(self._client.group_positions, offsets))
+
     def committed_offsets(
         self, *partitions: TopicPartition | tuple[str, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -315,6 +403,33 @@ def process_once(consumer: Consumer, connection: Any, *, max_records: int = MAX_
     return BlockingProcessOnce(consumer, connection, max_records=max_records)
 
 
+def transform_once(
+    consumer: Consumer,
+    producer: Producer,
+    function: Callable[[ConsumerRecord, Transaction], object],
+    *,
+    max_records: int = MAX_TRANSFORMED,
+    idle_timeout_ms: float | None = None,
+) -> int:
+    """Like `barnabas.transform_once`; the function is called in the caller's thread."""
+    once = TransformOnce(consumer, producer, function, max_records=max_records, pause=time.sleep)
+    return run_blocking(
+        once.run(idle_timeout_ms=idle_timeout_ms), otherwise="a coroutine function needs barnabas.transform_once"
+    )
+
+
+class _BlockingPart:
+    """The same methods, blocking, of a part of a client."""
+
+    def __init__(self, part: Any, call: Callable[[Any], Any]) -> None:
+        self._part = part
+        self._call = call
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._part, name)
+        return lambda *arguments, **options: self._call(method(*arguments, **options))
+
+
 class Admin(_Blocking[_admin.Admin]):
     """Like `barnabas.Admin`: the same methods, blocking."""
 
@@ -325,6 +440,8 @@ class Admin(_Blocking[_admin.Admin]):
         if name.startswith("_"):
             raise AttributeError(name)
         method = getattr(self._client, name)
+        if isinstance(method, TransactionAdmin | UserAdmin):
+            return _BlockingPart(method, self._call)
 
         def blocking(*arguments: Any, **options: Any) -> Any:
             return self._call(method(*arguments, **options))

@@ -1,8 +1,10 @@
 """`scripts/benchmark`: measures everything in one run, and prints a table with the ratios that the goals are stated in.
 
-`scripts/benchmark o1`, `partitions`, `offsets`, `kafka`, `records` and `spark` are separate: how a log, a broker and the state of
-groups scale; the cost of Kafka's protocol compared with Barnabas' own; the cost of a record in memory; the Spark
-connector compared with Spark's API alone.
+`scripts/benchmark o1`, `partitions`, `offsets`, `kafka`, `beside-kafka`, `records`, `calls`, `spark`, `testing` and
+`transactions`, `tls` are separate: how a log, a broker and the state of groups scale; the cost of Kafka's protocol compared with
+Barnabas' own; Apache Kafka's brokers and clients beside Barnabas'; the cost of a record in memory; the Python calls of one
+request; the Spark connector compared with Spark's API alone; clusters inside tests; transactions compared with the same
+records without them; TLS compared with plain text.
 
 Cases run phase by phase, because only one set of servers should run at a time; within a phase repetition by repetition, so
 that the two sides of a ratio are measured within the same minute.
@@ -17,12 +19,17 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
+import beside_kafka
 import both_protocols
+import calls
+import clusters_in_tests
 import offsets
 import one_log
 import partitions
 import record_core
 import spark
+import tls
+import transactions
 from cases import PHASES, Scale
 from measure import VOID_RETRIES, Meter, Row, take_sample
 from report import RATIOS, describe, print_ratios, print_row
@@ -38,8 +45,13 @@ SUITES = {
     "partitions": partitions.main,
     "offsets": offsets.main,
     "kafka": both_protocols.main,
+    "calls": calls.main,
+    "beside-kafka": beside_kafka.main,
     "records": record_core.main,
     "spark": spark.main,
+    "testing": clusters_in_tests.main,
+    "transactions": transactions.main,
+    "tls": tls.main,
 }  # with options of their own: `scripts/benchmark o1 --help`
 
 

@@ -1,8 +1,8 @@
 """`scripts/benchmark kafka`: the broker's cost of a produce and a fetch of 64 KB, with Kafka's protocol and Barnabas' own.
 
 CPU time of the broker's process per request, as the kernel counts it (nanoseconds, all threads). Both protocols take turns in one
-run, some hundred requests each, so that a busy moment of the machine meets both; every pair of turns gives a ratio, of which
-the median and the quartiles are told. The client is a blocking socket that sends bytes encoded before.
+run, some hundred requests each, so that a busy moment of the machine meets both; every pair of turns gives a ratio; the
+output shows their median and quartiles. The client is a blocking socket that sends bytes encoded before.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import asyncio
 import json
 import math
 import socket
+import ssl
 import statistics
 import struct
 import sys
@@ -19,14 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusters import Cluster
+from kafka_frames import frame
 from measure import records
 
 from barnabas import Admin
 from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.protocol.codec import Chunk
-from barnabas.net.protocol.kafka.apis import SERVED
-from barnabas.net.protocol.kafka.compiler import encoder
 from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello
 from barnabas.net.protocol.requests import (
@@ -46,7 +45,6 @@ GOAL_PERCENT = 20
 METADATA_PARTITIONS = 100  # of the topic that is asked about
 _RECORDS = (BATCH_BYTES - 61) // (RECORD_BYTES + 8)
 _SIZE = struct.Struct(">I")
-_KAFKA_HEAD = struct.Struct(">hhih")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +71,9 @@ def main(arguments: list[str]) -> int:
             partitions = METADATA_PARTITIONS if case in FOR_INFORMATION else 1
             cluster.create(topic, partitions=partitions)
             pair = make(cluster, topic)
-            before = _end_offset(cluster, topic)
+            before = end_offset(cluster, topic)
             found[case] = _alternate(cluster, pair, max(DEPTH, options.requests // partitions), options.turns)
-            written = _end_offset(cluster, topic) - before
+            written = end_offset(cluster, topic) - before
             expected = 2 * (options.turns + 1) * options.requests * _RECORDS if case.startswith("produce") else 0
             if written != expected:
                 raise RuntimeError(f"{written} records were written instead of {expected}: {case} measured errors")
@@ -90,15 +88,15 @@ def _alternate(cluster: Cluster, pair: tuple[Side, Side], requests: int, turns: 
     """Microseconds of the broker's CPU per request, by protocol and turn."""
     (pid,) = cluster.pids()
     address = cluster.bootstrap.rpartition(":")
-    clients = [_Client((address[0], int(address[2])), side) for side in pair]
+    clients = [Client((address[0], int(address[2])), side) for side in pair]
     found: dict[str, list[float]] = {side.name: [] for side in pair}
     for client in clients:
         client.run(requests)
     for turn in range(turns):
         for client in clients if turn % 2 == 0 else reversed(clients):  # the second one has warmer caches
-            before = _cpu_ns(pid)
+            before = cpu_ns(pid)
             client.run(requests)
-            found[client.name].append((_cpu_ns(pid) - before) / requests / 1000)
+            found[client.name].append((cpu_ns(pid) - before) / requests / 1000)
     for client in clients:
         client.close()
     return found
@@ -121,7 +119,7 @@ def _show(case: str, found: dict[str, list[float]]) -> bool:
     return is_met
 
 
-def _end_offset(cluster: Cluster, topic: str) -> int:
+def end_offset(cluster: Cluster, topic: str) -> int:
     async def ask() -> int:
         async with Admin(cluster.bootstrap) as admin:
             return (await admin.list_offsets(topic))[TopicPartition(topic, 0)].offset
@@ -129,7 +127,7 @@ def _end_offset(cluster: Cluster, topic: str) -> int:
     return asyncio.run(ask())
 
 
-def _cpu_ns(pid: int) -> int:
+def cpu_ns(pid: int) -> int:
     """Of all threads: the loop, the quorum's, and those that work for them."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
@@ -137,13 +135,15 @@ def _cpu_ns(pid: int) -> int:
     return total
 
 
-class _Client:
-    def __init__(self, address: tuple[str, int], side: Side) -> None:
+class Client:
+    def __init__(self, address: tuple[str, int], side: Side, tls: ssl.SSLContext | None = None) -> None:
         self.name = side.name
         self._frames = side.frames
         self._answer_bytes = side.answer_bytes
         self._sock = socket.create_connection(address)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._sock = tls.wrap_socket(self._sock, server_hostname=address[0])
         self._view = memoryview(bytearray(1 << 20))
         if side.preamble:
             self._sock.sendall(side.preamble)
@@ -186,7 +186,7 @@ def _batch() -> bytes:
     return encode_batch(records(_RECORDS, RECORD_BYTES), timestamps_ms=int(time.time() * 1000))
 
 
-def _produce(version: int, acks: int) -> Callable[[Cluster, str], tuple[Side, Side]]:
+def produce(version: int, acks: int) -> Callable[[Cluster, str], tuple[Side, Side]]:
     def make(cluster: Cluster, topic: str) -> tuple[Side, Side]:
         batch = _batch()
         ours = ProduceRequest(
@@ -204,11 +204,11 @@ def _produce(version: int, acks: int) -> Callable[[Cluster, str], tuple[Side, Si
     return make
 
 
-def _fetch(version: int) -> Callable[[Cluster, str], tuple[Side, Side]]:
+def fetch(version: int) -> Callable[[Cluster, str], tuple[Side, Side]]:
     def make(cluster: Cluster, topic: str) -> tuple[Side, Side]:
-        filler, _ = _produce(9, 1)(cluster, topic)
+        filler, _ = produce(9, 1)(cluster, topic)
         address = cluster.bootstrap.rpartition(":")
-        client = _Client((address[0], int(address[2])), filler)
+        client = Client((address[0], int(address[2])), filler)
         client.run(STORED_BATCHES)
         client.close()
         ours, theirs = [], []
@@ -254,30 +254,19 @@ def _sides(ours: list[Request], key: int, version: int, theirs: list[object], an
         Side(
             name="Kafka's",
             preamble=b"",
-            frames=[_kafka_frame(key, version, body) for body in theirs],
+            frames=[frame(key, version, body) for body in theirs],
             answer_bytes=answer_bytes,
         ),
     )
 
 
-def _kafka_frame(key: int, version: int, body: object) -> bytes:
-    name = f"{SERVED[key].name}Request"
-    client_id = b"benchmark"
-    chunks: list[Chunk] = [_KAFKA_HEAD.pack(key, version, 7, len(client_id)) + client_id]
-    if version >= {0: 9, 1: 12, 3: 9}[key]:  # flexible
-        chunks.append(b"\0")
-    encoder(name, version)(body, chunks)
-    joined = b"".join(map(bytes, chunks))  # type: ignore[arg-type]
-    return _SIZE.pack(len(joined)) + joined
-
-
 CASES = {
-    "produce v7 acks=1": _produce(7, 1),
-    "produce v9 acks=1": _produce(9, 1),
-    "produce v9 acks=all": _produce(9, -1),
-    "fetch v4": _fetch(4),
-    "fetch v11": _fetch(11),
-    "fetch v12": _fetch(12),
+    "produce v7 acks=1": produce(7, 1),
+    "produce v9 acks=1": produce(9, 1),
+    "produce v9 acks=all": produce(9, -1),
+    "fetch v4": fetch(4),
+    "fetch v11": fetch(11),
+    "fetch v12": fetch(12),
     "metadata v9, 100": _metadata(9),
 }
 FOR_INFORMATION = ("metadata v9, 100",)

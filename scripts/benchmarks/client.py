@@ -8,10 +8,12 @@ import asyncio
 import gc
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
-from measure import Metrics, percentiles, records
+from measure import Metrics, Work, percentiles, records
 
+import barnabas.sync
 from barnabas import Consumer, Producer, TopicPartition
 from barnabas.log.format.record_codec import encode_batch
 from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
@@ -19,6 +21,8 @@ from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import TcpNetwork
 
 MANY = 5_000  # records of one send_many
+TABLE_ROWS = 100_000
+IN_TRANSACTION = 100  # records
 RAW_SECONDS = 1.0
 Options = argparse.Namespace
 
@@ -30,55 +34,104 @@ async def produce(options: Options) -> Metrics:
     async with Producer(options.bootstrap, acks=options.acks, enable_idempotence=idempotence) as producer:
         await producer.prepare(topic)
         await (await producer.send(topic, values[0], key=b"user" if options.api == "send_key" else None))
-        began, cpu = time.perf_counter(), time.process_time()
-        if options.api == "send":
+        tables = _tables(values) if options.api == "send_table" else []
+        with Work(options.servers) as work:
+            if options.api == "send":
+                for value in values:
+                    await producer.send(topic, value)
+            elif options.api == "send_key":
+                keys = [b"user%04d" % number for number in range(997)]
+                for number, value in enumerate(values):
+                    await producer.send(topic, value, key=keys[number % 997])
+            elif options.api == "send_table":
+                for table in tables:
+                    await producer.send_table(topic, table)
+            else:
+                for start in range(0, len(values), MANY):
+                    await producer.send_many(topic, values[start : start + MANY])
+            await producer.flush()
+    return work.metrics(len(values), options.size)
+
+
+def _tables(values: list[bytes]) -> list[Any]:
+    import pyarrow
+
+    return [
+        pyarrow.table({"value": pyarrow.array(values[start : start + TABLE_ROWS], pyarrow.binary())})
+        for start in range(0, len(values), TABLE_ROWS)
+    ]
+
+
+def sync_send(options: Options) -> Metrics:
+    """`send` in a plain loop, without asyncio."""
+    values = records(options.count, options.size)
+    with barnabas.sync.Producer(options.bootstrap, acks=options.acks) as producer:
+        producer.send(options.topic, values[0]).result()
+        with Work(options.servers) as work:
+            send, topic = producer.send, options.topic
             for value in values:
-                await producer.send(topic, value)
-        elif options.api == "send_key":
-            keys = (b"user%04d" % (number % 997) for number in range(len(values)))
-            for value, key in zip(values, keys, strict=True):
-                await producer.send(topic, value, key=key)
-        else:
-            for start in range(0, len(values), MANY):
-                await producer.send_many(topic, values[start : start + MANY])
-        await producer.flush()
-        return _rate(len(values), options.size, began, cpu)
-
-
-def _rate(count: int, size_bytes: int, began: float, cpu: float) -> Metrics:
-    seconds = time.perf_counter() - began
-    return {
-        "msg/s": count / seconds,
-        "MB/s": count * size_bytes / seconds / 1e6,
-        "client_ns": (time.process_time() - cpu) / count * 1e9,
-    }
+                send(topic, value)
+            producer.flush()
+    return work.metrics(len(values), options.size)
 
 
 async def consume(options: Options) -> Metrics:
+    """The first `count` records of the topic, with a look at each value."""
+    if options.api == "poll_arrow":
+        import pyarrow  # noqa: F401 - its import is not a cost of the records
     async with Consumer(bootstrap=options.bootstrap) as consumer:
         consumer.assign([TopicPartition(options.topic, number) for number in range(options.partitions)])
         await consumer.seek_to_start()
-        read = read_bytes = 0
-        began, cpu = time.perf_counter(), time.process_time()
-        if options.api == "poll":
-            while read < options.count:
-                for found in (await consumer.poll()).values():
-                    read += len(found)
-                    for record in found:
-                        read_bytes += len(record.value or b"")
-        elif options.api == "poll_batch":
-            while read < options.count:
-                columns = await consumer.poll_batch()
-                if columns is not None:
-                    read += len(columns)
-                    read_bytes += sum(map(len, columns.values))  # type: ignore[arg-type]
-        else:
-            async for record in consumer:
-                read += 1
+        with Work(options.servers) as work:
+            read, read_bytes = await CONSUMING[options.api](consumer, options.count)
+    return work.metrics(read, read_bytes // max(read, 1))
+
+
+async def _poll(consumer: Consumer, count: int) -> tuple[int, int]:
+    read = read_bytes = 0
+    while read < count:
+        for found in (await consumer.poll()).values():
+            read += len(found)
+            for record in found:
                 read_bytes += len(record.value or b"")
-                if read == options.count:
-                    break
-        return _rate(read, read_bytes // max(read, 1), began, cpu)
+    return read, read_bytes
+
+
+async def _poll_batch(consumer: Consumer, count: int) -> tuple[int, int]:
+    read = read_bytes = 0
+    while read < count:
+        columns = await consumer.poll_batch()
+        if columns is not None:
+            read += len(columns)
+            read_bytes += sum(map(len, columns.values))  # type: ignore[arg-type]
+    return read, read_bytes
+
+
+async def _poll_arrow(consumer: Consumer, count: int) -> tuple[int, int]:
+    read = read_bytes = 0
+    while read < count:
+        table = await consumer.poll_arrow()
+        read += table.num_rows
+        read_bytes += table.column("value").nbytes
+    return read, read_bytes
+
+
+async def _iterate(consumer: Consumer, count: int) -> tuple[int, int]:
+    read = read_bytes = 0
+    async for record in consumer:
+        read += 1
+        read_bytes += len(record.value or b"")
+        if read == count:
+            break
+    return read, read_bytes
+
+
+CONSUMING: dict[str, Callable[[Consumer, int], Coroutine[Any, Any, tuple[int, int]]]] = {
+    "poll": _poll,
+    "poll_batch": _poll_batch,
+    "poll_arrow": _poll_arrow,
+    "iterate": _iterate,
+}
 
 
 async def one_at_a_time(options: Options) -> Metrics:
@@ -113,6 +166,53 @@ async def end_to_end(options: Options) -> Metrics:
                 pass
             taken.append(time.perf_counter() - began)
     return percentiles(taken)
+
+
+async def transactions(options: Options) -> Metrics:
+    """`count` times IN_TRANSACTION records and their commit; `api` plain: without transactions, until all are acknowledged.
+
+    `depth` producers share the work. The latency is that of the commit alone, or of the wait for the acknowledgements.
+    """
+    values = records(IN_TRANSACTION, options.size)
+    is_plain = options.api == "plain"
+    taken: list[float] = []
+
+    async def lane(number: int) -> None:
+        name = None if is_plain else f"{options.topic}-{number}"
+        async with Producer(options.bootstrap, transactional_id=name) as producer:
+            for _ in range(3):
+                await _send_together(producer, options.topic, values, is_plain=is_plain)
+            await started.wait()
+            taken.extend(
+                [
+                    await _send_together(producer, options.topic, values, is_plain=is_plain)
+                    for _ in range(options.count // options.depth)
+                ]
+            )
+
+    started = asyncio.Barrier(options.depth + 1)
+    lanes = [asyncio.create_task(lane(number)) for number in range(options.depth)]
+    await started.wait()
+    with Work(options.servers) as work:
+        await asyncio.gather(*lanes)
+    return work.metrics(len(taken) * IN_TRANSACTION, options.size) | percentiles(taken)
+
+
+async def _send_together(producer: Producer, topic: str, values: list[bytes], *, is_plain: bool) -> float:
+    """Returns how long the end took."""
+    if is_plain:
+        for value in values:
+            await producer.send(topic, value)
+        began = time.perf_counter()
+        await producer.flush()
+        return time.perf_counter() - began
+    transaction = producer.transaction()
+    await transaction.begin()
+    for value in values:
+        await transaction.send(topic, value)
+    began = time.perf_counter()
+    await transaction.commit()
+    return time.perf_counter() - began
 
 
 async def _leader(options: Options) -> RpcConnection:
@@ -184,19 +284,21 @@ async def raw_fetch(options: Options) -> Metrics:
     return {"MB/s": read_bytes / seconds / 1e6}
 
 
-ROLES: dict[str, Callable[[Options], Awaitable[Metrics]]] = {
+ROLES: dict[str, Callable[[Options], Metrics | Coroutine[Any, Any, Metrics]]] = {
     "produce": produce,
+    "sync-send": sync_send,
     "consume": consume,
     "one-at-a-time": one_at_a_time,
     "end-to-end": end_to_end,
+    "transactions": transactions,
     "raw-produce": raw_produce,
     "raw-fetch": raw_fetch,
 }
 
 
-def main() -> None:
+def parser(roles: Iterable[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
-    parser.add_argument("role", choices=ROLES)
+    parser.add_argument("role", choices=roles)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--api", default="send")
@@ -206,16 +308,24 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--idempotence", choices=("on", "off"), default="on", help="with acks=all")
     parser.add_argument("--depth", type=int, default=5)
-    options = parser.parse_args()
+    parser.add_argument(
+        "--servers",
+        type=lambda text: [int(pid) for pid in text.split(",") if pid],
+        default=[],
+        help="ids of processes whose CPU time is counted too",
+    )
+    return parser
+
+
+def main() -> None:
+    options = parser(ROLES).parse_args()
     if options.acks in ("0", "1"):
         acks_role = options.role in ("produce", "one-at-a-time", "end-to-end")
         options.acks = int(options.acks) if acks_role else options.acks
     gc.collect()
 
-    async def run() -> Metrics:
-        return await ROLES[options.role](options)
-
-    print(json.dumps(asyncio.run(run())))
+    outcome = ROLES[options.role](options)
+    print(json.dumps(outcome if isinstance(outcome, dict) else asyncio.run(outcome)))
 
 
 if __name__ == "__main__":

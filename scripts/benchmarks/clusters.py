@@ -26,9 +26,10 @@ CLIENT = HERE / "client.py"
 class Cluster:
     """`brokers` processes on free ports, in a folder that goes with them."""
 
-    def __init__(self, brokers: int, **overrides: str) -> None:
-        """`overrides` are keys of the configuration, with underscores for dots."""
+    def __init__(self, brokers: int, *, secure: bool = False, **overrides: str) -> None:
+        """`overrides` are keys of the configuration, with underscores for dots. `secure` as in `barnabas up`."""
         self.size = brokers
+        self._secure = secure
         self._overrides = {key.replace("_", "."): value for key, value in overrides.items()}
         self._numbers = itertools.count()
 
@@ -41,6 +42,7 @@ class Cluster:
                 broker_count=self.size,
                 base_port=0,
                 die_with_parent=True,
+                secure=self._secure,
                 overrides={
                     "min.insync.replicas": str(min(2, self.size)),
                     "log.segment.delete.delay.ms": "1000",
@@ -78,12 +80,16 @@ class Cluster:
     def pids(self) -> list[int]:
         return [broker.process.pid for broker in self.brokers]
 
-    def create(self, name: str, *, partitions: int, configs: Mapping[str, str] | None = None) -> None:
-        """Create a topic on all brokers; the cluster may still be forming."""
+    def create(
+        self, name: str, *, partitions: int, replicas: int = 0, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic, on all brokers unless `replicas` says on how many; the cluster may still be forming."""
 
         async def attempt() -> None:
             async with Admin(self.bootstrap) as admin:
-                await admin.create_topic(name, partitions=partitions, replication_factor=self.size, configs=configs)
+                await admin.create_topic(
+                    name, partitions=partitions, replication_factor=replicas or self.size, configs=configs
+                )
 
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:

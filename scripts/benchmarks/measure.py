@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -10,13 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 HERE: Final = Path(__file__).parent
 VOID_PERCENT: Final = 25.0  # of one core, used by other processes: above it a sample measures them rather than Barnabas
 QUIET_WAIT_S: Final = 4.0  # at most, for each sample
 VOID_RETRIES: Final = 2
-CHILD_TIMEOUT_S: Final = 120.0
+CHILD_TIMEOUT_S: Final = 300.0  # A client that hangs; on a busy machine a sample may take minutes.
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 Metrics = dict[str, float]
@@ -134,6 +135,35 @@ def child(script: Path, *arguments: object, python: str = sys.executable, cwd: P
     return found
 
 
+class Work:
+    """What this process and the servers that work for it spend in a `with` block."""
+
+    def __init__(self, servers: Sequence[int] = ()) -> None:
+        self._servers = servers
+
+    def __enter__(self) -> Self:
+        self._began, self._cpu, self._servers_cpu = self._now()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        began, cpu, servers_cpu = self._began, self._cpu, self._servers_cpu
+        now, cpu_now, servers_now = self._now()
+        self.seconds, self.cpu_s, self.servers_cpu_s = now - began, cpu_now - cpu, servers_now - servers_cpu
+
+    def _now(self) -> tuple[float, float, float]:
+        return time.perf_counter(), time.process_time(), sum(map(cpu_of, self._servers))
+
+    def metrics(self, count: int, size_bytes: int) -> Metrics:
+        found = {
+            "msg/s": count / self.seconds,
+            "MB/s": count * size_bytes / self.seconds / 1e6,
+            "client_ns": self.cpu_s / count * 1e9,
+        }
+        if self._servers:
+            found["brokers_ns"] = self.servers_cpu_s / count * 1e9
+        return found
+
+
 def percentiles(seconds: list[float]) -> Metrics:
     """The first tenth is warming up."""
     kept = sorted(seconds[len(seconds) // 10 :])
@@ -147,6 +177,13 @@ def records(count: int, size_bytes: int) -> list[bytes]:
         line = f'{{"user":"u{number:05d}","path":"/item/{number * 7919 % 100_003}","status":200,"text":"'
         distinct.append((line + "abcdefghij" * (size_bytes // 10 + 1))[: size_bytes - 2].encode() + b'"}')
     return (distinct * (count // len(distinct) + 1))[:count]
+
+
+def free_ports(count: int) -> list[int]:
+    """All different: every one is held until the last is found."""
+    with contextlib.ExitStack() as held:
+        servers = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [server.getsockname()[1] for server in servers]
 
 
 @contextlib.contextmanager

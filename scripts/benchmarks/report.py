@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from measure import Row
 
-SHOWN = ("msg/s", "MB/s", "req/s", "client_ns", "p50_us", "p99_us", "cpu_percent", "rss_MB")
+SHOWN = ("msg/s", "MB/s", "req/s", "client_ns", "brokers_ns", "p50_us", "p99_us", "cpu_percent", "rss_MB")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ def print_row(name: str, row: Row) -> None:
     if row.problem:
         print(f"{name:<46} {row.problem}", flush=True)
         return
-    figures = [f"{metric} {_short(row.median(metric) or 0)}" for metric in _ordered(row.metrics)]
+    figures = [f"{metric} {short(row.median(metric) or 0)}" for metric in _ordered(row.metrics)]
     mark = f" ! others {max(row.others_percent):.0f} %" if row.void else ""
     print(f"{name:<46} {'  '.join(f'{figure:<16}' for figure in figures).rstrip()}{mark}", flush=True)
 
@@ -134,7 +134,7 @@ def describe(rows: dict[str, Row], ratios: Iterable[Ratio]) -> dict[str, object]
     }
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     if value >= 1e6:
         return f"{value / 1e6:.2f} M"
     if value >= 1e4:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from barnabas.net.client.connection.client import Client
 from barnabas.net.client.connection.errors import BarnabasError
 from barnabas.net.client.connection.loop_thread import LoopThread, loop_thread
+from barnabas.net.client.connection.security import SecurityOptions
 
 from .options import ClientSettings
 
@@ -41,6 +42,7 @@ def shared_client(settings: ClientSettings, *, patience_ms: int = 0) -> tuple[Lo
                 request_timeout_ms=settings.request_timeout_ms,
                 retry_backoff_ms=settings.retry_backoff_ms,
                 metadata_max_age_ms=settings.metadata_max_age_ms,
+                **SecurityOptions(**dict(settings.security)),  # type: ignore[typeddict-item]
             )
             loop.call(_start(client, patience_ms))
             _clients[settings] = client

@@ -1,4 +1,4 @@
-"""`Options`: the user's `.option(...)` values, with the names, prefixes and refusals of Spark's Kafka source. Pure.
+"""`Options`: the user's `.option(...)` values, with the names, prefixes and refusals of Spark's Kafka source.
 
 This module has what reading and writing share: valid names, parsing of values, client settings that are passed through, and
 the error for unknown names. The options of one side only are in `read_options` and `write_options`.
@@ -12,10 +12,12 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.client.connection.kafka_options import SECURITY_KEYS, SECURITY_PREFIXES, security_options
+from barnabas.net.client.connection.security import network_of
 
 T = TypeVar("T")
 
@@ -27,6 +29,7 @@ CLIENT_NAMES = (
     "default.api.timeout.ms",
     "retry.backoff.ms",
     "metadata.max.age.ms",
+    *SECURITY_KEYS,
 )
 # Spark itself, or the user on the same writer, adds these to the options; the connector does not validate them.
 SPARKS_OWN_NAMES = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
@@ -44,11 +47,6 @@ REFUSED = {
     "fetchoffset.retryintervalms": "use retry.backoff.ms",
     "interceptor.classes": "interceptors could make repeated reads differ; transform the DataFrame",
 }
-NOT_YET = (
-    "security.",
-    "sasl.",
-    "ssl.",
-)  # Not supported by brokers yet: ignoring these options would suggest encryption.
 MAX_SUGGESTIONS = 3
 DURATION_UNITS_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -63,6 +61,8 @@ class ClientSettings:
     api_timeout_ms: int  # Of a whole call with its retries.
     retry_backoff_ms: int
     metadata_max_age_ms: int  # New partitions and topics are noticed within this time.
+    # The security options of clients, with paths of files that every machine has. Tasks get them pickled; no repr shows them.
+    security: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
 
 
 class Options:
@@ -88,10 +88,8 @@ class Options:
             return
         if plain in REFUSED:
             raise InvalidConfigError(f"option {name!r} is not supported: {REFUSED[plain]}")
-        if plain.startswith(NOT_YET):
-            raise InvalidConfigError(
-                f"option {name!r} is not supported: this version connects without TLS and SASL; remove it"
-            )
+        if plain.startswith(SECURITY_PREFIXES):
+            raise InvalidConfigError(f"option {name!r} is not available; see docs/security.md")
         near = difflib.get_close_matches(plain, self._names, MAX_SUGGESTIONS, cutoff=0.6)
         cure = (
             f"did you mean {' or '.join(self._names[item] for item in near)}?"
@@ -168,7 +166,16 @@ def client_settings(options: Options, *, client_id: str, metadata_max_age_ms: in
         api_timeout_ms=options.integer("default.api.timeout.ms", 60_000),
         retry_backoff_ms=options.integer("retry.backoff.ms", 50),
         metadata_max_age_ms=options.integer("metadata.max.age.ms", metadata_max_age_ms),
+        security=_security(options),
     )
+
+
+def _security(options: Options) -> tuple[tuple[str, Any], ...]:
+    """Checked on the driver, before the first task. Raises InvalidConfigError."""
+    given = {name: text for name in SECURITY_KEYS if (text := options.text(name)) is not None}
+    found = security_options(given, "the options")
+    network_of(found)
+    return tuple(sorted(found.items()))
 
 
 def parse_by_partition(text: str) -> dict[str, dict[int, int]]:

@@ -69,7 +69,7 @@ def read_range(task: ReadTask, item: OffsetRange, schema: StructType) -> Iterato
     arrow = ArrowColumns(schema, item.partition)
     rows = FIRST_ROWS
     for chunk in _chunks(task, item):
-        for columns in columns_of(chunk, end=item.end):
+        for columns in columns_of(item.partition, chunk, end=item.end):
             batch = arrow.batch_of(columns)
             start = 0
             while start < batch.num_rows:

@@ -2,11 +2,10 @@
 
 import asyncio
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
-from integration import java_client
+from integration import java_client, programs
 from integration.cluster import Cluster, partitions_of
 from integration.load import read_all
 
@@ -29,17 +28,15 @@ def java(folder: Path, records: int) -> list[str]:
 
 
 def franz_go(folder: Path, records: int) -> list[str]:
-    shutil.copytree(java_client.SOURCES / "go", folder)
-    caches = {"GOPATH": str(folder / "gopath"), "GOCACHE": str(folder / "cache"), "GOFLAGS": "-modcacherw"}
-    for arguments in (["mod", "init", "round_trip"], ["get", FRANZ_GO], ["mod", "tidy"], ["build", "-o", "round_trip"]):
-        subprocess.run(["go", *arguments], cwd=folder, env=os.environ | caches, check=True)
-    return [str(folder / "round_trip"), "{bootstrap}", TOPIC, str(records), str(PAUSE_MS)]
+    command = programs.built_by_go(folder, java_client.SOURCES / "go", FRANZ_GO)
+    assert command is not None, "modules of Go are out of reach"
+    return [*command, "{bootstrap}", TOPIC, str(records), str(PAUSE_MS)]
 
 
 def kafkajs(folder: Path, records: int) -> list[str]:
-    shutil.copytree(java_client.SOURCES / "node", folder)
-    subprocess.run(["npm", "install", "--silent", "--cache", folder / "npm", KAFKAJS], cwd=folder, check=True)
-    return ["node", str(folder / "round_trip.js"), "{bootstrap}", TOPIC, str(records), str(PAUSE_MS)]
+    made = programs.installed_by_npm(folder, java_client.SOURCES / "node", KAFKAJS)
+    assert made is not None, "the registry of npm is out of reach"
+    return ["node", str(made / "round_trip.js"), "{bootstrap}", TOPIC, str(records), str(PAUSE_MS)]
 
 
 async def run(cluster: Cluster, command: list[str], records: int) -> int:

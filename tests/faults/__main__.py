@@ -13,9 +13,13 @@ from collections.abc import Collection
 from pathlib import Path
 
 from . import failover
-from .campaign import run
+from .campaign import plain_load, run
 from .injections import FAULTS
 from .report import as_json, table
+from .transactions.injections import TRANSACTION_FAULTS
+from .transactions.load import TransactionalLoad
+
+LOADS = {"records": (plain_load, (*FAULTS,)), "transactions": (TransactionalLoad, (*FAULTS, *TRANSACTION_FAULTS))}
 
 
 def main() -> int:
@@ -30,14 +34,16 @@ def rage(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="scripts/faults", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--faults", default=",".join(FAULTS), help="comma list; default: all")
+    parser.add_argument("--workload", choices=LOADS, default="records")
+    parser.add_argument("--faults", help="comma list; default: all")
     parser.add_argument("--keep", action="store_true", help="keep logs and history of a good run too")
     parser.add_argument("--json", type=Path, help="write the figures to this file, too")
     options = parser.parse_args(arguments)
-    kinds = _known(parser, options.faults, FAULTS)
+    make, names = LOADS[options.workload]
+    kinds = _known(parser, options.faults or ",".join(names), names)
     folder = _folder()
     print(f"seed {options.seed}, {options.seconds:g} s, {len(kinds)} kinds of faults, in {folder}", flush=True)
-    outcome = run(folder / "cluster", seed=options.seed, seconds=options.seconds, kinds=kinds, say=_say)
+    outcome = run(folder / "cluster", seed=options.seed, seconds=options.seconds, kinds=kinds, say=_say, make=make)
     print("\n" + table(outcome))
     if options.json is not None:
         options.json.write_text(as_json(outcome) + "\n", encoding="utf-8")

@@ -12,23 +12,26 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import BarnabasError
-from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.positions.offset_lookup import LATEST
 from barnabas.net.local_cluster import LAUNCHER
+from barnabas.net.protocol.responses import PartitionMetadata
 
-from .checker import Expected, Report, check
+from .checker import Report
 from .cluster import LINKS_NEED, NETWORK_NEED, FaultCluster
-from .history import Fault, FinalRead, History, Partition, Stuck
+from .history import Fault, History, Partition, Stuck
 from .injections import FAULTS
 from .injector import Injector, Roles
+from .load import Load
 from .replicas import read_replica
-from .workload import PACE_S, PARTITIONS, TOPIC, Workload
+from .transactions.coordinators import COORDINATOR_FAULTS
+from .workload import PACE_S, Workload
 
 READY_S: Final = 60.0
 WHOLE_S: Final = 45.0  # until every ISR is full again after a fault
 PROGRESS_RECORDS: Final = 5  # acknowledged on every partition before the next fault
 POLL_S: Final = 0.05
-READ_S: Final = 90.0
 OVERLAP: Final = 0.15  # with this chance a fault of processes or links comes before the one before is recovered from
 CALM_S: Final = (0.2, 1.5)
 _LEVEL: Final = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
@@ -49,8 +52,6 @@ class Outcome:
     log_lines: dict[str, int] = field(default_factory=dict)  # by level
     unusual: list[str] = field(default_factory=list)  # tracebacks and errors of the brokers' logs
     client_errors: dict[str, dict[str, int]] = field(default_factory=dict)
-    topics_made: int = 0
-    slowest_topic_call_s: float = 0.0
 
 
 class Campaign:
@@ -63,17 +64,18 @@ class Campaign:
         seed: int,
         seconds: float,
         kinds: Sequence[str],
+        make: "MakeLoad",
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.cluster = cluster
         self.history = History()
         self._rng = Random(seed)
         self._seconds = seconds
-        self._kinds = [kind for kind in kinds if FAULTS[kind].need is None or FAULTS[kind].need in cluster.has]
         self._say = say
         self._admin = cluster.admin()
-        pace_s = PACE_S * max(1.0, seconds / FULL_PACE_S)
-        self._workload = Workload(cluster.bootstrap, self.history, Random(seed + 1), pace_s=pace_s)
+        self._load = make(cluster, self.history, Random(seed + 1), max(1.0, seconds / FULL_PACE_S))
+        self._faults = {**FAULTS, **self._load.faults}
+        self._kinds = [kind for kind in kinds if self._faults[kind].need in (None, *cluster.has)]
         self._rss_mib: dict[int, float] = {}
         self._began_s = time.monotonic()
         self._pending: list[tuple[int, asyncio.Task[None]]] = []
@@ -82,19 +84,21 @@ class Campaign:
         self.cluster.start()
         await self._until(self._is_ready, "the cluster is ready", READY_S, fatal=True)
         async with self._admin as admin:
-            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
-            await self._until(self.is_whole, "the topic is ready", READY_S, fatal=True)
-            self._workload.start()
+            for topic, count in self._load.topics.items():
+                config = self._load.topic_config.get(topic, {})
+                await admin.create_topic(topic, partitions=count, replication_factor=3, configs=config)
+            await self._until(self.is_whole, "the topics are ready", READY_S, fatal=True)
+            self._load.start()
             minutes = asyncio.create_task(self._tell_every_minute())
             try:
-                await self._until_progress({})
+                await self._until_progress({}, READY_S)  # the clients start
                 self._rss_mib = {broker.node_id: broker.rss_mib() for broker in self.cluster.brokers}
                 await self._rage()
                 await self._end()
             finally:
                 minutes.cancel()
-                await self._workload.cancel()
-        failure = self._workload.failure()
+                await self._load.cancel()
+        failure = self._load.failure()
         if failure is not None:
             text = "".join(traceback.format_exception(failure))
             self.history.add(Stuck(what=f"a client died of {text}", at_s=time.monotonic()))
@@ -105,29 +109,29 @@ class Campaign:
     async def _rage(self) -> None:
         """Every kind once, in any order, then at random, by weight, until the time is over."""
         queue = self._rng.sample(self._kinds, len(self._kinds))
-        weights = [FAULTS[kind].weight for kind in self._kinds]
+        weights = [self._faults[kind].weight for kind in self._kinds]
         deadline_s = time.monotonic() + self._seconds
         while queue or time.monotonic() < deadline_s:
             if time.monotonic() > deadline_s and self._seconds:
                 break
             kind = queue.pop() if queue else self._rng.choices(self._kinds, weights)[0]
             await self._strike(kind)
-            if self._workload.failure() is not None:
+            if self._load.failure() is not None:
                 return
             await asyncio.sleep(self._rng.uniform(*CALM_S))
 
     async def _strike(self, kind: str) -> None:
         injector = Injector(self.cluster, self._rng, await self._roles(), self._admin, self._whole)
         began_s = time.monotonic()
-        before = dict(self._workload.acked)
+        before = dict(self._load.acked)
         sizes = {broker.node_id: broker.rss_mib() for broker in self.cluster.brokers}
         try:
-            await FAULTS[kind].inflict(injector)
+            await self._faults[kind].inflict(injector)
         except (BarnabasError, OSError, TimeoutError) as error:
             self._stuck(f"{kind} on {injector.targets} went wrong itself: {error!r}")
             await asyncio.to_thread(self._heal)
         healed_s = time.monotonic()
-        if self._rng.random() >= OVERLAP or FAULTS[kind].need not in _MAY_OVERLAP:
+        if self._rng.random() >= OVERLAP or self._faults[kind].need not in _MAY_OVERLAP:
             await self._whole()
             await self._until_progress(before)
         recovered_s = time.monotonic()
@@ -143,7 +147,7 @@ class Campaign:
         )
         self._say(
             f"{began_s - self._began_s:7.1f} s  {kind:18} broker {injector.targets}  held {healed_s - began_s:5.1f} s, "
-            f"whole after {recovered_s - healed_s:5.1f} s; acked {sum(self._workload.acked.values())}, "
+            f"whole after {recovered_s - healed_s:5.1f} s; acked {sum(self._load.acked.values())}, "
             f"memory {max(sizes.values()):.0f} MiB"
         )
 
@@ -169,17 +173,16 @@ class Campaign:
             await asyncio.sleep(MINUTE_S)
             faults = len(self.history.of(Fault))
             self._tell(
-                f"minute: {faults} faults, {sum(self._workload.acked.values())} records acknowledged with acks=all, "
+                f"minute: {faults} faults, {sum(self._load.acked.values())} records acknowledged with acks=all, "
                 f"{len(self.history.of(Stuck))} times no progress, {len(self.history.events)} events in the history"
             )
 
     async def _roles(self) -> Roles:
-        controller, leaders = -1, dict.fromkeys(((TOPIC, number) for number in range(PARTITIONS)), -1)
+        controller, leaders = -1, dict.fromkeys(self._partitions(), -1)
         try:
             async with asyncio.timeout(10):
                 controller = (await self._admin.describe_cluster()).controller_id
-                partitions = (await self._admin.describe_topic(TOPIC)).partitions
-                leaders = {(TOPIC, number): item.leader for number, item in enumerate(partitions)}
+                leaders = {place: item.leader for place, item in (await self._described()).items()}
         except (BarnabasError, TimeoutError):
             pass
         return Roles(controller=controller, leaders=leaders)
@@ -193,8 +196,22 @@ class Campaign:
         """A broker that was killed may be in every ISR for some time: until its end is noticed. So all must have started, too."""
         if not all(broker.has_started for broker in self.cluster.brokers):
             return False
-        partitions = (await self._admin.describe_topic(TOPIC)).partitions
-        return len(partitions) == PARTITIONS and all(len(item.isr) == 3 and item.leader >= 0 for item in partitions)
+        found = await self._described()
+        return set(found) == set(self._partitions()) and all(
+            len(item.isr) == 3 and item.leader >= 0 for item in found.values()
+        )
+
+    def _partitions(self) -> list[Partition]:
+        return [(topic, number) for topic, count in self._load.topics.items() for number in range(count)]
+
+    async def _described(self) -> dict[Partition, PartitionMetadata]:
+        """The partitions of the load, as the cluster describes them."""
+        return {
+            (topic.name, number): item
+            for topic in await self._admin.describe_topics()
+            if topic.name in self._load.topics
+            for number, item in enumerate(topic.partitions)
+        }
 
     async def _is_ready(self) -> bool:
         dead = [broker for broker in self.cluster.brokers if not broker.is_running]
@@ -204,17 +221,16 @@ class Campaign:
             found = await admin.describe_cluster()
         return found.controller_id >= 0 and sum(not item.fenced for item in found.brokers) == len(self.cluster.brokers)
 
-    async def _until_progress(self, before: dict[Partition, int]) -> None:
+    async def _until_progress(self, before: dict[Partition, int], limit_s: float = WHOLE_S) -> None:
         """Every partition acknowledges again."""
-        start = dict(self._workload.acked)
+        start = dict(self._load.acked)
 
         async def moves() -> bool:
-            return self._workload.failure() is not None or all(
-                self._workload.acked[TOPIC, number] >= start.get((TOPIC, number), 0) + PROGRESS_RECORDS
-                for number in range(PARTITIONS)
+            return self._load.failure() is not None or all(
+                self._load.acked[place] >= start.get(place, 0) + PROGRESS_RECORDS for place in self._load.progressing
             )
 
-        await self._until(moves, "every partition acknowledges", WHOLE_S)
+        await self._until(moves, "every partition acknowledges", limit_s)
 
     async def _until(
         self, condition: Callable[[], Awaitable[bool]], what: str, limit_s: float, *, fatal: bool = False
@@ -240,11 +256,11 @@ class Campaign:
         running = [broker.node_id for broker in self.cluster.brokers if broker.is_running]
         try:
             async with asyncio.timeout(10):
-                partitions = (await self._admin.describe_topic(TOPIC)).partitions
+                partitions = await self._described()
                 brokers = (await self._admin.describe_cluster()).brokers
         except (BarnabasError, TimeoutError) as error:
             return f"running {running}, {error!r}"
-        places = [(number, item.leader, item.leader_epoch, item.isr) for number, item in enumerate(partitions)]
+        places = [(place, item.leader, item.leader_epoch, item.isr) for place, item in partitions.items()]
         fenced = [item.node_id for item in brokers if item.fenced]
         return f"running {running}, fenced {fenced}, (partition, leader, epoch, ISR) {places}"
 
@@ -257,19 +273,18 @@ class Campaign:
         for broker in self.cluster.brokers:
             broker.rss_mib()
         self._tell("peace")
-        await self._workload.stop_producing()
-        ends = await self._ends()
+        await self._load.stop_producing()
         self._tell("producers have ended")
-        await self._workload.drain(ends)
-        self._tell("the group has read everything")
-        await self._read_all("before kill -9 of all", ends)
+        await self._load.drain(await self._ends())
+        self._tell("everything that was written is consumed")
+        await self._load.read_all("before kill -9 of all", await self._ends())
         self._tell("everything is read; now kill -9 of all")
         self.cluster.kill_all()
         self.cluster.start()
         await self._until(self._is_ready, "the cluster is ready after kill -9 of all", READY_S)
         await self._whole()
         self._tell("the cluster is whole again")
-        await self._read_all("after kill -9 of all", await self._ends())
+        await self._load.read_all("after kill -9 of all", await self._ends())
         self._tell("everything is read again; now all stop")
         await self._compare_disks()
 
@@ -280,29 +295,13 @@ class Campaign:
         found: dict[Partition, int] = {}
 
         async def all_ends() -> bool:
-            ends = await self._admin.list_offsets(TOPIC)
-            found.update({(place.topic, place.partition): item.offset for place, item in ends.items()})
-            return len(found) == PARTITIONS
+            asked = {TopicPartition(*place): LATEST for place in self._partitions()}
+            for place, item in (await self._admin.find_offsets(asked)).items():
+                found[place.topic, place.partition] = item.offset
+            return len(found) == len(asked)
 
         await self._until(all_ends, "the ends of all partitions", WHOLE_S)
         return found
-
-    async def _read_all(self, name: str, ends: dict[Partition, int]) -> None:
-        found: dict[Partition, dict[int, str]] = {partition: {} for partition in ends}
-        deadline_s = time.monotonic() + READ_S
-        async with Consumer(bootstrap=self.cluster.bootstrap, auto_offset_reset="earliest") as consumer:
-            consumer.assign(sorted(ends))
-            while any(max(found[place], default=-1) + 1 < end for place, end in ends.items()):
-                if time.monotonic() > deadline_s:
-                    self.history.add(Stuck(what=f"final read {name} has not ended", at_s=time.monotonic()))
-                    break
-                for place, records in (await consumer.poll(timeout_ms=500)).items():
-                    values = found[place.topic, place.partition]
-                    values.update((record.offset, (record.value or b"").decode()) for record in records)
-        for partition, values in found.items():
-            self.history.add(
-                FinalRead(name=name, partition=partition, at_s=time.monotonic(), records=tuple(sorted(values.items())))
-            )
 
     async def _compare_disks(self) -> None:
         for broker in self.cluster.brokers:
@@ -312,15 +311,12 @@ class Campaign:
             code = await asyncio.to_thread(broker.wait, READY_S)
             if code != 0:
                 self.history.add(Stuck(what=f"broker {broker.node_id} ended with {code}", at_s=time.monotonic()))
-            for number in range(PARTITIONS):
-                self.history.add(read_replica(broker.node_id, broker.data / "logs", (TOPIC, number)))
+            for place in self._partitions():
+                self.history.add(read_replica(broker.node_id, broker.data / "logs", place))
 
     def _outcome(self) -> Outcome:
         happened = frozenset(fault.kind for fault in self.history.of(Fault))
-        expected = Expected(acknowledged=PARTITIONS * 50, polled=PARTITIONS * 50, fault_kinds=happened)
-        report = check(self.history, expected)
-        if not happened:
-            report = check(self.history, Expected(fault_kinds=frozenset(self._kinds)))
+        report = self._load.judge(happened or frozenset(self._kinds))
         lines = [line for broker in self.cluster.brokers for line in broker.log().splitlines()]
         levels = Counter(found[1] for line in lines if (found := _LEVEL.search(line)))
         unusual = [line for line in lines if "Traceback" in line or re.search(r"\b(ERROR|CRITICAL)\b", line)]
@@ -332,14 +328,15 @@ class Campaign:
             rss_mib={b.node_id: (self._rss_mib.get(b.node_id, 0.0), b.peak_rss_mib) for b in self.cluster.brokers},
             log_lines=dict(levels) or {"lines": len(lines)},
             unusual=unusual,
-            client_errors={
-                "topics": dict(self._workload.topic_errors),
-                "commits": dict(self._workload.commit_errors),
-                "polls": dict(self._workload.poll_errors),
-            },
-            topics_made=self._workload.topics_made,
-            slowest_topic_call_s=self._workload.slowest_topic_call_s,
+            client_errors={what: dict(counts) for what, counts in self._load.errors().items()},
         )
+
+
+MakeLoad = Callable[[FaultCluster, History, Random, float], Load]
+
+
+def plain_load(cluster: FaultCluster, history: History, rng: Random, slowness: float) -> Load:
+    return Workload(cluster.bootstrap, history, rng, pace_s=PACE_S * slowness)
 
 
 def run(
@@ -350,14 +347,16 @@ def run(
     kinds: Sequence[str],
     say: Callable[[str], None] = lambda _: None,
     program: tuple[str, ...] = LAUNCHER,
+    make: MakeLoad = plain_load,
 ) -> Outcome:
     """A cluster for one campaign, and the campaign. Leaves the brokers' logs in the folder."""
-    needs = frozenset(need for kind in kinds if (need := FAULTS[kind].need) is not None)
+    known = {**FAULTS, **COORDINATOR_FAULTS}  # all others need nothing
+    needs = frozenset(need for kind in kinds if kind in known and (need := known[kind].need) is not None)
     with FaultCluster(folder, needs=needs, program=program) as cluster:
-        return asyncio.run(_run(cluster, seed, seconds, kinds, say))
+        return asyncio.run(_run(cluster, seed, seconds, kinds, make, say))
 
 
 async def _run(
-    cluster: FaultCluster, seed: int, seconds: float, kinds: Sequence[str], say: Callable[[str], None]
+    cluster: FaultCluster, seed: int, seconds: float, kinds: Sequence[str], make: MakeLoad, say: Callable[[str], None]
 ) -> Outcome:
-    return await Campaign(cluster, seed=seed, seconds=seconds, kinds=kinds, say=say).run()
+    return await Campaign(cluster, seed=seed, seconds=seconds, kinds=kinds, make=make, say=say).run()

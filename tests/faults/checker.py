@@ -7,7 +7,7 @@ they may be lost when their leader dies, but the order and offsets that a consum
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .history import (
@@ -55,6 +55,7 @@ class Report:
     duplicates: int = 0
     polled: int = 0
     unavailable_s: dict[str, list[float]] = field(default_factory=dict)  # by kind of fault
+    figures: dict[str, float] = field(default_factory=dict)  # by name, for the summary of a campaign
 
     def rules(self) -> set[str]:
         return {violation.rule for violation in self.violations}
@@ -130,7 +131,7 @@ def lost(evidence: Evidence) -> Iterator[str]:
         values = {partition: set(records.values()) for partition, records in partitions.items()}
         for send in evidence.acked:
             if send.value not in values.get(send.partition, ()):
-                yield f"{send.value!r}, acknowledged at {_at(send.partition, send.offset)}, is not in final read {name}"
+                yield f"{send.value!r}, acknowledged at {at_offset(send.partition, send.offset)}, is not in final read {name}"
 
 
 def _lost_acks_1(evidence: Evidence) -> int:
@@ -163,7 +164,7 @@ def inconsistent_offsets(evidence: Evidence) -> Iterator[str]:
         values[partition, offset].setdefault(value, f"read by {who}")
     for (partition, offset), found in values.items():
         if len(found) > 1:
-            yield f"{_at(partition, offset)} has {found}"
+            yield f"{at_offset(partition, offset)} has {found}"
 
 
 def offset_reuse(evidence: Evidence) -> Iterator[str]:
@@ -172,7 +173,7 @@ def offset_reuse(evidence: Evidence) -> Iterator[str]:
     for send in evidence.placed:
         other = first.setdefault((send.partition, send.offset), send.value)
         if other != send.value:
-            yield f"{_at(send.partition, send.offset)} was acknowledged for {other!r} and for {send.value!r}"
+            yield f"{at_offset(send.partition, send.offset)} was acknowledged for {other!r} and for {send.value!r}"
 
 
 def acked_offset_mismatch(evidence: Evidence) -> Iterator[str]:
@@ -181,7 +182,7 @@ def acked_offset_mismatch(evidence: Evidence) -> Iterator[str]:
         records = evidence.final.get(send.partition, {})
         found = records.get(send.offset)
         if found != send.value and send.value in records.values():
-            yield f"{send.value!r} was acknowledged at {_at(send.partition, send.offset)}, where {found!r} is now"
+            yield f"{send.value!r} was acknowledged at {at_offset(send.partition, send.offset)}, where {found!r} is now"
 
 
 def vanished(evidence: Evidence) -> Iterator[str]:
@@ -191,7 +192,7 @@ def vanished(evidence: Evidence) -> Iterator[str]:
         if partition in evidence.final and evidence.final[partition].get(offset) != value:
             if (partition, offset, value) not in told:
                 told.add((partition, offset, value))
-                yield f"{who} saw {value!r} at {_at(partition, offset)}; now {evidence.final[partition].get(offset)!r}"
+                yield f"{who} saw {value!r} at {at_offset(partition, offset)}; now {evidence.final[partition].get(offset)!r}"
 
 
 def hole(evidence: Evidence) -> Iterator[str]:
@@ -212,7 +213,7 @@ def phantom(evidence: Evidence) -> Iterator[str]:
         if (send is None or send.outcome == "fail") and (partition, value) not in told:
             told.add((partition, value))
             why = "was never sent there" if send is None else f"had failed for certain: {send.error}"
-            yield f"{who} read {value!r} at {_at(partition, offset)}, which {why}"
+            yield f"{who} read {value!r} at {at_offset(partition, offset)}, which {why}"
 
 
 # --- order -----------------------------------------------------------------------------------------------------------
@@ -231,7 +232,7 @@ def reordered(evidence: Evidence) -> Iterator[str]:
                 position += 1
             if highest is not None and send.offset <= highest.offset:
                 yield (
-                    f"{send.value!r} is at {_at(partition, send.offset)}, though {highest.value!r} "
+                    f"{send.value!r} is at {at_offset(partition, send.offset)}, though {highest.value!r} "
                     f"at {highest.offset} was acknowledged before it was sent"
                 )
 
@@ -247,7 +248,7 @@ def producer_order(evidence: Evidence) -> Iterator[str]:
             if after.offset <= before.offset:
                 yield (
                     f"{process} sent {before.value!r} before {after.value!r}; "
-                    f"they lie at {_at(partition, before.offset)} and {after.offset}"
+                    f"they lie at {at_offset(partition, before.offset)} and {after.offset}"
                 )
 
 
@@ -255,7 +256,7 @@ def non_monotonic_poll(evidence: Evidence) -> Iterator[str]:
     """A consumer went back without being told to."""
     for poll, last, offset in _steps(evidence):
         if offset <= last:
-            yield f"{poll.process} read {_at(poll.partition, offset)} after {last}"
+            yield f"{poll.process} read {at_offset(poll.partition, offset)} after {last}"
 
 
 def poll_skip(evidence: Evidence) -> Iterator[str]:
@@ -264,7 +265,7 @@ def poll_skip(evidence: Evidence) -> Iterator[str]:
         records = evidence.final.get(poll.partition, {})
         skipped = [number for number in range(last + 1, offset) if number in records]
         if skipped:
-            yield f"{poll.process} went from {_at(poll.partition, last)} to {offset}: {len(skipped)} records passed over"
+            yield f"{poll.process} went from {at_offset(poll.partition, last)} to {offset}: {len(skipped)} records passed over"
 
 
 def _steps(evidence: Evidence) -> Iterator[tuple[Poll, int, int]]:
@@ -281,7 +282,7 @@ def _steps(evidence: Evidence) -> Iterator[tuple[Poll, int, int]]:
 def end_offset_regress(evidence: Evidence) -> Iterator[str]:
     """An end that a client has been told never goes back (KIP-207)."""
     ends = [(end.partition, end.began_s, end.ended_s, end.offset) for end in evidence.ends]
-    for partition, before, after in _regresses(ends):
+    for partition, before, after in regresses(ends):
         yield f"{partition[0]}-{partition[1]} ended at {before}, later at {after}"
 
 
@@ -302,15 +303,15 @@ def commit_regress(evidence: Evidence) -> Iterator[str]:
             for item in evidence.committed_reads
             if item.group == group
         ]
-        for partition, before, after in _regresses(points + reads):
-            yield f"group {group}: {_at(partition, before)} was committed, later {after}"
+        for partition, before, after in regresses(points + reads):
+            yield f"group {group}: {at_offset(partition, before)} was committed, later {after}"
 
 
 def commit_beyond_end(evidence: Evidence) -> Iterator[str]:
     for item in evidence.committed_reads:
         records = evidence.final.get(item.partition)
         if records is not None and item.offset > max(records, default=-1) + 1:
-            yield f"group {item.group} committed {_at(item.partition, item.offset)}, behind the end"
+            yield f"group {item.group} committed {at_offset(item.partition, item.offset)}, behind the end"
 
 
 def unseen(evidence: Evidence) -> Iterator[str]:
@@ -323,10 +324,10 @@ def unseen(evidence: Evidence) -> Iterator[str]:
         topics = {topic for topic, _ in seen}
         for send in evidence.acked:
             if send.partition[0] in topics and send.value not in seen[send.partition]:
-                yield f"group {group} never got {send.value!r} at {_at(send.partition, send.offset)}"
+                yield f"group {group} never got {send.value!r} at {at_offset(send.partition, send.offset)}"
 
 
-def _regresses(
+def regresses(
     points: Iterable[tuple[Partition, float, float, int]],
 ) -> Iterator[tuple[Partition, int, int]]:
     """(partition, earlier value, later value) wherever a value is lower than one that was over before it began."""
@@ -399,12 +400,17 @@ def unavailability(evidence: Evidence) -> dict[str, list[float]]:
     A fault's time reaches to the next fault. Affected are the partitions that the target
     led, or all of them where it led none.
     """
-    times: dict[Partition, list[float]] = {
-        partition: sorted(send.ended_s for send in sends) for partition, sends in _by_partition(evidence.acked)
-    }
+    return silences(
+        evidence.faults,
+        {partition: sorted(send.ended_s for send in sends) for partition, sends in _by_partition(evidence.acked)},
+    )
+
+
+def silences(faults: Sequence[Fault], times: Mapping[Partition, list[float]]) -> dict[str, list[float]]:
+    """`unavailability`, of anything that happens at times in partitions."""
     found: dict[str, list[float]] = defaultdict(list)
-    for number, fault in enumerate(evidence.faults):
-        later = evidence.faults[number + 1 :]
+    for number, fault in enumerate(faults):
+        later = faults[number + 1 :]
         until_s = later[0].began_s if later else float("inf")
         for partition in fault.affected or tuple(times):
             if partition in times:
@@ -439,7 +445,7 @@ def _by_partition(sends: Iterable[Send]) -> Iterable[tuple[Partition, list[Send]
     return found.items()
 
 
-def _at(partition: Partition, offset: int) -> str:
+def at_offset(partition: Partition, offset: int) -> str:
     return f"{partition[0]}-{partition[1]}@{offset}"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.net.client.admin.admin import Admin
-from barnabas.net.local_cluster import LAUNCHER, _free_ports
+from barnabas.net.local_cluster import LAUNCHER, free_ports
 from barnabas.net.settings.endpoints import read_endpoints, remove_endpoints
 
 from . import disks, network, shim
@@ -35,6 +35,7 @@ CONFIG: Final[Mapping[str, str]] = {
     "log.flush.offset.checkpoint.interval.ms": "5000",
     "leader.imbalance.check.interval.seconds": "20",
     "log.segment.delete.delay.ms": "1000",
+    "log.retention.check.interval.ms": "3000",
 }
 NETWORK_NEED: Final = "network"
 LINKS_NEED: Final = "links"  # bad ones; a network comes with them
@@ -203,7 +204,7 @@ class FaultCluster:
             hosts = [self.network.address(node_id) for node_id in range(BROKERS)]
             voters = [f"{node_id}@{host}:{QUORUM_PORT}" for node_id, host in enumerate(hosts)]
             return ",".join(voters), [f"{host}:{CLIENT_PORT}" for host in hosts]
-        ports = _free_ports(BROKERS)
+        ports = free_ports(BROKERS)
         voters = [f"{node_id}@127.0.0.1:{item.quorum}" for node_id, item in enumerate(ports)]
         return ",".join(voters), [f"127.0.0.1:{item.client}" for item in ports]
 
@@ -220,6 +221,7 @@ class FaultCluster:
             "node.id": str(node_id),
             "listeners": f"PLAINTEXT://{address}",
             "controller.quorum.voters": voters,
+            "allow.plaintext.listeners": "true",  # hosts of a campaign have networks of their own
             "log.dirs": str(folder / "data" / "logs"),
             **self._config,
         }

@@ -18,6 +18,7 @@ Outcome = Literal["ok", "fail", "info"]  # "info": the outcome is unknown
 
 # Acknowledged without an offset, as librdkafka reports a batch that the leader already has (DUPLICATE_SEQUENCE_NUMBER).
 UNKNOWN_OFFSET: Final = -1
+NEVER_S: Final = -1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +121,60 @@ class ReplicaLog:
     batches: tuple[tuple[int, int, str], ...]
 
 
-Event = Send | Poll | Commit | CommittedRead | EndOffset | Fault | Stuck | FinalRead | ReplicaLog
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """One transaction. Its name is in the value of each of its records, which are planned before the first is sent."""
+
+    process: str
+    transactional_id: str
+    name: str
+    records: tuple[tuple[str, int, str], ...]  # topic, partition, value
+    began_s: float
+    commit_s: float  # when the commit was asked for; NEVER_S: it was not
+    ended_s: float  # NEVER_S: its process died, or was fenced, before the answer
+    outcome: Literal["committed", "aborted", "unknown"]
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StableOffset:
+    """The end for readers of committed records, and for others, as one client received them."""
+
+    partition: Partition
+    last_stable_offset: int
+    high_watermark: int
+    began_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """Some time after all producers had ended, a broker still told of this."""
+
+    what: str
+    at_s: float
+
+
+Event = (
+    Transaction
+    | StableOffset
+    | OpenTransaction
+    | Send
+    | Poll
+    | Commit
+    | CommittedRead
+    | EndOffset
+    | Fault
+    | Stuck
+    | FinalRead
+    | ReplicaLog
+)
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Send, Poll, Commit, CommittedRead, EndOffset, Fault, Stuck, FinalRead, ReplicaLog)
+    kind.__name__: kind
+    for kind in (
+        *(Transaction, StableOffset, OpenTransaction),
+        *(Send, Poll, Commit, CommittedRead, EndOffset, Fault, Stuck, FinalRead, ReplicaLog),
+    )
 }
 E = TypeVar("E")
 

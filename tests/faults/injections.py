@@ -9,7 +9,6 @@ import asyncio
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from hostile.attacker import AttackSucceeded, attacking
@@ -46,7 +45,7 @@ from .disk_injections import (
     write_errors,
 )
 from .history import Partition
-from .injector import Fault, Injector
+from .injector import Fault, Injector, Kind
 from .switch import Quality
 
 STOP_S: Final = 45.0  # of a controlled shutdown: controlled.shutdown.timeout.ms is 30 s
@@ -364,15 +363,6 @@ async def bombs(injector: Injector) -> None:
     with suppress(AttackSucceeded, TimeoutError):
         async with asyncio.timeout(BOMBS_S), attacking(attack, addresses):
             await injector.hold()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """What a fault needs of the machine (None: nothing), and how often it is drawn compared with others."""
-
-    inflict: Fault
-    need: str | None
-    weight: float = 1.0
 
 
 FAULTS: Final[dict[str, Kind]] = {

@@ -82,6 +82,15 @@ class Injector:
 Fault = Callable[[Injector], Awaitable[None]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What a fault needs of the machine (None: nothing), and how often it is drawn compared with others."""
+
+    inflict: Fault
+    need: str | None
+    weight: float = 1.0
+
+
 async def restarted_if_ended(broker: FaultBroker) -> None:
     if not broker.is_running:
         broker.start()

@@ -9,12 +9,20 @@ from collections.abc import Callable
 from typing import Any, Final
 from unittest.mock import patch
 
+from msgspec.structs import replace
+
+from barnabas.consumer_groups.offsets.transactional_offsets import TransactionalOffsets
+from barnabas.consumer_groups.transactions.coordinator import TransactionCoordinator
+from barnabas.log.partition.aborted_transactions import AbortedTransactions
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.partition_reads import PartitionReads
 from barnabas.net.cli.main import main as barnabas
 from barnabas.net.groups.group_appends import GroupAppends, SlotQueue, Waiting
 from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.protocol.responses import ProduceResponse
+from barnabas.net.transactions.marker_writer import MarkerWriter
+
+from .transactions.layout import BANKS
 
 
 def acknowledges_alone() -> Any:
@@ -58,6 +66,40 @@ def commits_before_the_quorum() -> Any:
     return patch.object(GroupAppends, "add", add)
 
 
+# --- transactions ----------------------------------------------------------------------------------------------------
+
+
+def tells_no_aborted_transactions() -> Any:
+    """Readers of committed records are not told what to leave out."""
+    return patch.object(AbortedTransactions, "in_read", lambda self, read, offset: ())
+
+
+def commits_in_part() -> Any:
+    """Some partitions of a committed transaction get a marker that aborts it."""
+    genuine = MarkerWriter._append_one
+
+    def append_one(self: Any, marker: Any, topic_partition: Any, *places: Any) -> Any:
+        is_commit = marker.is_commit and topic_partition.topic != BANKS[1]
+        return genuine(self, replace(marker, is_commit=is_commit), topic_partition, *places)
+
+    return patch.object(MarkerWriter, "_append_one", append_one)
+
+
+def drops_the_offsets_of_transactions() -> Any:
+    """The offsets of a committed transaction are dropped, as those of an aborted one."""
+    genuine = TransactionalOffsets.end
+
+    def end(self: Any, *, is_commit: bool, **values: Any) -> Any:
+        return genuine(self, is_commit=False, **values)
+
+    return patch.object(TransactionalOffsets, "end", end)
+
+
+def never_times_out() -> Any:
+    """A transaction whose producer is dead stays open."""
+    return patch.object(TransactionCoordinator, "_arm", lambda self, record, now_ms: None)
+
+
 BUGS: Final[dict[str, Callable[[], Any]]] = {
     bug.__name__: bug
     for bug in (
@@ -65,6 +107,10 @@ BUGS: Final[dict[str, Callable[[], Any]]] = {
         truncates_to_the_high_watermark,
         shows_what_is_not_committed,
         commits_before_the_quorum,
+        tells_no_aborted_transactions,
+        commits_in_part,
+        drops_the_offsets_of_transactions,
+        never_times_out,
     )
 }
 

@@ -22,11 +22,8 @@ def table(outcome: Outcome) -> str:
         lines.append(f"{row['kind']:22}{row['times']:6}{row['partitions']:12}{figures}")
     lines += [
         "",
-        f"seconds {outcome.seconds:.0f}, faults {len(outcome.history.of(Fault))}, acknowledged {report.acknowledged} "
-        f"(acks=all) and {report.acknowledged_by_leader} (acks=1), polled {report.polled}, topics made "
-        f"{outcome.topics_made} (slowest call {outcome.slowest_topic_call_s:.1f} s)",
-        f"lost {report.lost} (acks=all), {report.lost_acks_1} (acks=1); duplicates {report.duplicates}; "
-        f"unknown {report.unknown}, refused {report.refused}",
+        f"seconds {outcome.seconds:.0f}, faults {len(outcome.history.of(Fault))}, "
+        + ", ".join(f"{name} {value:g}" for name, value in report.figures.items()),
         "memory MiB " + ", ".join(f"{node}: {a:.0f} to {b:.0f}" for node, (a, b) in outcome.rss_mib.items()),
         f"log lines {outcome.log_lines}; client errors {outcome.client_errors}",
     ]
@@ -44,14 +41,7 @@ def as_json(outcome: Outcome) -> str:
         {
             "seconds": round(outcome.seconds),
             "faults": len(outcome.history.of(Fault)),
-            "acknowledged": report.acknowledged,
-            "acknowledged_acks_1": report.acknowledged_by_leader,
-            "lost": report.lost,
-            "lost_acks_1": report.lost_acks_1,
-            "duplicates": report.duplicates,
-            "unknown": report.unknown,
-            "refused": report.refused,
-            "polled": report.polled,
+            **report.figures,
             "violations": dict(Counter(violation.rule for violation in report.violations)),
             "left_out": outcome.lacking,
             "kinds": _rows(outcome),

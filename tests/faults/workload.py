@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from random import Random
@@ -20,7 +20,10 @@ from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.handles import Handle
 from barnabas.net.client.producer.producer import Producer
 
+from .checker import Expected, Report, check
+from .final_reads import read_partitions
 from .history import UNKNOWN_OFFSET, Commit, CommittedRead, EndOffset, History, Outcome, Partition, Poll, Send, Stuck
+from .injector import Kind
 
 TOPIC: Final = "campaign"
 PARTITIONS: Final = 6
@@ -40,7 +43,12 @@ NEVER_SENT: Final = ("BufferExhaustedError", "RecordTooLargeError", "UnknownTopi
 
 
 class Workload:
-    """Runs between `start` and `finish`. Every client is a task; one that dies of a bug is seen at once by `failure`."""
+    """A `Load`. Every client is a task; one that dies of a bug is seen at once by `failure`."""
+
+    topics: Mapping[str, int] = {TOPIC: PARTITIONS}
+    topic_config: Mapping[str, Mapping[str, str]] = {}
+    progressing: tuple[Partition, ...] = tuple((TOPIC, number) for number in range(PARTITIONS))
+    faults: Mapping[str, Kind] = {}
 
     def __init__(self, bootstrap: str, history: History, rng: Random, *, pace_s: float = PACE_S) -> None:
         self.bootstrap = bootstrap
@@ -92,19 +100,19 @@ class Workload:
         self._no_more_records.set()
         await self._in_time(self._producing, "producers flush")
 
-    async def drain(self, ends: dict[Partition, int]) -> None:
+    async def drain(self, ends: Mapping[Partition, int]) -> None:
         """The group has committed everything, and everybody stops."""
         self._no_more_churn.set()
         deadline_s = time.monotonic() + DRAIN_S
         while (behind := self._behind(ends)) and time.monotonic() < deadline_s and self.failure() is None:
-            await _first(self._over, 0.1)
+            await first_of(self._over, 0.1)
         if behind and self.failure() is None:
             why = await self._why(behind)
             self._stuck(f"the group did not read on for {DRAIN_S:g} s: committed, end = {behind}; {why}")
         self._over.set()
         await self._in_time([*self._watching, *self._members], "consumers stop")
 
-    def _behind(self, ends: dict[Partition, int]) -> dict[Partition, tuple[int, int]]:
+    def _behind(self, ends: Mapping[Partition, int]) -> dict[Partition, tuple[int, int]]:
         return {
             partition: (self._committed[partition], end)
             for partition, end in ends.items()
@@ -121,6 +129,29 @@ class Workload:
         except (BarnabasError, TimeoutError) as error:
             told.append(f"the group cannot be explained: {error!r}")
         return "; ".join(told)
+
+    async def read_all(self, name: str, ends: Mapping[Partition, int]) -> None:
+        await read_partitions(self.bootstrap, self.history, name, ends)
+
+    def errors(self) -> Mapping[str, Mapping[str, int]]:
+        return {"topics": self.topic_errors, "commits": self.commit_errors, "polls": self.poll_errors}
+
+    def judge(self, fault_kinds: frozenset[str]) -> Report:
+        least = PARTITIONS * 50
+        report = check(self.history, Expected(acknowledged=least, polled=least, fault_kinds=fault_kinds))
+        report.figures = {
+            "acknowledged": report.acknowledged,
+            "acknowledged_acks_1": report.acknowledged_by_leader,
+            "lost": report.lost,
+            "lost_acks_1": report.lost_acks_1,
+            "duplicates": report.duplicates,
+            "unknown": report.unknown,
+            "refused": report.refused,
+            "polled": report.polled,
+            "topics_made": self.topics_made,
+            "slowest_topic_call_s": round(self.slowest_topic_call_s, 1),
+        }
+        return report
 
     async def cancel(self) -> None:
         tasks = [*self._producing, *self._watching, *self._members]
@@ -161,7 +192,7 @@ class Workload:
                     handle = await producer.send(TOPIC, value.encode(), partition=number)
                     queue.put_nowait((value, sequence, began_s, handle))
                 sequence += 1
-                await _first(self._no_more_records, self._pace_s)
+                await first_of(self._no_more_records, self._pace_s)
             await producer.flush()
             for queue in queues:
                 queue.put_nowait(None)
@@ -233,7 +264,7 @@ class Workload:
         while not self._no_more_records.is_set():
             await asyncio.to_thread(round_of, sequence)
             sequence += 1
-            await _first(self._no_more_records, self._pace_s)
+            await first_of(self._no_more_records, self._pace_s)
         left = await asyncio.to_thread(producer.flush, MAX_SILENCE_S)
         if left:
             self._stuck(f"{name}: {left} records have no outcome after {MAX_SILENCE_S:g} s")
@@ -429,7 +460,7 @@ class Workload:
                             ended_s=ended_s,
                         )
                     )
-                await _first(self._over, ENDS_EVERY_S)
+                await first_of(self._over, ENDS_EVERY_S)
 
     async def _make_topics(self) -> None:
         """Topics come and go while everything else happens."""
@@ -440,7 +471,7 @@ class Workload:
                 if await self._try(admin.create_topic(name, partitions=2)):
                     self.topics_made += 1
                     await self._try(admin.delete_topic(name))
-                await _first(self._over, TOPICS_EVERY_S)
+                await first_of(self._over, TOPICS_EVERY_S)
 
     async def _try(self, call: Awaitable[object]) -> bool:
         began_s = time.monotonic()
@@ -481,7 +512,7 @@ async def _position(consumer: Consumer, place: TopicPartition) -> int:
         return -1
 
 
-async def _first(event: asyncio.Event, pause_s: float) -> None:
+async def first_of(event: asyncio.Event, pause_s: float) -> None:
     """The pace of a client: until the event, at most this long."""
     try:
         async with asyncio.timeout(pause_s):

@@ -14,10 +14,9 @@ from typing import Any, Final
 
 from fuzz.mutations import mutated
 from fuzz.wire_targets import sample
-from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, batch_of
 from simulation.raft_disk import FakeDisk
-from simulation.raft_loop import DelayedExecutor, VirtualLoop
+from simulation.raft_loop import VirtualLoop
 from unit.kraft.group_state_fake import FakeGroupState
 
 from barnabas.kraft.metadata.image import MetadataImage, SlotImage
@@ -37,6 +36,8 @@ from barnabas.log.vocabulary.errors import BarnabasError, StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.settings import config as broker_config
 from barnabas.net.settings.endpoints import Endpoints, read_endpoints, write_endpoints
+from barnabas.net.testing.simulation.disk import SimulatedDisk
+from barnabas.net.testing.simulation.executor import DelayedExecutor
 
 DATA: Final = "/data"
 PARTITION: Final = TopicPartition("orders", 0)

@@ -10,15 +10,15 @@ from typing import Any, Final
 
 from fuzz.mutations import mutated
 from fuzz.wire_targets import with_crc
-from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, open_log, read_all
+from unit.log.records.record_world import decode_columns
 from unit.net.protocol.random_messages import RandomMessages
 
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.recompression import recompressed
 from barnabas.log.format.record_batch import COMPRESSION_MASK, HEADER_SIZE
 from barnabas.log.format.record_check import RecordRules
-from barnabas.log.format.record_codec import decode_columns, encode_batch
+from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
 from barnabas.net.base.limits import MAX_MESSAGE_ITEMS
 from barnabas.net.handlers.records.produce_rules import check_produced
@@ -31,6 +31,7 @@ from barnabas.net.protocol.kafka.primitives import uvarint
 from barnabas.net.protocol.kafka.schema import Field, Struct, messages
 from barnabas.net.protocol.requests import KafkaProduceRequest, Request
 from barnabas.net.protocol.responses import ErrorResponse
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 CODEC: Final = KafkaCodec()
 RULES: Final = RecordRules(needs_keys=False, max_message_bytes=1 << 20)

@@ -11,12 +11,18 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from fuzz import disk_targets, kafka_targets, record_targets, wire_targets
+from fuzz import disk_targets, kafka_targets, login_targets, record_targets, wire_targets
 
 Target = Callable[[Random], None]
 TARGETS: Final[dict[str, Target]] = {
     target.__name__.replace("_", "-"): target
-    for target in (*wire_targets.TARGETS, *kafka_targets.TARGETS, *disk_targets.TARGETS, *record_targets.TARGETS)
+    for target in (
+        *wire_targets.TARGETS,
+        *kafka_targets.TARGETS,
+        *login_targets.TARGETS,
+        *disk_targets.TARGETS,
+        *record_targets.TARGETS,
+    )
 }
 MAX_CASE_S: Final = 10.0  # of a case that should take milliseconds: beyond it a few bytes stop a broker's loop
 MAX_CASE_MIB: Final = 400  # above what the process has when it begins; the largest batch unpacks to 128 MiB

@@ -2,11 +2,11 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, open_log, read_all
 
 from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 
 @settings(deadline=None, max_examples=300)

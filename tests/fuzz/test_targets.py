@@ -1,7 +1,8 @@
 """Every fuzz target for some seeds, the same in every run; `scripts/fuzz` goes on from there for as long as one likes."""
 
 import pytest
-from fuzz import runner
+from fuzz import record_targets, runner
+from fuzz.record_storm import COMPARED_EVERY, Storm
 
 CASES = 150  # of each target: some seconds in all
 FOUND_BEFORE = {  # seeds that failed once
@@ -28,3 +29,11 @@ def test_what_failed_once(name: str, seed: int) -> None:
 
 def test_the_same_seed_is_the_same_case() -> None:
     assert runner.run_case("requests", 5) == runner.run_case("requests", 5)
+
+
+def test_a_storm_of_damaged_records() -> None:
+    """What `scripts/fuzz-records` does by the million, with sanitizers."""
+    twin, *compiled = record_targets.IMPLEMENTATIONS
+    storm = Storm(compiled[0] if compiled else twin, twin, seed=1)
+    storm.run(CASES * COMPARED_EVERY)
+    assert storm.compared == CASES

@@ -9,6 +9,7 @@ import typing
 import zlib
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from math import inf
 from random import Random
 from typing import Any
 
@@ -16,8 +17,8 @@ import msgpack
 import msgspec
 from crc32c import crc32c
 from fuzz.mutations import mutated
-from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, open_log, read_all
+from unit.log.records.record_world import decode_columns
 
 from barnabas.kraft.quorum.snapshot_format import DamagedSnapshot, pack_snapshot, unpack_snapshot
 from barnabas.kraft.quorum.voters import VoterSet
@@ -38,13 +39,14 @@ from barnabas.kraft.raft.net.wire import (
 from barnabas.kraft.raft.protocol.snapshot_transfer import SnapshotReceiver
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE
-from barnabas.log.format.record_codec import ProducerFields, decode_columns, encode_batch, iter_records
+from barnabas.log.format.record_codec import ProducerFields, encode_batch, iter_records
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.net.protocol.apis import REQUEST_OF, RESPONSE_OF, key_of
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.msgpack import ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
 from barnabas.net.protocol.requests import BrokerShutdownRequest, Request
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 CODEC: typing.Final = MsgpackCodec()
 REQUEST_TYPES: typing.Final[tuple[Any, ...]] = tuple(REQUEST_OF.values())
@@ -74,6 +76,7 @@ def sample(rng: Random, hint: Any) -> Any:
         str: lambda: rng.choice(("", "orders", "group-1", "naïve")),
         bytes: lambda: rng.randbytes(rng.randrange(9)),
         bool: lambda: rng.random() < 0.5,
+        float: lambda: rng.choice((0.0, -1.0, 0.5, 1e300, inf)),  # no nan: it equals nothing,
     }
     return makers[hint]()
 

@@ -17,7 +17,9 @@ from typing import Any
 
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.net import local_cluster
+from barnabas.net.cli.frame.client_file import read_client_file
 from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.security import SecurityOptions
 from barnabas.net.local_cluster import LAUNCHER, Plan
 from barnabas.net.protocol.responses import DescribeClusterResponse, PartitionMetadata
 
@@ -144,6 +146,7 @@ class Cluster:
         voters: int | None = None,
         overrides: Mapping[str, str] | None = None,
         launcher: tuple[str, ...] = LAUNCHER,
+        secure: bool = False,
     ) -> None:
         self.folder = folder
         self.started_s = time.monotonic()
@@ -156,9 +159,26 @@ class Cluster:
                 voter_count=voters,
                 overrides=self._overrides,
                 launcher=launcher,
+                secure=secure,
             )
         )
+        self.security = (
+            SecurityOptions()
+        )  # of an administrator with a certificate, as the listener of `nodes` demands it
+        self.login = SecurityOptions()  # of an administrator with a password, for `logins`
+        self.logins = ""  # of a secure cluster: the addresses where clients log in
         self.nodes = [Node(item.node_id, item.folder, item.address, item.process, launcher) for item in started]
+        if secure:
+            self._secure()
+
+    def _secure(self) -> None:
+        home = self.folder.absolute() / local_cluster.SECURITY
+        certificate, authority = str(home / "admin.pem"), str(home / "ca.pem")
+        self.security = SecurityOptions(security_protocol="SSL", ssl_cafile=authority, ssl_certfile=certificate)
+        told = read_client_file(self.folder / local_cluster.CLIENT_PROPERTIES)
+        self.login, self.logins = told.security, told.bootstrap or ""
+        for node in self.nodes:
+            node.address = node.property("listeners").rpartition("//")[2]  # where brokers meet
 
     def __enter__(self) -> "Cluster":
         RUNNING.append(self)
@@ -173,7 +193,7 @@ class Cluster:
         return ",".join(node.address for node in self.nodes)
 
     def admin(self) -> Admin:
-        return Admin(self.bootstrap, timeout_ms=30_000, request_timeout_ms=10_000, client_id="test")
+        return Admin(self.bootstrap, timeout_ms=30_000, request_timeout_ms=10_000, client_id="test", **self.security)
 
     async def ready(self) -> "Cluster":
         """All brokers that run are registered and unfenced, and there is a controller."""
@@ -191,7 +211,7 @@ class Cluster:
         """One more broker for the running cluster: only its own folder and ports, and the voters of the others."""
         folder = self.folder / str(node_id)
         (folder / "data").mkdir(parents=True)
-        (ports,) = local_cluster._free_ports(1)
+        (ports,) = local_cluster.free_ports(1)
         values = {
             "node.id": str(node_id),
             "listeners": f"PLAINTEXT://127.0.0.1:{ports.client}",

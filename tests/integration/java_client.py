@@ -1,32 +1,44 @@
 """Kafka's own client and tools, in Java: fetched by mvn into a temporary folder; the client is run from one source file."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
+from integration import programs
 from integration.cluster import clean_environment
 
 SOURCES = Path(__file__).with_name("clients")
 FETCH_LIMIT_S = 150.0
+QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
 
 
 def find() -> str:
     """The reason why there is no Java client here, or nothing."""
-    missing = [program for program in ("java", "mvn") if shutil.which(program) is None]
-    return f"no {' and no '.join(missing)} here" if missing else ""
+    return programs.missing("java", "mvn")
 
 
 def fetch(folder: Path, version: str, libraries: str = "pom.xml") -> Path | None:
     """Return the folder of the libraries that a pom names, or None where Maven Central is out of reach."""
     target = folder / version
-    made = subprocess.run(
-        [
-            "mvn", "-q", "-B", "-f", str(SOURCES / libraries), f"-Dmaven.repo.local={folder / 'repository'}",
-            f"-Dkafka.version={version}", "dependency:copy-dependencies", f"-DoutputDirectory={target}",
-        ],
-        env=clean_environment(), capture_output=True, timeout=FETCH_LIMIT_S, check=False,
-    )  # fmt: skip
+    with programs.cache("maven") as repository:
+        made = subprocess.run(
+            [
+                "mvn", "-q", "-B", "-f", str(SOURCES / libraries), f"-Dmaven.repo.local={repository}",
+                f"-Dkafka.version={version}", "dependency:copy-dependencies", f"-DoutputDirectory={target}",
+            ],
+            env=clean_environment(), capture_output=True, timeout=FETCH_LIMIT_S, check=False,
+        )  # fmt: skip
     return target if made.returncode == 0 else None
+
+
+def compiled(folder: Path, libraries: Path, name: str) -> str:
+    """The class path of a source of ours, for a program that is started more often than once."""
+    target = folder / "classes"
+    subprocess.run(
+        ["javac", "-cp", f"{libraries}/*", "-d", str(target), str(SOURCES / f"{name}.java")],
+        check=True,
+        timeout=FETCH_LIMIT_S,
+    )
+    return f"{target}:{libraries}/*"
 
 
 def round_trip(

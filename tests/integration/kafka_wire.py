@@ -4,13 +4,14 @@ import socket
 import struct
 from typing import Any
 
-from integration.wire import SIZE, read_frame
+from integration.wire import SIZE, connected, read_frame
 
 from barnabas.net.protocol.kafka.apis import SERVED, is_flexible
 from barnabas.net.protocol.kafka.compiler import decoder, encoder
 from barnabas.net.protocol.kafka.message_classes import types_of
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, JOIN_GROUP, API_VERSIONS, CONSUMER_GROUP_HEARTBEAT = 0, 1, 2, 3, 11, 18, 68
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, JOIN_GROUP = 0, 1, 2, 3, 10, 11
+API_VERSIONS, CONSUMER_GROUP_HEARTBEAT = 18, 68
 _HEAD = struct.Struct(">hhih")
 
 
@@ -82,3 +83,16 @@ def join_group(group_id: str) -> Any:
         protocol_type="consumer",
         protocols=protocols,
     )
+
+
+GROUP, TRANSACTION = 0, 1
+
+
+def coordinator_of(address: tuple[str, int], key: str, key_type: int) -> int:
+    """The broker that coordinates a group or a transactional id; -1: none yet."""
+    with connected(address) as sock:
+        answer = call(
+            sock, FIND_COORDINATOR, 4, make("FindCoordinatorRequest", key_type=key_type, coordinator_keys=[key])
+        )
+    (found,) = answer.coordinators
+    return found.node_id if not found.error_code else -1

@@ -39,7 +39,9 @@ class Link:
 class LossyProxy:
     """One broker's. `target` is where that listens; `port` where clients are to connect."""
 
-    def __init__(self, rng: Random, *, loses: float) -> None:
+    def __init__(self, rng: Random, *, loses: float, apis: frozenset[int] = frozenset({_PRODUCE})) -> None:
+        """`apis`: the requests that it repeats, and whose answers it loses."""
+        self.apis = apis
         self.port = 0
         self.target = ("", 0)
         self.repeated = 0
@@ -111,7 +113,7 @@ class Ways:
         while True:
             correlation_id, api = self._asked(frame)
             self._link.broker_writer.write(frame)
-            if api == _PRODUCE:
+            if api in self._proxy.apis:
                 self._proxy.repeated += 1
                 self._repeated[correlation_id] = 2
                 self._link.broker_writer.write(frame)
@@ -294,9 +296,11 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         await writer.drain()
 
 
-async def put_behind_proxies(cluster: Cluster, rng: Random, *, loses: float) -> list[LossyProxy]:
+async def put_behind_proxies(
+    cluster: Cluster, rng: Random, *, loses: float, apis: frozenset[int] = frozenset({_PRODUCE})
+) -> list[LossyProxy]:
     """As `behind`, with proxies that lose answers."""
-    return await behind(cluster, lambda: LossyProxy(rng, loses=loses))
+    return await behind(cluster, lambda: LossyProxy(rng, loses=loses, apis=apis))
 
 
 async def behind(cluster: Cluster, make: Callable[[], P]) -> list[P]:

@@ -11,8 +11,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 START_TIMEOUT_S = 60.0
@@ -30,38 +30,87 @@ def find() -> tuple[Path | None, str]:
     return versions[-1].parent, ""
 
 
-@contextmanager
-def running() -> Iterator[str]:
-    """Start a server, give its connection string, and leave nothing behind."""
-    programs, reason = find()
-    assert programs is not None, reason
-    folder = Path(tempfile.mkdtemp(prefix="barnabas-postgres-"))
-    user = USER if os.getuid() == 0 else None
-    if user is not None:
-        shutil.chown(folder, user)
-    try:
-        data = str(folder / "data")
+class Server:
+    """Its processes can be killed and started again, on the same folder and port."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        programs, reason = find()
+        assert programs is not None, reason
+        self._folder = folder
+        self._programs = programs
+        self._user = USER if os.getuid() == 0 else None
+        self._settings = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "shared_buffers": "16MB",
+            **settings,
+        }
+        self._port = _free_port()
+        self.address = f"host=127.0.0.1 port={self._port} user=test dbname=postgres"
+        if self._user is not None:
+            shutil.chown(folder, self._user)
         made = subprocess.run(
-            [programs / "initdb", "-D", data, "-A", "trust", "-U", "test", "--no-sync", "-E", "UTF8", "--locale", "C"],
-            cwd=folder, user=user, capture_output=True, text=True,
+            [programs / "initdb", "-D", self._data, "-A", "trust", "-U", "test", "--no-sync", "-E", "UTF8", "--locale", "C"],
+            cwd=folder, user=self._user, capture_output=True, text=True,
         )  # fmt: skip
         assert made.returncode == 0, made.stderr
-        port = _free_port()
-        settings = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "shared_buffers": "16MB"}
-        arguments = [item for key, value in settings.items() for item in ("-c", f"{key}={value}")]
-        with (folder / "log").open("wb") as log:
-            server = subprocess.Popen(
-                [programs / "postgres", "-D", data, "-p", str(port), *arguments],
-                cwd=folder, user=user, stdout=log, stderr=log, start_new_session=True,
+        self.start()
+
+    @property
+    def _data(self) -> str:
+        return str(self._folder / "data")
+
+    def start(self) -> None:
+        """Returns when it takes connections."""
+        arguments = [item for key, value in self._settings.items() for item in ("-c", f"{key}={value}")]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._programs / "postgres", "-D", self._data, "-p", str(self._port), *arguments],
+                cwd=self._folder, user=self._user, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
+        _wait_for(self._port, self._process, self._folder / "log")
+
+    def kill(self) -> None:
+        """kill -9 of all of its processes: the server recovers from its log."""
+        children = _children(self._process.pid)
+        self._process.kill()
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        self._process.wait()
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while any(Path(f"/proc/{child}").exists() for child in children):
+            assert time.monotonic() < deadline_s
+            time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGQUIT)  # at once, without a checkpoint
+        self._process.wait()
+
+
+@contextmanager
+def server(**settings: str) -> Iterator[Server]:
+    """Start a server, and leave nothing behind."""
+    folder = Path(tempfile.mkdtemp(prefix="barnabas-postgres-"))
+    try:
+        started = Server(folder, settings)
         try:
-            _wait_for(port, server, folder / "log")
-            yield f"host=127.0.0.1 port={port} user=test dbname=postgres"
+            yield started
         finally:
-            server.send_signal(signal.SIGQUIT)  # at once, without a checkpoint
-            server.wait()
+            started.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def running(**settings: str) -> Iterator[str]:
+    """Start a server, give its connection string, and leave nothing behind."""
+    with server(**settings) as started:
+        yield started.address
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _free_port() -> int:

@@ -189,10 +189,15 @@ async def test_a_voter_with_a_folder_of_another_cluster_takes_no_part(new_cluste
 # --- listeners --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["SASL_SSL", "SSL", "SASL_PLAINTEXT"])
+@pytest.mark.parametrize("name", ["SASL_SSL", "SASL_PLAINTEXT"])
 def test_a_listener_that_promises_protection_is_not_served_in_plain_text(tmp_path: Path, name: str) -> None:
     told = fails_to_start(config_with(tmp_path, listeners=f"{name}://127.0.0.1:0"))
-    assert "TLS and SASL are not available yet" in told and f"{name}:PLAINTEXT" in told
+    assert "prove who they are by certificates" in told and f"{name}:{name},BROKERS:SSL" in told
+
+
+def test_an_encrypted_listener_without_a_certificate_is_not_served(tmp_path: Path) -> None:
+    told = fails_to_start(config_with(tmp_path, listeners="SSL://127.0.0.1:0"))
+    assert "needs a certificate" in told and "ssl.keystore.location" in told
 
 
 def test_every_interface_is_not_advertised(tmp_path: Path) -> None:
@@ -201,7 +206,9 @@ def test_every_interface_is_not_advertised(tmp_path: Path) -> None:
 
 
 async def test_a_listener_without_a_host_is_advertised_by_the_machines_name(new_cluster: Maker) -> None:
-    cluster = new_cluster(1, **{"listeners": "PLAINTEXT://:0", "admin.listener": "0.0.0.0:0"})
+    cluster = new_cluster(
+        1, **{"listeners": "PLAINTEXT://:0", "admin.listener": "0.0.0.0:0", "allow.plaintext.listeners": "true"}
+    )
     port = await until(lambda: listening_port(cluster.nodes[0].data), "the broker listens")
     async with Admin(f"127.0.0.1:{port}") as admin:
 

@@ -10,9 +10,17 @@ from integration.load import Load
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
+from barnabas.net.protocol.group_responses import DescribeGroupResponse
 
 TOPIC, GROUP = "orders", "billing"
 PARTITIONS, MEMBERS = 6, 3
+
+
+async def described_whole(admin: Admin) -> DescribeGroupResponse | None:
+    """A member knows of a partition earlier than the coordinator knows that it does."""
+    found = await admin.describe_group(GROUP)
+    known = sum(len(item.partitions) for member in found.members for item in member.assigned)
+    return found if known == PARTITIONS else None
 
 
 async def test_broker_churn_causes_no_rebalance(new_cluster: Callable[..., Cluster]) -> None:
@@ -28,7 +36,7 @@ async def test_broker_churn_causes_no_rebalance(new_cluster: Callable[..., Clust
             "every member has its share",
         )
         load = await stack.enter_async_context(Load(cluster.bootstrap, TOPIC, partitions=PARTITIONS))
-        before = await admin.describe_group(GROUP)
+        before = await until(lambda: described_whole(admin), "the coordinator knows what every member has")
         for reader in readers:
             reader.changes.clear()
 

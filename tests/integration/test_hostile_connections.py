@@ -60,7 +60,7 @@ async def test_a_crowd_uses_up_no_descriptors_that_a_cluster_needs(new_cluster: 
     cluster = await new_cluster(3, launcher=limited(DESCRIPTORS), num_partitions="1").ready()
     async with cluster.admin() as admin:
         await admin.create_topic(TOPIC, partitions=6, replication_factor=3,
-                                 configs={"min.insync.replicas": "2", "segment.bytes": "20000"})  # fmt: skip
+                                 configs={"min.insync.replicas": "2", "segment.bytes": "5000"})  # fmt: skip
         await full_isr(admin, [TOPIC])
         async with producing(cluster) as acknowledged:
             async with idle_connections([(node.host, node.port) for node in cluster.nodes], CROWD):

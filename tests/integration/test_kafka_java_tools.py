@@ -2,11 +2,17 @@
 
 import asyncio
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from integration import java_client
 from integration.cluster import Cluster
+
+from barnabas.log.format.record_batch import patch
+from barnabas.log.format.record_codec import ProducerFields, encode_batch
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import LATEST
 
 VERSION = "4.1.1"
 TOOL_LIMIT_S = 60.0  # of one call, which takes two seconds where nothing else runs
@@ -93,12 +99,17 @@ async def test_kafka_configs_changes_levels_of_loggers_of_one_broker(tools: Tool
     )
 
 
-async def test_kafka_configs_is_refused_quotas(tools: Tools) -> None:
-    clients = "--entity-type clients --entity-name c"
-    assert "client quotas are not supported" in await tools.configs(
-        "--alter", clients, "--add-config producer_byte_rate=1024"
-    )
-    assert "producer_byte_rate" not in await tools.configs("--describe", clients)
+async def test_kafka_configs_sets_and_removes_quotas(tools: Tools) -> None:
+    both = "--entity-type users --entity-name u --entity-type clients --entity-default"
+    altered = await tools.configs("--alter", both, "--add-config producer_byte_rate=1024,request_percentage=2.5")
+    assert "Completed updating config" in altered, altered
+    described = await tools.configs("--describe", both)
+    assert "producer_byte_rate=1024.0" in described and "request_percentage=2.5" in described, described
+    hosts = "--entity-type ips --entity-name 10.0.0.1"
+    assert "Completed updating" in await tools.configs("--alter", hosts, "--add-config connection_creation_rate=5")
+    removed = await tools.configs("--alter", both, "--delete-config producer_byte_rate,request_percentage")
+    assert "Completed updating" in removed, removed
+    assert "producer_byte_rate" not in await tools.configs("--describe", both)
 
 
 async def test_kafka_features_shows_what_is_served(tools: Tools) -> None:
@@ -119,3 +130,47 @@ async def test_kafka_transactions_finds_none_and_ends(tools: Tools) -> None:
         found = await asyncio.wait_for(tools.run(main_class, verb), timeout=30)
         heads = [line for line in found.splitlines() if line.startswith(("TransactionalId", "Topic"))]
         assert len(heads) == 1 and found.strip().endswith(heads[0].strip()), found
+
+
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+
+
+def write_stray_transaction(data: Path, topic: str) -> None:
+    """A transactional batch that no coordinator knows, as another program may have left it in the log of a stopped broker."""
+    producer = ProducerFields(producer_id=4711, producer_epoch=3, base_sequence=0, is_transactional=True)
+    a_day_ago_ms = int(time.time() * 1000) - 86_400_000  # find-hanging looks for what is older than 15 minutes
+    batch = bytearray(encode_batch([b"stray"], timestamps_ms=a_day_ago_ms, producer=producer))
+    patch(batch, 0, base_offset=0, leader_epoch=0)
+    (log,) = data.glob(f"**/{topic}-0/{0:020d}.log")
+    assert log.stat().st_size == 0
+    log.write_bytes(batch)
+
+
+async def test_kafka_transactions_finds_and_aborts_what_hangs(tmp_path: Path, libraries: Path) -> None:
+    with Cluster(tmp_path, 1) as cluster:
+        await cluster.ready()
+        async with cluster.admin() as admin:
+            await admin.create_topic("stray", partitions=1, replication_factor=1)
+        (node,) = cluster.nodes
+        cluster.kill(0)
+        write_stray_transaction(node.data, "stray")
+        cluster.start(0)
+        await cluster.ready()
+        tools = Tools(libraries, cluster.bootstrap)
+        place = "--topic stray --partition 0"
+        found = await tools.run(TRANSACTIONS, "find-hanging --broker-id 0")
+        assert "stray" in found and "4711" in found, found
+        described = await tools.run(TRANSACTIONS, "describe-producers", place)
+        assert "4711" in described, described
+        async with cluster.admin() as admin:
+            (hanging,) = await admin.transactions.hanging()
+            assert (hanging.topic, hanging.producer_id, hanging.first_offset) == ("stray", 4711, 0)
+        aborted = await tools.run(TRANSACTIONS, "abort", place, "--start-offset 0")
+        assert "Exception" not in aborted and "Error" not in aborted, aborted
+        async with cluster.admin() as admin:
+            assert await admin.transactions.hanging() == []
+            place_of = TopicPartition("stray", 0)
+            ends = await admin.find_offsets({place_of: LATEST}, isolation_level="read_committed")
+            assert ends[place_of].offset == 2
+        again = await tools.run(TRANSACTIONS, "abort", place, "--start-offset 0")
+        assert "Could not find any open transactions" in again, again

@@ -61,18 +61,23 @@ async def test_without_a_quorum_state_is_told_with_its_age_and_who_is_missing(
     assert found["unconfirmed"]["unreachable_voters"] == [1, 2]
     assert [broker["state"] for broker in found["brokers"]] == ["active", "unreachable", "unreachable", "active"]
     words = "s ago; voters unreachable: 1, 2"
-    for command in (("cluster", "describe"), ("topic", "describe", "t"), ("cluster", "health")):
-        code, out, err = await barnabas(one, *command)
-        assert code == 3 and "no quorum: as of " in out and words in out, (command, out, err)
-
-    code, out, err = await barnabas(observer, "cluster", "health")
-    assert code == 3 and "no quorum: as of " in out and words in out, (out, err)
 
     def over_http() -> Any:
         with urlopen(f"http://{cluster.nodes[0].property('admin.listener')}/v3/clusters", timeout=30) as answer:
             return json.load(answer)
 
-    assert words in (await asyncio.to_thread(over_http))["unconfirmed"]["message"]
+    asked = (
+        (one, "cluster", "describe"),
+        (one, "topic", "describe", "t"),
+        (one, "cluster", "health"),
+        (observer, "cluster", "health"),
+    )  # at the same time, since each waits for brokers that do not answer
+    told_over_http, *told_by_commands = await asyncio.gather(
+        asyncio.to_thread(over_http), *(barnabas(*command) for command in asked)
+    )
+    for command, (code, out, err) in zip(asked, told_by_commands, strict=True):
+        assert code == 3 and "no quorum: as of " in out and words in out, (command, out, err)
+    assert words in told_over_http["unconfirmed"]["message"]
 
 
 async def test_an_advertised_address_at_which_nobody_listens_is_named(new_cluster: Maker) -> None:

@@ -11,6 +11,8 @@ from integration.cluster import Cluster
 from integration.spark_world import FORMAT, create_topic, in_admin, load, numbers, send, values_of
 from pyspark.sql import SparkSession
 
+from barnabas import sync
+
 pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 HOUR_MS = 3_600_000
@@ -114,6 +116,34 @@ def test_ranges_by_time_and_their_precedence(spark: SparkSession, spark_cluster:
     assert "timed-0, timed-1" in refused(lambda: read(startingTimestamp=late))
     assert read(startingTimestamp=late, startingOffsetsByTimestampStrategy="latest") == []
     assert read(endingTimestamp=late) == list(range(10))
+
+
+def test_aborted_and_open_transactions_are_read_only_if_asked_for(spark: SparkSession, spark_cluster: Cluster) -> None:
+    create_topic(spark_cluster, "isolated", partitions=1)
+
+    def read(**options: str) -> list[int]:
+        return values_of(load(spark, spark_cluster, subscribe="isolated", **options))
+
+    with sync.Producer(spark_cluster.bootstrap, transactional_id="isolated") as producer:
+        for first in (0, 10, 20):
+            transaction = producer.transaction()
+            transaction.begin()
+            transaction.send_many("isolated", numbers(first, first + 5)).result()
+            if first != 10:
+                transaction.commit()
+            else:
+                transaction.abort()
+        everything = {0, 1, 2, 3, 4, 20, 21, 22, 23, 24}
+        assert set(read()) == everything
+        transaction = producer.transaction()
+        transaction.begin()
+        transaction.send_many("isolated", numbers(30, 35)).result()
+        send(spark_cluster, "isolated", numbers(40, 45))
+        assert set(read()) == everything, "behind an open transaction, nothing is committed"
+        uncommitted = set(read(**{"isolation.level": "read_uncommitted"}))
+        assert uncommitted >= everything | {*range(30, 35), *range(40, 45)}
+        transaction.commit()
+        assert len(read()) == 20 and set(read()) == everything | {*range(30, 35), *range(40, 45)}
 
 
 def test_partitions_are_cut_and_cover_everything(spark: SparkSession, spark_cluster: Cluster) -> None:

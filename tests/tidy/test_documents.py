@@ -28,7 +28,7 @@ PAGES: Final = {
 }
 MAX_README_LINES: Final = 350
 ACCENT: Final = ("nobody", "whoever", "of ours", "of yours", "anew", "so long", "none the worse")
-OTHERS: Final = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+OTHERS: Final = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 
 
 def blocks(language: str) -> list[str]:

@@ -32,10 +32,6 @@ ALLOWED: Final = {
         "ListedOffset",
         "OffsetAndTimestamp",
     ): "a replica's own answer, and a public value of the SDK, which loads no replica",
-    (
-        "ProducerConfig",
-        "ProducerSettings",
-    ): "all settings of a producer, and those that a Spark sink lets its user choose",
 }
 
 

@@ -57,6 +57,8 @@ class Samples:
             return self._count % 2 == 0
         if hint is int:
             return BOUNDARY_INTS[self._count % len(BOUNDARY_INTS)]
+        if hint is float:
+            return self._count / 4
         if hint is str:
             return f"näme {self._count}" * (1 + self._count % 9)
         if hint is bytes:

@@ -132,7 +132,7 @@ class ClassicSimulation:
                 client.must_sync = False
                 client.assignment = told.assignment
                 self.check_assignment(client, told.assignment)
-            case error:
+            case BarnabasError() as error:
                 self.refused(client, error)
 
     def check_assignment(self, client: Client, assignment: bytes) -> None:

@@ -67,6 +67,7 @@ class ClassicWorld:
             assert self.slots.replay(record, self.slots.index + 1)
         for answer in result.answers:
             assert answer.ticket not in self.answers, "a ticket is answered once"
+            assert isinstance(answer.value, JoinGroupResponse | SyncGroupResponse | BarnabasError)
             self.answers[answer.ticket] = answer.value
 
     def new_ticket(self) -> int:

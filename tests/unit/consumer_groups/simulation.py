@@ -407,9 +407,9 @@ class Simulation:
         if not missing:
             return
         client.fetching.update(missing)
-        result = self.coordinator.fetch_offsets(group_id=GROUP, partitions=tuple(missing))
+        found = self.coordinator.offsets.fetch(GROUP, tuple(missing))
         ownership = client.ownership
-        self.queue.append(Append(records=(), deliver=lambda: self.fetched(client, ownership, result.response)))
+        self.queue.append(Append(records=(), deliver=lambda: self.fetched(client, ownership, found)))
 
     def fetched(self, client: Client, ownership: int, offsets: tuple[CommittedOffset, ...]) -> None:
         if client.crashed or ownership != client.ownership:

@@ -35,7 +35,6 @@ def test_small_groups_are_assigned_at_once_and_no_group_waits_longer_than_the_in
     [
         lambda coordinator: coordinator.heartbeat(HEARTBEAT, 1_000),
         lambda coordinator: coordinator.poll_heartbeat(replace(HEARTBEAT, max_wait_ms=500), 1, 1_000),
-        lambda coordinator: coordinator.fetch_offsets(group_id=OTHER_GROUP),
         lambda coordinator: coordinator.describe_group(group_id=OTHER_GROUP),
         lambda coordinator: coordinator.explain_group(group_id=OTHER_GROUP, now_ms=1_000),
         lambda coordinator: coordinator.delete_group(group_id=OTHER_GROUP, now_ms=1_000),

@@ -262,7 +262,7 @@ def test_the_last_one_out_leaves_an_empty_group_and_its_generation_goes_on(world
     world.fail_over()
     (b,) = world.group_of("b")
     assert b.generation == 3
-    assert world.coordinator.fetch_offsets(group_id=GROUP).response[0].offset == 5
+    assert world.coordinator.offsets.fetch(GROUP)[0].offset == 5
 
 
 def test_commits_belong_to_the_generation(world: ClassicWorld) -> None:
@@ -332,7 +332,7 @@ def test_a_reset_sends_all_members_away_to_start_anew(world: ClassicWorld) -> No
     with pytest.raises(UnknownMemberIdError):
         b.beat()
     assert world.causes()[-1] == "offsets_reset"
-    assert world.coordinator.fetch_offsets(group_id=GROUP).response[0].offset == 7
+    assert world.coordinator.offsets.fetch(GROUP)[0].offset == 7
 
 
 def test_groups_change_their_protocol_only_while_they_are_empty(world: ClassicWorld) -> None:

@@ -406,3 +406,17 @@ def test_a_full_group_takes_no_more_members() -> None:
     bench.join("a")
     with pytest.raises(GroupMaxSizeReachedError):
         bench.join("b")
+
+
+def test_a_session_can_be_ended_at_once() -> None:
+    """As if it had expired: the member learns of that with its next heartbeat, and the others get its partitions."""
+    bench = Bench()
+    first, second = bench.join("a"), bench.join("b")
+    settle(first, second)
+    bench.commit(bench.coordinator.tick(bench.now_ms, ended=(GROUP, "a")).records)
+    assert bench.causes()[-1] is RebalanceCause.MEMBER_EXPIRED
+    with pytest.raises(UnknownMemberIdError):
+        first.beat()
+    settle(second)
+    assert second.owned == T
+    assert bench.coordinator.tick(bench.now_ms, ended=(GROUP, "a")).records == ()

@@ -103,10 +103,10 @@ def test_a_classic_group_lives_as_long_as_its_members() -> None:
         client.beat()
         world.pass_ms(CHECK_MS // 2)
         client.beat()
-    assert world.coordinator.fetch_offsets(group_id=client.request().group_id).response[0].offset == 9
+    assert world.coordinator.offsets.fetch(client.request().group_id)[0].offset == 9
     client.leave()
     world.pass_ms(RETENTION_MS + 2 * CHECK_MS)
-    assert world.coordinator.fetch_offsets(group_id=client.request().group_id).response == ()
+    assert world.coordinator.offsets.fetch(client.request().group_id) == ()
 
 
 def test_an_empty_group_without_offsets_disappears_at_the_next_check() -> None:

@@ -37,7 +37,7 @@ def test_an_undo_brings_back_what_was_and_undoing_it_makes_the_reset_again() -> 
             UndoneOffset(topic="t", partition=1, before=4, after=-1),
         ),
     )
-    (committed,) = bench.coordinator.fetch_offsets(group_id=GROUP).response
+    (committed,) = bench.coordinator.offsets.fetch(GROUP)
     assert (committed.offset, committed.leader_epoch, committed.metadata) == (50, 2, "note")
     again = undo(bench)
     assert (again.reset_id, again.by) == (1, "somebody@host")
@@ -59,7 +59,7 @@ def test_an_undo_brings_back_the_very_first_offset() -> None:
     reset(bench, at(3))
     undo(bench)
     assert fetched(bench) == 0
-    assert len(bench.coordinator.fetch_offsets(group_id=GROUP).response) == 1, "0 is an offset, -1 is none"
+    assert len(bench.coordinator.offsets.fetch(GROUP)) == 1, "0 is an offset, -1 is none"
 
 
 def test_a_preview_of_an_undo_changes_nothing() -> None:

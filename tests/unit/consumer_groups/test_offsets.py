@@ -38,7 +38,7 @@ def at(offset: int, *, partition: int = 0, topic: str = "t", metadata: str = "")
 
 
 def fetched(bench: Bench, partition: int = 0) -> int:
-    (committed,) = bench.coordinator.fetch_offsets(group_id=GROUP, partitions=(("t", partition),)).response
+    (committed,) = bench.coordinator.offsets.fetch(GROUP, partitions=(("t", partition),))
     return committed.offset
 
 
@@ -51,7 +51,7 @@ def reset(bench: Bench, *offsets: OffsetToCommit) -> tuple[CommittedOffset, ...]
 def test_a_commit_from_outside_makes_an_empty_group() -> None:
     bench = Bench()
     assert commit(bench, at(5, metadata="note")) == (PartitionOutcome(topic="t", partition=0),)
-    (committed,) = bench.coordinator.fetch_offsets(group_id=GROUP).response
+    (committed,) = bench.coordinator.offsets.fetch(GROUP)
     assert committed == CommittedOffset(
         topic="t", partition=0, offset=5, leader_epoch=2, metadata="note", commit_timestamp_ms=bench.now_ms
     )
@@ -63,7 +63,7 @@ def test_a_commit_from_outside_makes_an_empty_group() -> None:
 def test_what_was_never_committed_is_minus_one() -> None:
     bench = Bench()
     assert fetched(bench) == -1
-    assert bench.coordinator.fetch_offsets(group_id=GROUP).response == ()
+    assert bench.coordinator.offsets.fetch(GROUP) == ()
 
 
 def test_a_group_takes_members_after_commits_from_outside() -> None:
@@ -225,7 +225,7 @@ def test_offsets_of_a_topic_that_is_read_are_not_deleted() -> None:
         ErrorCode.NONE,
         ErrorCode.NONE,
     ]
-    assert [offset.topic for offset in bench.coordinator.fetch_offsets(group_id=GROUP).response] == ["t"]
+    assert [offset.topic for offset in bench.coordinator.offsets.fetch(GROUP)] == ["t"]
 
 
 @pytest.mark.parametrize("recreated", [False, True])
@@ -248,9 +248,9 @@ def test_a_fetch_that_says_which_member_it_is_must_be_in_its_epoch() -> None:
         ("ghost", client.epoch, UnknownMemberIdError),
     ):
         with pytest.raises(error):
-            bench.coordinator.fetch_offsets(group_id=GROUP, member_id=member_id, member_epoch=epoch)
-    bench.coordinator.fetch_offsets(group_id=GROUP, member_id="a", member_epoch=client.epoch)
-    bench.coordinator.fetch_offsets(group_id=GROUP)
+            bench.coordinator.offsets.fetch(GROUP, member_id=member_id, member_epoch=epoch)
+    bench.coordinator.offsets.fetch(GROUP, member_id="a", member_epoch=client.epoch)
+    bench.coordinator.offsets.fetch(GROUP)
 
 
 @pytest.mark.parametrize(("topic_id", "error"), [("", 0), ("new", 0), ("old", ErrorCode.INCONSISTENT_TOPIC_ID)])

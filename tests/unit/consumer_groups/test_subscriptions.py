@@ -172,6 +172,15 @@ def test_a_stored_pattern_that_re2_refuses_matches_nothing_and_is_told() -> None
     assert {topic for topic, _ in client.owned} == {"orders", "oranges"}
 
 
+def test_a_refused_pattern_that_matched_no_topic_is_told_too() -> None:
+    """Nothing changes for its group, so nothing but the refusal says why it owns no partition."""
+    bench = Bench(topics={"events": 1})
+    refused_member(bench)
+    bench.fail_over()
+    bench.tick()
+    assert RebalanceCause.PATTERN_REFUSED in bench.causes()
+
+
 def test_a_refused_pattern_leaves_names_and_other_members_alone() -> None:
     bench = Bench(topics={"events": 2, "orders": 2})
     client = refused_member(bench)
@@ -211,7 +220,7 @@ def test_an_empty_slot_takes_the_topics_without_a_decision() -> None:
     bench = Bench(topics={"t1": 1})
     assert not bench.coordinator.follows_topics
     bench.topics = {"t1": 2, "t2": 1}
-    bench.coordinator.take_topics(bench.topics, frozenset({"t1", "t2"}))
+    bench.coordinator.take_topics(bench.topics)
     client = by_pattern(bench, "a", "t.*")
     assert client.owned == frozenset({("t1", 0), ("t1", 1), ("t2", 0)})
     assert bench.coordinator.follows_topics

@@ -10,7 +10,6 @@ from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.consumer_groups.transactions.coordinator import TransactionCoordinator
 from barnabas.consumer_groups.transactions.identity import FENCING_EPOCH, LAST_EPOCH
 from barnabas.consumer_groups.transactions.settings import TransactionSettings
-from barnabas.consumer_groups.transactions.states import TransactionState
 from barnabas.kraft.group_state.group_slots import SlotState, slot_of
 from barnabas.kraft.metadata.records import TransactionRecord
 from barnabas.log.vocabulary.errors import (
@@ -19,19 +18,23 @@ from barnabas.log.vocabulary.errors import (
     ErrorCode,
     InvalidProducerIdMappingError,
     InvalidRequestError,
+    InvalidTopicError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
     NotCoordinatorError,
     PolicyViolationError,
     ProducerFencedError,
+    TransactionAbortableError,
     TransactionalIdNotFoundError,
 )
 from barnabas.log.vocabulary.group_messages import PartitionOutcome
 from barnabas.log.vocabulary.transaction_messages import (
+    NOT_STARTED,
     AddToTransactionRequest,
     EndTransactionRequest,
     InitTransactionsRequest,
     ProducerIdentity,
+    TransactionState,
     TransactionTopic,
 )
 
@@ -116,12 +119,7 @@ class World:
 
     def complete(self) -> None:
         (marker,) = self.machine.undecided_markers()
-        self.machine.markers_done(
-            transactional_id=TX,
-            producer_id=marker.producer_id,
-            producer_epoch=marker.producer_epoch,
-            now_ms=self.now_ms,
-        )
+        self.machine.markers_done(marker, now_ms=self.now_ms)
 
     def tick(self) -> None:
         self.machine.tick(self.now_ms)
@@ -281,6 +279,35 @@ def test_the_fencing_epoch_is_never_given_to_a_producer() -> None:
     assert after.producer_id != who.producer_id and after.producer_epoch == 0
 
 
+@pytest.mark.parametrize("v2", [True, False])
+def test_a_request_in_the_fencing_epoch_is_refused(v2: bool) -> None:
+    """The transaction that it began or ended could not be aborted: no epoch is left that fences its producer."""
+    world = World()
+    world.add(world.to_epoch(LAST_EPOCH), T0)
+    world.now_ms += 60_000
+    world.tick()
+    world.complete()
+    stranger = ProducerIdentity(producer_id=world.known.producer_id, producer_epoch=FENCING_EPOCH)
+    assert world.known.producer_epoch == FENCING_EPOCH
+    with pytest.raises(ProducerFencedError):
+        world.add(stranger, T0, uses_v2=v2)
+    with pytest.raises(ProducerFencedError):
+        world.end(stranger, commit=False, v2=v2)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("v2", [True, False])
+def test_the_end_of_a_transaction_without_partitions_is_complete_at_once(v2: bool, commit: bool) -> None:
+    """No marker is due, so no report that they are written would complete it."""
+    world = World()
+    who = world.init()
+    world.add(who)
+    assert world.phase is TransactionState.ONGOING
+    world.end(who, commit=commit, v2=v2)
+    assert world.phase is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
+    assert world.machine.undecided_markers() == ()
+
+
 def test_a_check_names_what_is_not_part_of_the_transaction() -> None:
     world = World()
     who = world.init()
@@ -339,15 +366,59 @@ def test_a_successor_knows_the_timeouts_and_the_markers_that_are_due() -> None:
     assert (marker.state, marker.partitions) == ("PrepareCommit", (T0,))
 
 
+def test_the_clock_of_a_former_coordinator_that_was_ahead_prolongs_no_transaction() -> None:
+    world = World(now_ms=1_000_000)
+    who = world.init(timeout_ms=500)
+    world.add(who, T0)
+    world.now_ms -= 20_000
+    world.fail_over()
+    assert world.machine.next_deadline_ms() == world.now_ms + 500
+    world.now_ms += 400
+    world.add(who, T1)
+    world.now_ms += 100
+    world.tick()
+    assert world.phase is TransactionState.PREPARE_ABORT
+
+
 def test_a_report_about_another_transaction_is_ignored() -> None:
     world = World()
     who = world.init()
     world.add(who, T0, uses_v2=True)
     world.end(who, v2=True)
-    for producer_id, epoch in ((who.producer_id, 0), (55, 1)):
-        world.machine.markers_done(transactional_id=TX, producer_id=producer_id, producer_epoch=epoch, now_ms=5)
-    world.machine.markers_done(transactional_id="other", producer_id=1, producer_epoch=1, now_ms=5)
+    (ended,) = world.machine.undecided_markers()
+    for other in (
+        replace(ended, producer_epoch=0),
+        replace(ended, producer_id=55),
+        replace(ended, started_ms=ended.started_ms + 1),
+        replace(ended, transactional_id="other"),
+    ):
+        world.machine.markers_done(other, now_ms=5)
     assert world.phase is TransactionState.PREPARE_COMMIT
+
+
+def test_transactions_of_the_same_millisecond_have_different_stamps_also_after_a_coordinator_whose_clock_was_ahead() -> (
+    None
+):
+    world = World()
+    who = world.init()
+    stamps = []
+    for _ in range(3):
+        world.add(who, T0)
+        stamps.append(world.machine.started_ms(TX))
+        world.end(who)
+        world.complete()
+        assert world.machine.started_ms(TX) == NOT_STARTED
+    assert len(set(stamps)) == 3 and stamps[0] == world.now_ms
+    world.now_ms += 1_000
+    world.add(who, T0)
+    ahead = world.machine.started_ms(TX)
+    world.now_ms = ahead - 1
+    world.fail_over()
+    world.end(who)
+    world.complete()
+    world.now_ms = ahead
+    world.add(who, T0)
+    assert world.machine.started_ms(TX) == ahead + 1
 
 
 def test_an_unused_transactional_id_is_forgotten() -> None:
@@ -402,6 +473,25 @@ def test_limits_are_kept() -> None:
     assert world.known.partitions == (replace(T0, partitions=(0, 1)),)
 
 
+@pytest.mark.parametrize(
+    ("topic", "groups", "error"),
+    [
+        (replace(T0, topic="x" * 1_000_000), (), InvalidTopicError),
+        (replace(T0, topic="../x"), (), InvalidTopicError),
+        (replace(T0, topic_id="x" * 1_000_000), (), InvalidRequestError),
+        (T0, ("g" * 1_001,), InvalidRequestError),
+    ],
+)
+def test_names_that_would_make_long_records_are_refused(
+    topic: TransactionTopic, groups: tuple[str, ...], error: type[BarnabasError]
+) -> None:
+    world = World()
+    who = world.init()
+    with pytest.raises(error):
+        world.add(who, topic, groups=groups)
+    assert world.known.partitions == () and world.known.offset_groups == ()
+
+
 def test_ids_of_another_slot_and_impossible_ids_are_refused() -> None:
     world = World()
     elsewhere = next(name for number in range(1000) if slot_of(name := f"tx-{number}") != world.state.slot)
@@ -425,3 +515,54 @@ def requests_about(world: World, name: str) -> list[Callable[[], object]]:
         lambda: machine.describe(name),
         lambda: machine.abort(transactional_id=name, now_ms=1),
     ]
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_after_a_timeout_a_producer_of_the_second_version_aborts_and_goes_on(is_done: bool) -> None:
+    world = World()
+    who = world.init()
+    world.add(who, T0, uses_v2=True)
+    world.now_ms += 60_000
+    world.tick()
+    assert world.phase is TransactionState.PREPARE_ABORT and world.known.producer_epoch == 1
+    if is_done:
+        world.complete()
+    with pytest.raises(ProducerFencedError):
+        world.add(who, T1, uses_v2=True)
+    with pytest.raises(TransactionAbortableError, match="longer than its timeout of 60000 ms"):
+        world.end(who, v2=True)
+    if not is_done:
+        with pytest.raises(ConcurrentTransactionsError):
+            world.end(who, commit=False, v2=True)
+        world.complete()
+    after = world.end(who, commit=False, v2=True)
+    assert after == replace(who, producer_epoch=1)
+    world.add(after, T0, uses_v2=True)
+    assert world.phase is TransactionState.ONGOING
+    with pytest.raises(InvalidTxnStateError):
+        world.end(who, v2=True)
+
+
+def test_after_a_timeout_another_producer_fences_the_first_for_good() -> None:
+    world = World()
+    who = world.init()
+    world.add(who, T0, uses_v2=True)
+    world.now_ms += 60_000
+    world.tick()
+    world.complete()
+    assert world.init().producer_epoch == 2
+    for commit in (True, False):
+        with pytest.raises(ProducerFencedError):
+            world.end(who, commit=commit, v2=True)
+
+
+def test_a_timeout_in_the_last_epoch_fences_the_producer() -> None:
+    """There is no next epoch to tell, and a fresh producer id is not at hand."""
+    world = World()
+    who = world.to_epoch(LAST_EPOCH)
+    world.add(who, T0, uses_v2=True)
+    world.now_ms += 60_000
+    world.tick()
+    world.complete()
+    with pytest.raises(ProducerFencedError):
+        world.end(who, commit=False, v2=True)

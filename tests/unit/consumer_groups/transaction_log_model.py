@@ -9,7 +9,7 @@ from barnabas.log.vocabulary.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
 )
-from barnabas.log.vocabulary.transaction_messages import ProducerIdentity
+from barnabas.log.vocabulary.transaction_messages import NOT_STARTED, ProducerIdentity
 
 Done = Callable[[Any], None]  # takes the answer or an error
 LOST = CoordinatorNotAvailableError("no answer")
@@ -36,6 +36,7 @@ class Token:
 class _Producer:
     epoch: int
     token: Token | None = None  # of the open transaction
+    started_ms: int = NOT_STARTED  # of the open transaction, if it began at this leader
 
 
 class Log:
@@ -48,6 +49,7 @@ class Log:
         self.waiting: list[tuple[int, Done]] = []
         self.permits: dict[int, int] = {}  # producer id -> first valid one
         self.last_permit = 0
+        self.leader_epoch = 0
 
     def open_token(self, producer_id: int, epoch: int) -> Token | None:
         known = self.producers.get(producer_id)
@@ -58,7 +60,8 @@ class Log:
         self.permits.setdefault(producer_id, self.last_permit)
         return self.last_permit
 
-    def write(self, who: ProducerIdentity, token: Token, done: Done) -> None:
+    def write(self, who: ProducerIdentity, token: Token, done: Done, started_ms: int = NOT_STARTED) -> None:
+        """`started_ms` comes from the coordinator with the first record of a transaction."""
         known = self.producers.get(who.producer_id)
         if known is not None and who.producer_epoch < known.epoch:
             done(InvalidProducerEpochError("fenced"))
@@ -67,6 +70,14 @@ class Log:
             done(InvalidTxnStateError("the last transaction is open"))
             return
         self._append((who.producer_id, who.producer_epoch, token, None), done)
+        if started_ms != NOT_STARTED:
+            self.producers[who.producer_id].started_ms = started_ms
+
+    def is_late(self, producer_id: int, *, leader_epoch: int, started_ms: int) -> bool:
+        """Whether a marker is of a former leadership, or ends another transaction than the open one."""
+        known = self.producers.get(producer_id)
+        open_since = NOT_STARTED if known is None else known.started_ms
+        return leader_epoch != self.leader_epoch or open_since not in (NOT_STARTED, started_ms)
 
     def mark(self, producer_id: int, epoch: int, outcome: bool, uses_v2: bool, done: Done) -> None:
         known = self.producers.get(producer_id)
@@ -95,7 +106,8 @@ class Log:
         if outcome is None:
             if known.token is not None and known.token is not token:
                 raise Violation(f"records of transaction {token} behind those of the open one {known.token}")
-            self.producers[producer_id] = _Producer(epoch, token)
+            started_ms = known.started_ms if known.token is token else NOT_STARTED
+            self.producers[producer_id] = _Producer(epoch, token, started_ms)
             return
         if known.token is not None and judge:
             known.token.outcomes.add(outcome)
@@ -111,6 +123,7 @@ class Log:
 
     def elect(self) -> None:
         """A new leader has what was replicated."""
+        self.leader_epoch += 1
         del self.entries[self.high_watermark :]
         self.producers, self.permits = {}, {}
         for entry in self.entries:

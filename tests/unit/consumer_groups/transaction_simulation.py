@@ -15,7 +15,8 @@ partition leaders fail, producers sleep until they are zombies. `run` raises Vio
 
 import random
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
@@ -23,7 +24,6 @@ from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.consumer_groups.offsets.transactional_offsets import Permit
 from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
 from barnabas.consumer_groups.transactions.settings import TransactionSettings
-from barnabas.consumer_groups.transactions.states import TransactionState
 from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
 from barnabas.kraft.metadata.records import TransactionRecord
 from barnabas.log.vocabulary.errors import (
@@ -33,6 +33,7 @@ from barnabas.log.vocabulary.errors import (
     InvalidTxnStateError,
     NotEnoughReplicasError,
     ProducerFencedError,
+    TransactionAbortableError,
 )
 from barnabas.log.vocabulary.group_messages import OffsetToCommit
 from barnabas.log.vocabulary.transaction_messages import (
@@ -41,6 +42,7 @@ from barnabas.log.vocabulary.transaction_messages import (
     InitTransactionsRequest,
     ProducerIdentity,
     TransactionalOffsetCommitRequest,
+    TransactionState,
     TransactionTopic,
 )
 
@@ -125,11 +127,15 @@ class TransactionSimulation:
         self.last_producer_id = 0
         self.is_faulty = True
         self.names: dict[tuple[int, int], Token] = {}  # of transactions of the second version
-        self.uses_v2 = {name: self.rng.random() < 0.5 for name in TRANSACTIONAL_IDS}
+        self.uses_v2 = {name: self.draw_version() for name in TRANSACTIONAL_IDS}
         self.acknowledged = dict.fromkeys(TRANSACTIONAL_IDS, -1)  # the newest offset whose commit was acknowledged
         self.running = dict.fromkeys(TRANSACTIONAL_IDS, 0)
         slots = {slot_of(name) for name in TRANSACTIONAL_IDS} | {slot_of(group_of(name)) for name in TRANSACTIONAL_IDS}
         self.hosts = {slot: Host(self, slot) for slot in sorted(slots)}
+
+    def draw_version(self) -> bool:
+        """Whether a transactional id uses the second version of the protocol."""
+        return self.rng.random() < 0.5
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -250,7 +256,7 @@ class TransactionSimulation:
     def retried(self, make: Callable[[], Call]) -> Generator[Call, Any, Any]:
         while True:
             answer = yield make()
-            if isinstance(answer, FATAL):
+            if isinstance(answer, (*FATAL, TransactionAbortableError)):
                 raise answer
             if not isinstance(answer, BarnabasError):
                 return answer
@@ -266,7 +272,7 @@ class TransactionSimulation:
         if not self.uses_v2[name]:
             yield from self.retried(lambda: self.add(name, who, partitions=partitions))
         for number in partitions:
-            yield from self.retried(lambda number=number: self.produce(name, who, number, token))
+            yield from self.retried(partial(self.produce, name, who, number, token))
             token.written.add(number)
             yield from self.sometimes_asleep()
         if self.rng.random() < 0.7:
@@ -275,8 +281,12 @@ class TransactionSimulation:
             yield from self.retried(lambda: self.commit_offset(name, who, token.number))
             token.has_offset = True
             yield from self.sometimes_asleep()
-        after: ProducerIdentity = yield from self.retried(lambda: self.end(name, who, token.wants_commit))
-        token.told = token.wants_commit
+        try:
+            after: ProducerIdentity = yield from self.retried(lambda: self.end(name, who, token.wants_commit))
+            token.told = token.wants_commit
+        except TransactionAbortableError:  # it has timed out; the producer goes on
+            token.told = False
+            after = yield from self.retried(lambda: self.end(name, who, commit=False))
         if token.told and token.has_offset:
             self.acknowledged[name] = max(self.acknowledged[name], token.number)
         return after
@@ -324,10 +334,18 @@ class TransactionSimulation:
 
         def ask(done: Done) -> None:
             def told(answer: Any) -> None:
-                faults = [item for item in answer if item.error] if isinstance(answer, tuple) else []
-                done(InvalidTxnStateError(faults[0].message) if faults else answer)
+                if isinstance(answer, BarnabasError):
+                    done(answer)
+                    return
+                outcomes, started_ms = answer
+                faults = [item for item in outcomes if item.error]
+                done(InvalidTxnStateError(faults[0].message) if faults else started_ms)
 
-            self.host_of(name).decide(lambda machine: machine.transactions.add(request, now_ms=self.now_ms), told)
+            def decision(machine: SlotCoordinator) -> CoordinatorResult[Any]:
+                added: CoordinatorResult[Any] = machine.transactions.add(request, now_ms=self.now_ms)
+                return replace(added, response=(added.response, machine.transactions.started_ms(name)))
+
+            self.host_of(name).decide(decision, told)
 
         return ask
 
@@ -363,7 +381,7 @@ class TransactionSimulation:
                     done(InvalidTxnStateError("another transaction"))
                 else:
                     self.note_name(name, who, token)
-                    log.write(who, token, done)
+                    log.write(who, token, done, started_ms=answer)
 
             is_check = not self.uses_v2[name]
             self.send(self.add(name, who, partitions=[number], is_check=is_check), verified)
@@ -401,7 +419,10 @@ class TransactionSimulation:
                     done(answer)
                     return
                 self.host_of(group_id).decide(
-                    lambda machine: machine.offsets.commit(request, permit=permit, now_ms=self.now_ms), done
+                    lambda machine: machine.offsets.commit(
+                        request, permit=permit, started_ms=answer, now_ms=self.now_ms
+                    ),
+                    done,
                 )
 
             is_check = not self.uses_v2[name]
@@ -427,13 +448,14 @@ class TransactionSimulation:
                 self.send_markers(host, record)
 
     def send_markers(self, host: Host, record: TransactionRecord) -> None:
-        waiting = {("log", number) for item in record.partitions for number in item.partitions}
+        waiting: set[tuple[str, Any]] = {("log", number) for item in record.partitions for number in item.partitions}
         waiting |= {("group", group_id) for group_id in record.offset_groups}
         work = _Markers(self, host, record, waiting)
         for target in sorted(waiting, key=str):
             work.send(target)
 
     def acknowledge_marker(self, log: Log, record: TransactionRecord, done: Done) -> None:
+        """The marker has arrived in time: see `_Markers.is_late`."""
         commit = record.state == TransactionState.PREPARE_COMMIT
         log.mark(record.producer_id, record.producer_epoch, commit, record.uses_v2, done)
 
@@ -503,12 +525,30 @@ class _Markers:
         simulation = self.simulation
         if self.host.epoch != self.epoch:
             return
-        simulation.send(lambda done: self.arrive(target, done), lambda answer: self.told(target, answer))
-        if self.record.uses_v2 and simulation.is_faulty and simulation.rng.random() < 0.1:  # once more, late
-            simulation.later(simulation.rng.randrange(LATE_MS), lambda: self.arrive(target, lambda _: None))
+        epoch = self.epoch_of(target)
+        simulation.send(lambda done: self.arrive(target, epoch, done), lambda answer: self.told(target, answer))
+        if simulation.is_faulty and simulation.rng.random() < 0.1:  # once more, late
+            simulation.later(simulation.rng.randrange(LATE_MS), lambda: self.arrive(target, epoch, lambda _: None))
 
-    def arrive(self, target: tuple[str, Any], done: Done) -> None:
+    def epoch_of(self, target: tuple[str, Any]) -> int:
+        """Of the partition's leader, or of the group's coordinator."""
+        simulation = self.simulation
+        return simulation.logs[target[1]].leader_epoch if target[0] == "log" else simulation.host_of(target[1]).epoch
+
+    def is_late(self, target: tuple[str, Any], epoch: int) -> bool:
         record, simulation = self.record, self.simulation
+        if simulation.host_of(record.transactional_id).epoch != self.epoch:
+            return True
+        if target[0] == "group":
+            return self.epoch_of(target) != epoch
+        log: Log = simulation.logs[target[1]]
+        return log.is_late(record.producer_id, leader_epoch=epoch, started_ms=record.started_ms)
+
+    def arrive(self, target: tuple[str, Any], epoch: int, done: Done) -> None:
+        record, simulation = self.record, self.simulation
+        if self.is_late(target, epoch):
+            done(LOST)
+            return
         if target[0] == "log":
             simulation.acknowledge_marker(simulation.logs[target[1]], record, done)
             return
@@ -520,6 +560,7 @@ class _Markers:
                 marker_epoch=record.producer_epoch,
                 uses_v2=record.uses_v2,
                 is_commit=record.state == TransactionState.PREPARE_COMMIT,
+                started_ms=record.started_ms,
                 now_ms=simulation.now_ms,
             ),
             done,
@@ -532,12 +573,7 @@ class _Markers:
         self.waiting.discard(target)
         if not self.waiting and self.host.epoch == self.epoch:
             self.host.decide(
-                lambda machine: machine.transactions.markers_done(
-                    transactional_id=self.record.transactional_id,
-                    producer_id=self.record.producer_id,
-                    producer_epoch=self.record.producer_epoch,
-                    now_ms=self.simulation.now_ms,
-                ),
+                lambda machine: machine.transactions.markers_done(self.record, now_ms=self.simulation.now_ms),
                 lambda _: None,
             )
 

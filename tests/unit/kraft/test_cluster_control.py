@@ -18,6 +18,7 @@ from barnabas.kraft.metadata.records import (
     Record,
     RecordBatch,
     RecoveryRecord,
+    RemoveGroupRecord,
     RemoveTransactionRecord,
     StagedDecisionRecord,
     TopicRecord,
@@ -244,6 +245,20 @@ def refusals(cluster: SingleController, request: AppendGroupRecords) -> list[tup
     return [(item.slot, item.error) for item in answer.refused]
 
 
+def test_an_append_without_records_asks_who_coordinates_the_slot() -> None:
+    cluster = SingleController(2)
+    slot = cluster.image.slots[3]
+    offset = cluster.image.offset
+    for epoch, expected in (
+        (slot.coordinator_epoch, []),
+        (slot.coordinator_epoch - 1, [(3, ErrorCode.NOT_COORDINATOR)]),
+    ):
+        question = AppendGroupRecords(node_id=slot.coordinator, slots=(SlotAppend.of(3, epoch, ()),))
+        assert refusals(cluster, question) == expected
+    assert refusals(cluster, replace(question, node_id=7)) == [(3, ErrorCode.NOT_COORDINATOR)]
+    assert cluster.image.offset == offset, "nothing is written"
+
+
 def test_slots_spread_over_the_brokers_of_a_young_cluster() -> None:
     cluster = SingleController(3)
     cluster.now_ms += 2_000
@@ -308,10 +323,11 @@ def test_group_records_are_taken_from_the_coordinator_of_that_epoch_only() -> No
 
 
 def transaction(cluster: SingleController, slot: int) -> AppendGroupRecords:
+    """Behind a record of a group."""
     owner = cluster.image.slots[slot]
-    record = RemoveTransactionRecord(slot=slot, coordinator_epoch=owner.coordinator_epoch, transactional_id="tx")
-    part = SlotAppend.of(slot, owner.coordinator_epoch, (record,))
-    return AppendGroupRecords(node_id=owner.coordinator, slots=(part,))
+    of_slot = {"slot": slot, "coordinator_epoch": owner.coordinator_epoch}
+    records = (RemoveGroupRecord(group_id="g", **of_slot), RemoveTransactionRecord(transactional_id="tx", **of_slot))
+    return AppendGroupRecords(node_id=owner.coordinator, slots=(SlotAppend.of(slot, owner.coordinator_epoch, records),))
 
 
 def test_the_first_record_of_transactions_raises_the_feature_level_for_good() -> None:

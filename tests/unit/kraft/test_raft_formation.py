@@ -4,6 +4,7 @@ import logging
 
 import pytest
 from simulation.raft_cluster import SimulatedQuorum
+from unit.kraft.raft_quorums import core_of
 
 from barnabas.kraft.quorum.formation import Formation, VoterState
 
@@ -87,6 +88,36 @@ def test_two_wiped_voters_of_three_never_form_a_new_cluster(caplog: pytest.LogCa
     complaints = [r.getMessage() for r in caplog.records if "a majority has lost its data" in r.getMessage()]
     assert 2 <= len(complaints) <= 6
     cluster.close()
+
+
+def test_a_leader_whose_other_voters_come_back_wiped_commits_nothing_and_gives_up() -> None:
+    """They return before it misses them; its own copy alone is no majority."""
+    cluster = formed()
+    leader = cluster.wait_for_leader()
+    node, others = cluster.nodes[leader], [node_id for node_id in cluster.ids if node_id != leader]
+    committed = core_of(cluster, leader).engine.commit_index
+    wiped(cluster, *others)
+    for other in others:
+        cluster.start(other)
+    assert cluster.loop.run_until(lambda: len(core_of(cluster, leader).formation.peers) == 2, 1.0, every_s=0.0005)
+    assert node.quorum.leadership.is_self, "it counts, once at least, with nobody whose copies count"
+    cluster.loop.run_for(5.0)
+    assert not node.fatal and not node.quorum.leadership.is_self
+    assert core_of(cluster, leader).engine.commit_index == committed
+    cluster.close()
+
+
+def test_blank_peers_do_not_count() -> None:
+    formation = Formation(0, frozenset(range(5)), blank=False)
+    peers = [1, 2, 3, 4]
+    assert formation.counting(peers) == peers and formation.peers_without_barrier() == []
+    formation.peer_connected(1, VoterState.VOTER)
+    formation.peer_connected(3, VoterState.BLANK)
+    formation.peer_connected(2, VoterState.BLANK)
+    assert formation.counting(peers) == [1, 4] and formation.peers_without_barrier() == [2, 3]
+    formation.peer_joined(2)
+    formation.peer_disconnected(3)
+    assert formation.counting(peers) == peers and formation.peers_without_barrier() == []
 
 
 def test_a_wiped_old_voter_cannot_help_a_stale_leader_commit() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from simulation.raft_disk import FakeDisk
-from simulation.raft_loop import DelayedExecutor, VirtualLoop
+from simulation.raft_loop import VirtualLoop
 
 from barnabas.kraft.quorum.journal_format import HEADER_BYTES, RecordKind, encode_record, replay
 from barnabas.kraft.raft.disk.fail_stop import FailStop
@@ -14,6 +14,7 @@ from barnabas.kraft.raft.disk.folder import QuorumFolder
 from barnabas.kraft.raft.disk.journal import DurableJournal
 from barnabas.kraft.raft.disk.storage import DamagedQuorumError
 from barnabas.log.vocabulary.errors import StorageError
+from barnabas.net.testing.simulation.executor import DelayedExecutor
 
 PATH = "/q/quorum.journal"
 
@@ -107,6 +108,29 @@ def test_what_comes_during_a_flush_goes_with_the_next_one(bench: Bench) -> None:
     assert journal.durable_index == 1
     bench.loop.run_for(0.003)
     assert journal.durable_index == 2
+
+
+def test_the_ends_of_a_journal_are_those_of_its_entries_after_each_change(bench: Bench) -> None:
+    journal = bench.filled(5)
+
+    def ends() -> tuple[int, int, int]:
+        assert (journal.first_index, journal.last_index) == (journal.at_position(0)[1], journal.at_position(-1)[1])
+        return journal.first_index, journal.last_index, len(journal)
+
+    assert ends() == (1, 5, 5)
+    journal.truncate_from(4)
+    assert ends() == (1, 3, 3)
+    journal.truncate_from(9)
+    journal.trim_to(2)
+    assert ends() == (2, 3, 2)
+    journal.add(b"\0c", 4, 2)
+    assert ends() == (2, 4, 3)
+    journal.replace([(b"\0a", 8, 2), (b"\0b", 9, 2)])
+    assert ends() == (8, 9, 2)
+    journal.truncate_from(8)
+    assert (journal.first_index, journal.last_index, len(journal)) == (1, 0, 0)
+    journal.add(b"\0d", 8, 3)
+    assert ends() == (8, 8, 1)
 
 
 def test_an_entry_replaced_during_a_flush_is_not_durable_by_it(bench: Bench) -> None:

@@ -109,19 +109,37 @@ def test_a_write_that_fails_after_the_end_is_not_fatal_again() -> None:
     assert not told
 
 
+class _OutOfTimeError(BaseException):
+    """As pytest's own outcome: no Exception."""
+
+
+def test_the_time_limit_of_a_test_ends_a_simulation_as_itself(loop: VirtualLoop) -> None:
+    """It comes by a signal, into whatever callback runs: it was reported as an error of that callback, under some seed."""
+
+    def interrupted() -> None:
+        raise _OutOfTimeError
+
+    loop.call_later(0.1, interrupted)
+    began = loop.time()
+    with pytest.raises(_OutOfTimeError):
+        loop.run_for(10.0)
+    assert loop.time() < began + 1.0
+
+
 # --- dialing ----------------------------------------------------------------------------------------------------------
 
 
 class Nobody:
     """A network where no address answers."""
 
-    def __init__(self, loop: VirtualLoop) -> None:
+    def __init__(self, loop: VirtualLoop, error: Exception | None = None) -> None:
         self._loop = loop
+        self._error = error or ConnectionRefusedError()
         self.dials: list[tuple[float, int]] = []  # when, which port
 
     async def connect(self, protocol_factory: object, host: str, port: int, **_more: object) -> None:
         self.dials.append((self._loop.time(), port))
-        raise ConnectionRefusedError
+        raise self._error
 
     async def listen(self, *_arguments: object, **_more: object) -> "Nobody":
         return self
@@ -180,6 +198,17 @@ def test_dialing_becomes_patient_and_ends_with_the_peer(loop: VirtualLoop) -> No
     dialer.stop(0)
     loop.run_for(1.0)
     assert not network.since(began + 2 * EAGER_FOR_S + 0.01)
+
+
+def test_an_internal_error_does_not_end_the_dialing(loop: VirtualLoop, caplog: pytest.LogCaptureFixture) -> None:
+    network, began = Nobody(loop, RuntimeError("bound to a different event loop")), loop.time()
+    dialer, addresses = dialer_of(loop, network, {})
+    addresses.replace({0: ("contact", 9)})
+    dialer.begin()
+    loop.run_for(10.0)
+    assert len(network.since(began + 9.0)) > 1
+    assert caplog.text.count("voter 0: internal error: RuntimeError('bound to a different event loop')") == 1
+    end(loop, dialer)
 
 
 def test_a_peer_that_has_turned_us_away_is_dialed_patiently_at_once(loop: VirtualLoop) -> None:

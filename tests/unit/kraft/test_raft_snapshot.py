@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from simulation.raft_disk import FakeDisk
-from simulation.raft_loop import DelayedExecutor, VirtualLoop
+from simulation.raft_loop import VirtualLoop
 
 from barnabas.kraft.quorum.snapshot_format import DamagedSnapshot, pack_snapshot, unpack_snapshot
 from barnabas.kraft.raft.disk.snapshot import SnapshotStore
@@ -16,6 +16,7 @@ from barnabas.kraft.raft.protocol.snapshot_transfer import (
     SnapshotReceiver,
     SnapshotSender,
 )
+from barnabas.net.testing.simulation.executor import DelayedExecutor
 
 LAST, PREV = (b"\0last", 9, 3), (b"\0prev", 8, 2)
 

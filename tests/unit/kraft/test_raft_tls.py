@@ -69,7 +69,7 @@ def tls_of(certificates: pathlib.Path, name: str) -> MutualTls:
         context.verify_mode = ssl.CERT_REQUIRED
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         contexts.append(context)
-    return MutualTls(server=contexts[0], client=contexts[1])
+    return MutualTls(server=lambda: contexts[0], client=lambda: contexts[1])
 
 
 class Pair:
@@ -114,7 +114,7 @@ async def test_voters_with_their_certificates_form_a_cluster(
     ports = [unused_tcp_port_factory() for _ in range(2)]
     async with Pair(tmp_path, ports, certificates, [tls_name(0), tls_name(1)]) as pair:
         await asyncio.wait_for(pair.listeners[0].leads.wait(), 10)
-        client = tls_of(certificates, "observer-9").client
+        client = tls_of(certificates, "observer-9").client()
         directory = await ask_directory(LoopNetwork(), "127.0.0.1", ports[0], tls=client, server_hostname=tls_name(0))
         assert directory.leader_id == 0
 

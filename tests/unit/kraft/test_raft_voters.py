@@ -3,9 +3,10 @@
 import pytest
 from simulation.raft_changes import ChangingQuorum
 from simulation.raft_cluster import TIMING
+from unit.kraft.raft_quorums import core_of
 
 from barnabas.kraft.quorum.snapshot_format import pack_snapshot, unpack_snapshot
-from barnabas.kraft.quorum.voters import MEMBERSHIP, Membership, VoterSet, decode_voters, encode_voters
+from barnabas.kraft.quorum.voters import BOOTSTRAP_INDEX, MEMBERSHIP, Membership, VoterSet, decode_voters, encode_voters
 from barnabas.log.vocabulary.errors import InvalidRequestError, NotControllerError
 from barnabas.log.vocabulary.node_address import NodeAddress
 
@@ -100,6 +101,14 @@ def test_a_restart_uses_the_stored_voters_whatever_server_properties_say() -> No
     cluster.commit()
     assert cluster.newest_voters() == [1, 2, 3]
     assert cluster.leader in (1, 2, 3)
+    finish(cluster)
+
+
+def test_the_first_leader_writes_the_configuration_of_server_properties_into_the_journal() -> None:
+    """From then on, another server.properties changes nothing, even if no voter was ever added or removed."""
+    cluster = running()
+    memberships = [core.electorate.membership for core in (core_of(cluster, node_id) for node_id in cluster.bootstrap)]
+    assert all(item.current.index > BOOTSTRAP_INDEX and item.current.ids == {0, 1, 2} for item in memberships)
     finish(cluster)
 
 

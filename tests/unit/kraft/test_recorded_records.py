@@ -28,6 +28,12 @@ from barnabas.kraft.metadata.requests import (
     encode_request,
 )
 from barnabas.kraft.node.snapshot import decode_snapshot, encode_snapshot
+from barnabas.log.vocabulary.cluster_changes import (
+    AlterQuotasRequest,
+    AlterUsersRequest,
+    CreateAclsRequest,
+    DeleteAclsRequest,
+)
 from barnabas.log.vocabulary.errors import NotControllerError
 from barnabas.log.vocabulary.node_address import NodeAddress
 
@@ -42,6 +48,16 @@ LATER_RECORDS = (
     records.PendingOffsetsRecord,
     records.PendingOffsetsEndedRecord,
 )
+RECORDS_OF_USERS = (
+    records.ScramCredentialRecord,
+    records.RemoveScramCredentialRecord,
+    records.LoginSecretRecord,
+)
+RECORDS_OF_ACLS = (records.AclRecord, records.RemoveAclRecord)
+RECORDS_OF_QUOTAS = (records.QuotaRecord,)
+LATER_REQUESTS = (AlterUsersRequest,)
+REQUESTS_OF_ACLS = (CreateAclsRequest, DeleteAclsRequest)
+REQUESTS_OF_QUOTAS = (AlterQuotasRequest,)
 
 
 def defined_in(module: Any, base: type) -> list[Any]:
@@ -54,22 +70,29 @@ def batches() -> dict[str, RecordBatch]:
         f"{make.__name__} {cls.__name__}": RecordBatch(controller_epoch=3, records=(make(cls),))
         for make in (samples.full, samples.least)
         for cls in defined_in(records, Record)
-        if cls not in LATER_RECORDS
+        if cls not in LATER_RECORDS + RECORDS_OF_USERS + RECORDS_OF_ACLS + RECORDS_OF_QUOTAS
     }
     several = tuple(record for batch in made.values() for record in batch.records)
-    samples = Samples()
-    later = {
-        f"{make.__name__} {cls.__name__}": RecordBatch(controller_epoch=3, records=(make(cls),))
-        for make in (samples.full, samples.least)
-        for cls in LATER_RECORDS
-    }
+    later: dict[str, RecordBatch] = {}
+    for group in (LATER_RECORDS, RECORDS_OF_USERS, RECORDS_OF_ACLS, RECORDS_OF_QUOTAS):
+        samples = Samples()
+        later |= {
+            f"{make.__name__} {cls.__name__}": RecordBatch(controller_epoch=3, records=(make(cls),))
+            for make in (samples.full, samples.least)
+            for cls in group
+        }
     return made | later | {"all of them": RecordBatch(controller_epoch=2**40, records=several)}
 
 
 def controller_requests() -> dict[str, ControllerRequest]:
-    samples = Samples()
-    made = (samples.full, samples.least)
-    return {f"{make.__name__} {cls.__name__}": make(cls) for make in made for cls, _ in REQUESTS.values()}
+    later = LATER_REQUESTS + REQUESTS_OF_ACLS + REQUESTS_OF_QUOTAS
+    known = [cls for cls, _ in REQUESTS.values() if cls not in later]
+    requests: dict[str, ControllerRequest] = {}
+    for group in (known, LATER_REQUESTS, REQUESTS_OF_ACLS, REQUESTS_OF_QUOTAS):
+        samples = Samples()
+        made = (samples.full, samples.least)
+        requests |= {f"{make.__name__} {cls.__name__}": make(cls) for make in made for cls in group}
+    return requests
 
 
 def answers() -> dict[str, tuple[ControllerRequest, Any]]:

@@ -6,6 +6,7 @@ from unit.kraft.replayed_slots import rebuilt, replayed
 
 from barnabas.kraft.group_state.group_slots import GroupSlots, SlotState, SlotStateRecord
 from barnabas.kraft.group_state.offsets_log import first_log_offset
+from barnabas.kraft.group_state.pending_offsets import PendingOffsets
 from barnabas.kraft.metadata.records import (
     ALL_PARTITIONS,
     GroupRecord,
@@ -137,6 +138,24 @@ def test_what_an_ordinary_commit_or_a_removal_overrules_stays_so() -> None:
     assert offset_of(replayed(pending(offset=10), plain(3), ended())) == 3
     removal = RemoveOffsetRecord(slot=SLOT, coordinator_epoch=1, group_id="g", topic="t", partition=0)
     assert offset_of(replayed(plain(2), pending(offset=10), removal, ended())) is None
+
+
+def test_an_older_epoch_that_committed_an_offset_later_wins() -> None:
+    slots = replayed(pending(epoch=1, offset=10), pending(epoch=0, offset=20), ended(epoch=1))
+    assert offset_of(slots) == 20 and not slots.slot(SLOT).pending
+
+
+def test_the_end_of_one_transaction_does_not_walk_over_the_offsets_of_the_others() -> None:
+    """Every voter replays it. With a walk, this takes minutes."""
+    offsets = PendingOffsets()
+    count = 20_000
+    for producer_id in range(count):
+        offsets.put(pending(producer_id, partition=producer_id))
+        offsets.put(pending(producer_id, partition=count + producer_id))
+    for producer_id in range(count):
+        assert offsets.end("g", (producer_id, 0), is_commit=False) == []
+        offsets.overruled("g", ("t", count + producer_id))
+    assert not offsets
 
 
 def test_pending_offsets_go_with_their_group_and_their_topic() -> None:

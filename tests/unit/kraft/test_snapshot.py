@@ -19,6 +19,8 @@ from barnabas.kraft.metadata.image import (
 )
 from barnabas.kraft.metadata.records import GroupRecord
 from barnabas.kraft.node.snapshot import MAX_CHUNK_BYTES, SnapshotError, decode_snapshot, encode_snapshot
+from barnabas.log.vocabulary.access.acls import Acl, Operation, PatternKind, Permission, ResourceKind
+from barnabas.log.vocabulary.access.quotas import QuotaEntity, QuotaKind
 
 names = st.text("abc.-", min_size=1, max_size=5)
 configs = st.dictionaries(names, st.dictionaries(names, st.text(max_size=5), min_size=1, max_size=3), max_size=3)
@@ -52,6 +54,26 @@ registered = st.builds(
     fenced=st.booleans(),
     in_controlled_shutdown=st.booleans(),
 )
+permissions = st.builds(
+    Acl,
+    kind=st.sampled_from(ResourceKind),
+    pattern=st.sampled_from(PatternKind),
+    name=names,
+    principal=names,
+    host=names,
+    operation=st.sampled_from(Operation),
+    permission=st.sampled_from(Permission),
+)
+acls = st.lists(permissions, max_size=6, unique=True).map(
+    lambda found: {one.resource: tuple(acl for acl in found if acl.resource == one.resource) for one in found}
+)
+
+
+quotas = st.dictionaries(
+    st.builds(QuotaEntity, user=st.none() | names, client_id=st.none() | names, ip=st.none() | names),
+    st.dictionaries(st.sampled_from([str(kind) for kind in QuotaKind]), st.floats(0.5, 1e9), min_size=1),
+    max_size=4,
+)
 
 
 @st.composite
@@ -75,6 +97,8 @@ def images(draw: st.DrawFn) -> MetadataImage:
         topic_configs=draw(configs),
         broker_configs=draw(configs),
         group_configs=draw(configs),
+        acls=draw(acls),
+        quotas=draw(quotas),
         slots=tuple(
             SlotImage(coordinator=number, coordinator_epoch=epoch + number % 3) for number in range(SLOT_COUNT)
         ),

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from simulation.disk import SimulatedDisk
-
 from barnabas.log.disk.files import AppendFile, DiskUsage, FileLock
 from barnabas.log.format.record_batch import Buffer
 from barnabas.log.vocabulary.errors import DiskFailedError, DiskFullError, StorageError
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 T = TypeVar("T")
 KINDS: tuple[type[StorageError], ...] = (StorageError, DiskFullError, DiskFailedError)

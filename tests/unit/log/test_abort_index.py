@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 from simulation.checkers.logs import check_transactions
-from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, NOW_MS, append, end_transaction, open_log, transactional
 
 from barnabas.log.segment.transaction_index import AbortedTransaction, TransactionIndex
 from barnabas.log.settings.config import LogConfig
-from barnabas.log.vocabulary.errors import StorageError
+from barnabas.log.vocabulary.errors import MissingFileError, StorageError
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 INDEX = f"{DIRECTORY}/{0:020d}.txnindex"
@@ -136,3 +136,29 @@ def test_a_search_ends_with_the_segment_after_which_nothing_earlier_is_open():
     assert [entry.first_offset for entry in log.aborted.between(0, 2)] == [0]
     unread = [segment for segment in log.segments.all if segment.transaction_index._entries is None]
     assert len(unread) == len([segment for segment in log.segments.all if segment.transaction_index.entries]) - 1
+
+
+def test_an_index_that_somebody_removes_is_written_again_whole() -> None:
+    """From memory, with the next entry or the next flush, and not begun in the middle."""
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    fill(log, 4)
+    disk.remove(INDEX)
+    log.flush()
+    assert TransactionIndex(disk, INDEX).entries == list(log.aborted.between(0, 8)) and markers(log) == [1, 3, 7]
+    disk.remove(INDEX)
+    fill(log, 1, producer_id=8)
+    assert [entry.last_offset for entry in TransactionIndex(disk, INDEX).entries] == [1, 3, 7, 9]
+
+
+def test_an_index_that_is_missing_is_not_taken_for_an_empty_one() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk, config=SMALL)
+    fill(log, 12)
+    log.flush()
+    log.segments.all[0].transaction_index.release()
+    disk.remove(INDEX)
+    for _ in range(2):
+        with pytest.raises(MissingFileError, match="has 0 of its .* entries"):
+            log.aborted.between(0, 2)
+    assert not disk.exists(INDEX)

@@ -1,7 +1,6 @@
 """Timestamps of a batch against the clock (KIP-937), and the place of its first record, at their borders."""
 
 import pytest
-from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, batch_of, open_log
 
 from barnabas.log.format import record_codec
@@ -10,6 +9,7 @@ from barnabas.log.format.record_codec import ProducerFields
 from barnabas.log.format.varint import encode_varint
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import InvalidRecordError, InvalidTimestampError
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 BOUNDED = LogConfig(message_timestamp_before_max_ms=1_000, message_timestamp_after_max_ms=500)
 

@@ -1,7 +1,6 @@
 """A log that belongs to another thread, which truncates it: what goes on beside it leaves it alone."""
 
 from simulation.checkers.logs import check_producers
-from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, base_offsets, batch_of, open_log, read_all, retain
 
 from barnabas.log.compaction.cleaner import LogCleaner
@@ -11,6 +10,7 @@ from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.segment.damage import DamagedRange
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 A = TopicPartition("a", 0)
 OLD = LogConfig(segment_bytes=200, retention_ms=1, cleanup_policy=("compact", "delete"), min_cleanable_dirty_ratio=0.0)
@@ -42,6 +42,16 @@ def test_a_flush_that_was_under_way_says_nothing_of_what_is_cut_off() -> None:
     log.truncate_to(3)
     log.end_change()
     assert (log.log_end_offset, log.recovery_point) == (3, 0) and log.flushes.begin(NOW_MS) is not None
+
+
+def test_the_segments_of_a_changing_log_are_not_counted_for_a_flush() -> None:
+    """Another thread is about to remove some; the flusher neither looks at them nor lets the log wait for a later group."""
+    log = log_of(manager(SimulatedDisk()), config=LogConfig(segment_bytes=200))
+    assert log.flushes.sealed() == len(log.segments.all) - 1 > 0
+    log.begin_change()
+    assert log.flushes.sealed() == 0
+    log.end_change()
+    assert log.flushes.sealed() > 0
 
 
 def test_a_checkpoint_amid_a_truncation_does_not_raise_the_recovery_point_again() -> None:

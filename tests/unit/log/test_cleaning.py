@@ -7,8 +7,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from simulation import log_building
 from simulation.compaction import append_keyed, clean, latest, records_in, start_cleaning
-from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, batch_of, open_log, read_all
+from unit.log.records.record_world import decode_columns
 
 from barnabas.log.compaction.cleaner import dirty_part_of
 from barnabas.log.compaction.cleaner_offset_map import ENTRY_BYTES
@@ -16,7 +16,7 @@ from barnabas.log.compaction.cleaning import CleaningAborted
 from barnabas.log.disk.files import RealFiles
 from barnabas.log.format import record_codec
 from barnabas.log.format.record_batch import iter_headers
-from barnabas.log.format.record_codec import ProducerFields, decode_columns
+from barnabas.log.format.record_codec import ProducerFields
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import (
     CorruptRecordError,
@@ -25,6 +25,7 @@ from barnabas.log.vocabulary.errors import (
     OutOfOrderSequenceError,
     StorageError,
 )
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 COMPACT = LogConfig(cleanup_policy=("compact",), segment_bytes=600, index_interval_bytes=100)
 DAY_MS = 86_400_000

@@ -36,6 +36,13 @@ def test_a_bomb_is_refused(codec):
     assert len(decompress(bomb, codec, max_bytes=10_000_000)) == 10_000_000
 
 
+def test_blocks_of_snappy_that_are_too_large_together():
+    """The error names the limit of the batch, not what earlier blocks left of it."""
+    packed = compress(bytes(200_000), Compression.SNAPPY)
+    with pytest.raises(CorruptRecordError, match="more than 100000 bytes"):
+        decompress(packed, Compression.SNAPPY, max_bytes=100_000)
+
+
 def test_a_snappy_length_that_lies():
     with pytest.raises(CorruptRecordError):
         decompress(b"\xff\xff\xff\xff\x0f" + b"x" * 10, Compression.SNAPPY)

@@ -1,14 +1,19 @@
 """Bit rot: it is found, refused to readers with its offsets, and everything round it is served; the file is kept aside."""
 
+from dataclasses import replace
+
 import pytest
-from simulation.disk import SimulatedDisk
-from simulation.log_building import DIRECTORY, append, base_offsets, batch_of, open_log
+from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, batch_of, open_log
+from unit.log.replication.test_flush_first import assignment
 
 from barnabas.log.partition.log_damage import MOST_KEPT_FILES
 from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.replication.effects import Resign
+from barnabas.log.replication.partition import Partition
 from barnabas.log.segment.damage import DamagedRange, scan
 from barnabas.log.settings.config import LogConfig
-from barnabas.log.vocabulary.errors import CorruptRecordError
+from barnabas.log.vocabulary.errors import CorruptRecordError, MissingFileError
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 BATCH = len(batch_of(b"value-00"))
 CONFIG = LogConfig(segment_bytes=10 * BATCH, index_interval_bytes=2 * BATCH)
@@ -130,3 +135,43 @@ def test_only_so_many_damaged_files_are_kept() -> None:
             append(log, b"value-%02d" % number)
         log.tail.roll(0, log.config)
     assert sum(name.endswith(".damaged") for name in disk.list_dir(DIRECTORY)) == MOST_KEPT_FILES
+
+
+@pytest.mark.parametrize(("number", "kept"), [(1, 10), (2, 20)])
+def test_a_segment_whose_file_somebody_removes_is_damaged_as_a_whole(number: int, kept: int) -> None:
+    """The segment in the middle, and the last one, which takes no records any more."""
+    disk = SimulatedDisk()
+    log = filled(disk)
+    for segment in log.segments.all:
+        segment.release()
+    removed = log.segments.all[number]
+    disk.remove(removed.path)
+    assert not log.damage.is_known, "nobody has needed the file"
+    with pytest.raises(MissingFileError):
+        log.read(kept, max_bytes=1, up_to_offset=25)
+    assert log.damage.is_known
+    (damaged,) = log.damage.ranges
+    assert (damaged.first_offset, damaged.end_offset) == (kept, removed.next_offset)
+    assert not log.damage.verify(kept, max_bytes=1)
+    served, refused = readable(log)
+    assert refused == list(range(kept, removed.next_offset)) and len(served) + len(refused) == 25
+    log.set_damage_aside()
+    assert log.log_end_offset == kept and not log.damage.is_known
+    append(log, b"value-00")
+    assert readable(log) == ([*range(kept + 1)], [])
+
+
+def test_a_leader_whose_segment_file_is_gone_asks_another_replica_to_lead() -> None:
+    disk = SimulatedDisk()
+    log = filled(disk)
+    partition = Partition(log, 0)
+    partition.make_leader(
+        replace(assignment(leader=0, leader_epoch=3), topic_partition=log.topic_partition, topic_id=log.topic_id), 0
+    )
+    log.segments.active.release()
+    disk.remove(log.segments.active.path)
+    with pytest.raises(MissingFileError):
+        partition.leading.append(batch_of(b"lost"), acks=1, now_ms=NOW_MS)
+    assert partition.repair.resign_if_damaged() == [
+        Resign(topic_partition=log.topic_partition, topic_id=log.topic_id, leader_epoch=3)
+    ]

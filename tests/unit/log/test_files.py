@@ -1,5 +1,7 @@
 import errno
 import os
+import stat
+from pathlib import Path
 
 import pytest
 
@@ -154,3 +156,8 @@ def test_what_the_disk_refuses_to_look_for_is_not_missing(tmp_path, monkeypatch)
         patch.setattr(os, "stat", refused)
         with pytest.raises(DiskFailedError, match=r"cannot look for .*/file: Input/output error"):
             FILES.exists(str(tmp_path / "file"))
+
+
+def test_only_the_user_of_the_broker_may_enter_a_new_folder(tmp_path: Path) -> None:
+    RealFiles().make_dirs(str(tmp_path / "data" / "t-0"))
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("data", "data/t-0")] == [0o700, 0o700]

@@ -1,11 +1,11 @@
 import struct
 
 import pytest
-from simulation.disk import SimulatedDisk
 
 from barnabas.log.segment.offset_index import OffsetIndex
 from barnabas.log.segment.time_index import TimeIndex
 from barnabas.log.segment.transaction_index import AbortedTransaction, TransactionIndex
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 
 @pytest.fixture

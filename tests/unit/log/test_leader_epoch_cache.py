@@ -44,8 +44,23 @@ def test_truncation():
     assert epochs.truncate_from_end(20)
     assert epochs.latest_epoch == 2
     assert epochs.truncate_from_start(15)
-    assert epochs.entries == ((2, 15),)
+    assert epochs.entries == ((2, 10),)
     assert not epochs.truncate_from_start(15)
     assert not epochs.truncate_from_start(3)
     epochs.clear()
     assert epochs.latest_epoch == -1
+
+
+def test_a_replica_that_ends_where_the_log_starts_is_told_whether_it_differs() -> None:
+    epochs = cache((1, 0), (2, 10), (3, 17), (4, 30))
+    assert epochs.truncate_from_start(17)
+    assert epochs.end_offset_for(2, log_end_offset=40) == (2, 17)  # the record before offset 17 is of epoch 2 here, too
+    # A replica with epoch 1 at offset 16 has other records.
+    assert epochs.end_offset_for(1, log_end_offset=40) == (1, 10)
+
+
+def test_the_epoch_of_the_last_record_outlives_all_records() -> None:
+    epochs = cache((1, 0), (2, 10))
+    assert epochs.truncate_from_start(20)
+    assert (epochs.latest_epoch, epochs.epoch_at(20)) == (2, 2)
+    assert epochs.end_offset_for(1, log_end_offset=20) == (1, 10)

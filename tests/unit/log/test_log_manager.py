@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 from simulation.checkers.logs import check_log
-from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, base_offsets, read_all, retain
 
 from barnabas.log.disk.files import RealFiles
@@ -23,6 +22,7 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 A, B, C = (TopicPartition("a", 0), TopicPartition("b-c", 1), TopicPartition("a", 1))
 DIRS = ("/one", "/two")

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from simulation.disk import SimulatedDisk
 from simulation.log_building import (
     DIRECTORY,
     NOW_MS,
@@ -23,6 +22,7 @@ from barnabas.log.partition.log_flushes import IDLE_MS
 from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import DiskFullError, StorageError
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 CONFIG = LogConfig(index_interval_bytes=1)
 LAST_OFFSET_DELTA_END = 26  # the position of its last byte in a batch
@@ -111,7 +111,11 @@ def test_an_active_segment_whose_file_is_missing_is_not_made_again(tmp_path: Pat
     log.flushes.release_if_idle(NOW_MS + IDLE_MS)
     path = tmp_path / "orders-0" / f"{0:020d}.log"
     path.unlink()
-    for use in (lambda: append(log, b"b"), lambda: read_all(log), lambda: log.segments.files_to_flush(0)):
+    for use in (
+        lambda: append(log, b"b"),
+        lambda: read_all(log),
+        lambda: log.segments.files_to_flush(log.segments.all, 0),
+    ):
         with pytest.raises(
             StorageError, match="the file is missing: only the broker may change its data folders"
         ) as refused:

@@ -5,11 +5,11 @@ import threading
 from collections import Counter
 
 import pytest
-from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, open_log, read_all
 
 from barnabas.log.segment.open_segments import OpenSegments
 from barnabas.log.settings.config import LogConfig
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 SEGMENTS = 60
 CONFIG = LogConfig(segment_bytes=1_000, index_interval_bytes=100, retention_ms=-1)

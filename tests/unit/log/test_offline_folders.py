@@ -3,7 +3,6 @@
 from random import Random
 
 import pytest
-from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append
 
 from barnabas.log.folders.folder_loading import LoadingStoppedError, LoadProgress
@@ -11,6 +10,7 @@ from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import DiskFailedError, InconsistentClusterIdError, StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 DIRS = ("/one", "/two")
 A, B, C, D = (TopicPartition("t", number) for number in range(4))
@@ -137,6 +137,16 @@ def test_a_start_without_any_folder_is_none() -> None:
         disk.fail_next("lock", f"{path}/*")
     with pytest.raises(StorageError, match="/one"):
         manager(disk)
+
+
+def test_without_a_folder_a_new_log_is_refused() -> None:
+    """Metadata with a new topic may come before the broker stops."""
+    logs = two_folders(SimulatedDisk())
+    for path in DIRS:
+        logs.fail_folder(path, "EIO", now_ms=NOW_MS)
+        logs.give_up(path)
+    with pytest.raises(StorageError, match="every data folder of the broker is offline"):
+        logs.get_or_create(TopicPartition("new", 0), topic_id="id", now_ms=NOW_MS)
 
 
 def test_a_folder_that_cannot_be_listed_is_offline() -> None:

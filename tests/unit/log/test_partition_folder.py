@@ -3,13 +3,13 @@
 from random import Random
 
 import pytest
-from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append, read_all
 
 from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.partition.partition_folder import PARTITION_METADATA, make_partition_folder, read_topic_id
 from barnabas.log.vocabulary.errors import StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 PARTITION = TopicPartition("orders", 0)
 DIRECTORY = "/one/orders-0"

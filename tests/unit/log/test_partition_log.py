@@ -2,7 +2,6 @@ from random import Random
 
 import pytest
 from simulation.checkers.logs import check_producers
-from simulation.disk import SimulatedDisk
 from simulation.log_building import (
     DIRECTORY,
     NOW_MS,
@@ -14,11 +13,12 @@ from simulation.log_building import (
     read_all,
     transactional,
 )
+from unit.log.records.record_world import decode_columns
 from unit.log.refusing_files import RefusingFiles
 
 from barnabas.log.disk.files import RealFiles
 from barnabas.log.format.record_batch import iter_headers, read_header
-from barnabas.log.format.record_codec import ProducerFields, decode_columns, encode_batch
+from barnabas.log.format.record_codec import ProducerFields, encode_batch
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import (
     CorruptRecordError,
@@ -33,6 +33,7 @@ from barnabas.log.vocabulary.errors import (
     TooManyFilesError,
     UnsupportedCompressionError,
 )
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 

@@ -128,3 +128,15 @@ def test_only_what_lies_ahead_of_an_older_batch_is_missing():
     assert state.missing_sequence(1, 0, 7, since_offset=11) is None  # appended at 11, in this term
     assert state.missing_sequence(1, 1, 2, since_offset=12) == 0
     assert state.missing_sequence(2, 0, 7, since_offset=12) is None
+
+
+def test_a_producer_is_not_forgotten_while_its_transaction_is_open_however_many_there_are(monkeypatch):
+    monkeypatch.setattr(producer_state, "MAX_PRODUCERS", 3)
+    state = ProducerState()
+    for producer_id in range(5):
+        note(state, 0, offset=producer_id, producer_id=producer_id, transactional=True)
+    note(state, 1, offset=5, producer_id=4, transactional=True)
+    assert [producer_id for producer_id, _ in state.entries()] == list(range(5))
+    note(state, 0, offset=6, producer_id=9)
+    assert not state.knows(9), "there is no other one to forget"
+    assert state.transactions.first_undecided_offset == 0

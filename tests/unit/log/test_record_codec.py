@@ -2,12 +2,12 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.log.records.record_world import decode_columns
 
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import read_header
 from barnabas.log.format.record_codec import (
     ProducerFields,
-    decode_columns,
     encode_batch,
     first_record_at_or_after,
     iter_records,

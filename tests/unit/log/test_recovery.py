@@ -3,13 +3,13 @@ from random import Random
 
 import pytest
 from simulation.checkers.logs import check_producers
-from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, NOW_MS, append, base_offsets, batch_of, open_log, read_all
 
 from barnabas.log.format.record_batch import LENGTH_POSITION
 from barnabas.log.format.record_codec import ProducerFields
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import OutOfOrderSequenceError
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 LOG = f"{DIRECTORY}/{0:020d}.log"

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import pytest
 from simulation.checkers.logs import check_log, headers_of
 from simulation.compaction import start_cleaning
-from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, PARTITION, batch_of, open_log, retain
 from unit.log.refusing_files import KINDS, RefusingFiles
 
@@ -18,6 +17,7 @@ from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import CorruptRecordError, StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, segment_index_bytes=512, file_delete_delay_ms=0)
 MOST_OPERATIONS = 400  # of one scenario; none makes so many

@@ -1,11 +1,11 @@
 """What a follower and a restart know of when records were appended."""
 
 import pytest
-from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, NOW_MS, append, batch_of, open_log
 
 from barnabas.log.format.record_batch import NO_TIMESTAMP, read_header
 from barnabas.log.segment.saved_append_times import SavedAppendTimes
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 
 @pytest.mark.parametrize(

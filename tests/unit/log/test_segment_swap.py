@@ -5,13 +5,13 @@ from random import Random
 
 import pytest
 from simulation.compaction import append_keyed, clean, latest, records_in, start_cleaning
-from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, open_log
 
 from barnabas.log.disk.files import AppendFile
 from barnabas.log.format.record_batch import Buffer
 from barnabas.log.partition.recovery import recover_log
 from barnabas.log.settings.config import LogConfig
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 COMPACT = LogConfig(cleanup_policy=("compact",), segment_bytes=600, index_interval_bytes=100, file_delete_delay_ms=0)
 MERGING = LogConfig(cleanup_policy=("compact",), segment_bytes=2500, index_interval_bytes=100, file_delete_delay_ms=0)

@@ -1,8 +1,8 @@
 """Transactions in a partition's log: what ends them, who may write meanwhile, and how far read_committed consumers read."""
 
 import pytest
-from simulation.disk import SimulatedDisk
 from simulation.log_building import (
+    DIRECTORY,
     NOW_MS,
     append,
     base_offsets,
@@ -25,6 +25,7 @@ from barnabas.log.vocabulary.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 PLAIN = ProducerFields(producer_id=9, producer_epoch=0, base_sequence=1)
 
@@ -42,12 +43,25 @@ def send_plain(log, sequence, *, epoch=0, producer_id=9):
 # --- what ends a transaction -------------------------------------------------------------------------------------------
 
 
+def test_records_of_a_newer_epoch_wait_for_the_end_of_the_open_transaction():
+    log = open_log(SimulatedDisk())
+    send(log, 0)
+    with pytest.raises(InvalidTxnStateError, match="open since offset 0 in epoch 0, and sent a batch of epoch 1"):
+        send(log, 0, epoch=1)
+    assert send(log, 0).duplicate
+    end_transaction(log, 9, commits=True, epoch=1)
+    assert send(log, 0, epoch=1).first_offset == 2
+
+
 def test_records_of_a_newer_epoch_do_not_end_the_open_transaction():
+    """A leader of an earlier version has appended them."""
     log = open_log(SimulatedDisk())
     append(log, b"before")
     send(log, 0)
     append(log, b"between")
-    send(log, 0, epoch=1)
+    newer = open_log(SimulatedDisk(), log_start_offset=3)
+    send(newer, 0, epoch=1)
+    log.append_as_follower(read_all(newer))
     log.set_high_watermark(4)
     assert log.last_stable_offset == 1
     end_transaction(log, 9, commits=False, epoch=1)
@@ -186,6 +200,57 @@ def test_a_transaction_whose_begin_was_deleted_holds_readers_at_the_log_start():
     log.set_high_watermark(3)
     log.delete_records_before(2)
     assert log.last_stable_offset == 2
+
+
+def test_an_end_that_retention_has_deleted_is_not_missed_after_a_crash():
+    """The flushed end that is saved is older than the first segment that is left; the transaction was open at that time."""
+    small = LogConfig(segment_bytes=500, retention_bytes=600, file_delete_delay_ms=0)
+    disk = SimulatedDisk()
+    log = open_log(disk, config=small)
+    send(log, 0, b"x" * 60)
+    while len(log.segments.all) < 2:
+        append(log, b"x" * 60)
+    log.flush()
+    saved = log.recovery_point
+    end_transaction(log, 9, commits=False)
+    while len(log.segments.all) < 3:
+        append(log, b"x" * 60)
+    log.set_high_watermark(log.log_end_offset)
+    log.delete_records_before(log.segments.active.base_offset)
+    assert log.delete_old_segments(NOW_MS)
+    start = log.log_start_offset
+    assert log.segments.all[0].base_offset > saved
+    disk.kill()
+    log = open_log(disk, config=small, recovery_point=saved, log_start_offset=start)
+    log.set_high_watermark(log.log_end_offset)
+    assert log.last_stable_offset == log.log_end_offset
+
+
+def test_an_end_that_retention_has_deleted_is_not_missed_where_the_snapshot_behind_it_is_torn():
+    """A snapshot is not flushed. The one before it, of the deleted segment, has the transaction as open."""
+    small = LogConfig(segment_bytes=500, retention_bytes=600, file_delete_delay_ms=0)
+    disk = SimulatedDisk()
+    log = open_log(disk, config=small)
+    send(log, 0, b"x" * 60)
+    while len(log.segments.all) < 2:
+        append(log, b"x" * 60)
+    end_transaction(log, 9, commits=False)
+    while len(log.segments.all) < 3:
+        append(log, b"x" * 60)
+    log.set_high_watermark(log.log_end_offset)
+    log.delete_records_before(log.segments.active.base_offset)
+    assert log.delete_old_segments(NOW_MS) and len(log.segments.all) == 1
+    start = log.log_start_offset
+    log.flush()
+    saved = log.recovery_point
+    (torn,) = [name for name in disk.list_dir(DIRECTORY) if name == f"{start:020d}.snapshot"]
+    file = disk.open_append(f"{DIRECTORY}/{torn}")
+    file.truncate(5)
+    file.close()
+    disk.kill()
+    log = open_log(disk, config=small, recovery_point=saved, log_start_offset=start)
+    log.set_high_watermark(log.log_end_offset)
+    assert log.last_stable_offset == log.log_end_offset
 
 
 def test_retention_over_an_open_transaction_leaves_what_is_left_of_it_open_and_then_aborted():

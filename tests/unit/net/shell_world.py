@@ -2,12 +2,11 @@
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from random import Random
+from typing import Any
 
-from simulation.loop import run_simulated
-from simulation.network import SimulatedNetwork
-
+from barnabas.kraft.group_state.offsets_log import SlotLog
 from barnabas.kraft.metadata.image import (
     BrokerImage,
     Endpoint,
@@ -34,12 +33,17 @@ from barnabas.log.replication.effects import (
 from barnabas.log.replication.log_change import LogChange
 from barnabas.log.vocabulary.errors import NotControllerError
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
+from barnabas.log.vocabulary.principal import ANONYMOUS, Principal
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.clock import SimulatedClock
 from barnabas.net.base.folder_writers import ended_future
+from barnabas.net.logins.login import Login
 from barnabas.net.metadata.broker_to_controller import ControllerChannel
 from barnabas.net.metadata.metadata_service import MetadataService, Subscriber
+from barnabas.net.protocol.kafka.apis import KafkaResponse
 from barnabas.net.protocol.responses import Response
+from barnabas.net.testing.simulation.loop import run_simulated
+from barnabas.net.testing.simulation.network import SimulatedNetwork
 from barnabas.net.wire.rpc import RpcPool
 
 LISTENER = "PLAINTEXT"
@@ -150,7 +154,7 @@ def image_of(
 
 
 def changes_between(old: MetadataImage, new: MetadataImage) -> MetadataChanges:
-    def changed(before: dict, after: dict) -> frozenset:
+    def changed(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> frozenset[Any]:
         return frozenset(key for key in {*before, *after} if before.get(key) != after.get(key))
 
     return MetadataChanges(
@@ -225,8 +229,11 @@ class ScriptedSource:
             raise answer
         return answer
 
-    def asked(self, kind: type) -> list:
+    def asked(self, kind: type) -> list[Any]:
         return [request for request in self.requests if isinstance(request, kind)]
+
+    async def slot_log(self, slot: int, log_offset: int, limit: int) -> SlotLog:
+        raise AssertionError("no test asks for it")
 
     async def slot_snapshot(self, slot: int) -> tuple[int, list[Record]]:
         self.slots_asked.append(slot)
@@ -282,9 +289,13 @@ class Client:
         self.client_host = "10.0.0.9"
         self.client_id = "tester"
         self.listener_name = listener
+        self.principal = ANONYMOUS
+        self.certified_node: int | None = None
+        self.login: Login | None = None
+        self.is_drained = False
         self.is_connected = True
         self.connection: object = self
-        self.replies: list[Response] = []
+        self.replies: list[Any] = []
         self.wants_no_reply = False
         self.is_hung_up = False
         self._on_disconnect: list[Callable[[], object]] = []
@@ -292,13 +303,19 @@ class Client:
     def on_disconnect(self, callback: Callable[[], object]) -> None:
         self._on_disconnect.append(callback)
 
+    def logged_in(self, principal: Principal) -> None:
+        self.principal = principal
+
+    def drain(self) -> None:
+        self.is_drained = True
+
     def no_reply(self) -> None:
         self.wants_no_reply = True
 
     def hang_up(self) -> None:
         self.is_hung_up = True
 
-    def reply(self, response: Response) -> None:
+    def reply(self, response: Response | KafkaResponse[object]) -> None:
         assert not self.wants_no_reply
         self.replies.append(response)
 
@@ -307,7 +324,7 @@ class Client:
         for callback in self._on_disconnect:
             callback()
 
-    def answer(self) -> Response:
+    def answer(self) -> Any:
         """The one reply."""
         assert len(self.replies) == 1, self.replies
         return self.replies[0]

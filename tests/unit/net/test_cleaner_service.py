@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 from simulation.compaction import append_keyed, records_in
-from simulation.disk import SimulatedDisk
 from unit.net.shell_world import simulated
 
 from barnabas.log.folders.log_manager import LogManager
@@ -15,6 +14,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.clock import SimulatedClock
 from barnabas.net.logs.cleaner_service import PAUSE_S, STRETCH_S, CleanerService, Throttle
 from barnabas.net.settings.config import load
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 DIRTY, DAMAGED = TopicPartition("dirty", 0), TopicPartition("damaged", 0)
 COMPACT = LogConfig(cleanup_policy=("compact",), segment_bytes=600, delete_retention_ms=30_000)

@@ -116,6 +116,7 @@ def test_a_value_that_is_not_available_says_why_and_what_to_use() -> None:
 def test_listeners_have_names_and_advertised_ones_must_be_among_them() -> None:
     overrides = {
         "listeners": "0.0.0.0:9092,INTERNAL://[::1]:9192",
+        "allow.plaintext.listeners": "true",
         "advertised.listeners": "PLAINTEXT://example.org:9092",
         "inter.broker.listener.name": "INTERNAL",
     }
@@ -240,7 +241,8 @@ def test_compaction_lags_are_refused_together_under_the_names_that_were_given() 
 
 def test_the_admin_listener_can_be_switched_off() -> None:
     assert load(None, {"admin.listener": "none"}, {}).admin_address() is None
-    assert str(load(None, {"admin.listener": "0.0.0.0:80"}, {}).admin_address()) == "PLAINTEXT://0.0.0.0:80"
+    everywhere = {"admin.listener": "0.0.0.0:80", "allow.plaintext.listeners": "true"}
+    assert str(load(None, everywhere, {}).admin_address()) == "PLAINTEXT://0.0.0.0:80"
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

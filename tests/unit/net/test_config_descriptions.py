@@ -12,7 +12,7 @@ from barnabas.net.settings.config_descriptions import (
 )
 
 RATE = "leader.replication.throttled.rate"
-KAFKA_TYPES = {"BOOLEAN", "INT", "LONG", "DOUBLE", "STRING", "LIST"}
+KAFKA_TYPES = {"PASSWORD", "BOOLEAN", "INT", "LONG", "DOUBLE", "STRING", "LIST"}
 
 
 def synonyms(item: DescribedConfig) -> list[tuple[str, str | None, int]]:

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from barnabas.log.segment.open_segments import MAX_OPEN_SEALED_SEGMENTS
 from barnabas.net.server.descriptors import MAX_RESERVED_DESCRIPTORS, DescriptorLimit
 
 
@@ -20,6 +21,14 @@ def test_a_part_is_kept_from_clients(total: int, for_clients: int) -> None:
 @pytest.mark.parametrize(("total", "for_strangers"), [(64, 8), (256, 8), (1_024, 32), (2_048, 64), (1_048_576, 64)])
 def test_ports_without_clients_hold_few_strangers(total: int, for_strangers: int) -> None:
     assert DescriptorLimit(total=total).for_strangers == for_strangers
+
+
+@pytest.mark.parametrize("total", [64, 128, 256, 1_024, 4_096, 1_048_576])
+def test_sealed_segments_leave_most_of_the_reserve_to_others(total: int) -> None:
+    """Of the reserve: spare ones, two ports of strangers, active segments, the quorum, brokers."""
+    limit = DescriptorLimit(total=total)
+    assert 1 <= limit.for_sealed_segments <= MAX_OPEN_SEALED_SEGMENTS
+    assert limit.for_sealed_segments <= (limit.total - limit.for_clients) / 4
 
 
 def test_the_soft_limit_becomes_the_hard_one() -> None:

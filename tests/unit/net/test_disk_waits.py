@@ -123,7 +123,9 @@ async def work_on(broker: Broker, files: WatchedFiles) -> None:
         for _ in range(2):  # the second time under a name that the checkpoint files still have
             await admin.delete_topic("a")
             await admin.create_topic("a", partitions=3, replication_factor=1)
-            await (await producer.send("a", b"x", partition=0))
+            # A new leader lets a producer wait for ten seconds that continues the sequence of the deleted topic.
+            async with Producer(f"{host}:{port}") as new_producer:
+                await (await new_producer.send("a", b"x", partition=0))
     files.written.clear()
     await until(lambda: {"recovery-point-offset-checkpoint", "replication-offset-checkpoint"} <= set(files.written))
     await until(lambda: broker.cleaner_service.cleaner.totals.runs > 0)

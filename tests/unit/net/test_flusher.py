@@ -5,8 +5,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from simulation.disk import SimulatedDisk
-from simulation.log_building import NOW_MS, append
+from simulation.log_building import NOW_MS, append, open_log
 from unit.net.shell_world import simulated
 
 from barnabas.log.partition.partition_log import PartitionLog
@@ -15,7 +14,8 @@ from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import StorageError, TooManyFilesError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.folder_writers import HANGS_AFTER_MS
-from barnabas.net.logs.flusher import FlushableLog, Flusher
+from barnabas.net.logs.flusher import MAX_SEALED, FlushableLog, Flusher
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 
 class SlowLog:
@@ -33,13 +33,22 @@ class SlowLog:
     def flushes(self) -> "SlowLog":
         return self
 
-    def begin(self, now_ms: int | None = None) -> PendingFlush | None:
+    def sealed(self) -> int:
+        return 0
+
+    def begin(self, now_ms: int | None = None, *, max_sealed: int | None = None) -> PendingFlush | None:
         if self.flushed == self.log_end_offset:
             return None
         self.begun += 1
         self.has_begun.release()
         return PendingFlush(
-            end_offset=self.log_end_offset, truncations=0, files=(), sync_names=self._wait, save_epochs=lambda: None
+            end_offset=self.log_end_offset,
+            sealed=0,
+            is_whole=True,
+            truncations=0,
+            files=(),
+            sync_names=self._wait,
+            save_epochs=lambda: None,
         )
 
     def _wait(self) -> None:
@@ -216,3 +225,92 @@ async def test_without_a_descriptor_a_flush_is_tried_again_and_nobody_is_told_of
     assert await world.next_end() == (log, None)
     assert log.flushed == 1 and world.fatal == []
     await world.flusher.close()
+
+
+async def test_small_segments_of_many_logs_open_few_files_at_a_time() -> None:
+    """Each sealed segment is flushed with its indexes: three files. Together, they could use up all descriptors."""
+    disk = SimulatedDisk()
+    logs = [open_log(disk, f"/d/t-{number}", config=LogConfig(segment_bytes=100)) for number in range(3)]
+    for log in logs:
+        for _ in range(20):
+            append(log, b"a")
+    groups: list[list[tuple[int, bool]]] = []
+
+    class Watched(Flusher):
+        async def _perform(self, group: list[PendingFlush]) -> None:
+            groups.append([(pending.sealed, pending.is_whole) for pending in group])
+            assert sum(len(pending.files) for pending in group) <= MAX_SEALED * 3 + len(logs)
+            await super()._perform(group)
+
+    ended: asyncio.Queue[FlushableLog] = asyncio.Queue()
+    flusher = Watched(
+        folder_of=lambda _: "/d", ended=lambda log, _: ended.put_nowait(log), wall_ms=lambda: NOW_MS, fatal=print
+    )
+    for log in logs:
+        flusher.ask(log)
+    while not all(log.recovery_point == log.log_end_offset == 20 for log in logs):
+        await asyncio.wait_for(ended.get(), 5)
+    assert len(groups) > 1 and groups[0] == [(MAX_SEALED, False)]
+    await flusher.close()
+
+
+class _Watched(Flusher):
+    """Calls `meanwhile` while each group is under way."""
+
+    meanwhile: Callable[[], None]
+
+    async def _perform(self, group: list[PendingFlush]) -> None:
+        self.meanwhile()
+        await super()._perform(group)
+
+
+async def test_a_log_that_rolls_all_the_time_does_not_hold_up_the_others() -> None:
+    """It is asked for again during each group, and uses up the share of sealed segments: others went behind it for ever."""
+    disk = SimulatedDisk()
+    busy, other = (open_log(disk, f"/d/t-{number}", config=LogConfig(segment_bytes=100)) for number in range(2))
+    ended: asyncio.Queue[FlushableLog] = asyncio.Queue()
+    flusher = _Watched(
+        folder_of=lambda _: "/d", ended=lambda log, _: ended.put_nowait(log), wall_ms=lambda: NOW_MS, fatal=print
+    )
+
+    def roll() -> None:
+        if flusher.groups < 20:
+            for _ in range(MAX_SEALED + 1):
+                append(busy, b"a")
+            flusher.ask(busy)
+
+    flusher.meanwhile = roll
+    roll()
+    for _ in range(3):
+        append(other, b"a")
+    flusher.ask(other)
+    while (await asyncio.wait_for(ended.get(), 5)) is not other:
+        pass
+    assert flusher.groups <= 3 and other.recovery_point == 3
+    await flusher.close()
+
+
+async def test_what_a_group_has_flushed_of_a_log_counts_before_the_rest() -> None:
+    """A log that rolls faster than groups end is never flushed as a whole: its producers would wait for ever."""
+    disk = SimulatedDisk()
+    log = open_log(disk, "/d/t-0", config=LogConfig(segment_bytes=100))
+    told: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
+    flusher = _Watched(
+        folder_of=lambda _: "/d",
+        ended=lambda _log, _error: told.put_nowait((log.recovery_point, log.log_end_offset)),
+        wall_ms=lambda: NOW_MS,
+        fatal=print,
+    )
+
+    def roll() -> None:
+        for _ in range(MAX_SEALED + 1 if flusher.groups < 3 else 0):
+            append(log, b"a")
+
+    flusher.meanwhile = roll
+    for _ in range(2 * MAX_SEALED):
+        append(log, b"a")
+    flusher.ask(log)
+    assert [await asyncio.wait_for(told.get(), 5) for _ in range(3)] == [(16, 49), (32, 66), (48, 83)]
+    while (await asyncio.wait_for(told.get(), 5)) != (83, 83):
+        pass
+    await flusher.close()

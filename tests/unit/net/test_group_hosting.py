@@ -10,9 +10,17 @@ from msgspec.structs import replace
 from unit.net.shell_world import Shell, broker, image_of, now_ms, partition, simulated, topic, turns
 
 from barnabas.consumer_groups.model.messages import CoordinatorResult
+from barnabas.consumer_groups.offsets.transactional_offsets import MAX_PENDING_OFFSETS
 from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
+from barnabas.kraft.group_state.offsets_log import POSITION_BITS
 from barnabas.kraft.metadata.image import SlotImage, TopicImage
-from barnabas.kraft.metadata.records import GroupRecord, OffsetCommitRecord, Record, StagedDecisionRecord
+from barnabas.kraft.metadata.records import (
+    GroupRecord,
+    OffsetCommitRecord,
+    PendingOffsetsEndedRecord,
+    Record,
+    StagedDecisionRecord,
+)
 from barnabas.kraft.metadata.requests import AppendGroupRecords, GroupRecordsAppended, RenewSlot, SlotRefusal
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
@@ -23,7 +31,7 @@ from barnabas.log.vocabulary.errors import (
     NotCoordinatorError,
 )
 from barnabas.net.base.slices import SLICE_STEPS
-from barnabas.net.groups.group_appends import APPEND_TIMEOUT_MS, MAX_RECORDS_PER_APPEND
+from barnabas.net.groups.group_appends import APPEND_TIMEOUT_MS, MAX_ENDS_PER_APPEND, MAX_RECORDS_PER_APPEND
 from barnabas.net.groups.group_service import GroupService
 from barnabas.net.groups.hosted_slot import MAX_WAITING_PER_SLOT
 from barnabas.net.groups.slot_hosting import LOAD_RETRY_MS, LoadedSlot, SlotHosting
@@ -76,7 +84,7 @@ class Machine:
     def next_deadline_ms(self) -> int | None:
         return self.deadline_ms
 
-    def take_topics(self, topics: dict[str, int], changed: AbstractSet[str]) -> None:
+    def take_topics(self, topics: dict[str, int]) -> None:
         self.taken.append(topics)
 
     def topics_changed(
@@ -266,9 +274,10 @@ async def test_decisions_of_one_moment_share_an_append_and_later_ones_the_next()
     tasks += [world.decide(record(3)), world.decide(response="read"), world.decide(record(4), record(5))]
     await turns()
     assert world.appended == [[1, 2]] and not any(task.done() for task in tasks)
-    first.set_result(GroupRecordsAppended())
+    first.set_result(GroupRecordsAppended(offset=70))
     await turns()
     assert [task.done() for task in tasks] == [True, True, False, False, False]
+    assert world.slots.slots()[0].committed_offset == 70
     assert world.appended == [[1, 2], [3, 4, 5]]
     second.set_result(GroupRecordsAppended())
     assert await tasks[3] == "read" and await asyncio.gather(*tasks)
@@ -305,6 +314,20 @@ async def test_a_decision_larger_than_one_append_goes_in_several_in_order_and_is
     last.set_result(GroupRecordsAppended())
     assert await large == "done"
     assert [number for part in world.appended for number in part] == list(range(count))
+
+
+@simulated
+async def test_an_append_has_a_limited_number_of_ends_which_become_many_commits() -> None:
+    world = await World.start()
+    world.shell.source.script(GroupRecordsAppended(), GroupRecordsAppended())
+    end = PendingOffsetsEndedRecord(
+        slot=SLOT, coordinator_epoch=1, group_id=GROUP, producer_id=5, producer_epoch=0, is_commit=True
+    )
+    tasks = [world.decide(end) for _ in range(MAX_ENDS_PER_APPEND + 1)]
+    assert await asyncio.gather(*tasks)
+    asked = world.shell.source.asked(AppendGroupRecords)
+    assert [len(records_in(request)) for request in asked] == [MAX_ENDS_PER_APPEND, 1]
+    assert MAX_ENDS_PER_APPEND * MAX_PENDING_OFFSETS < 2**POSITION_BITS
 
 
 @simulated

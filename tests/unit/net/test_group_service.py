@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
+from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
 from barnabas.consumer_groups.transactions.settings import TransactionSettings
 from barnabas.kraft.group_state.group_slots import SlotState, slot_of
@@ -27,14 +28,17 @@ from barnabas.kraft.metadata.requests import (
     GroupRecordsAppended,
     RenewSlot,
     SlotAppend,
+    SlotRefusal,
 )
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.log.vocabulary.errors import (
     CoordinatorNotAvailableError,
+    ErrorCode,
     GroupIdNotFoundError,
     NetworkError,
     NotCoordinatorError,
+    RequestTimedOutError,
 )
 from barnabas.log.vocabulary.group_messages import GroupProtocol, JoinGroupRequest, JoinGroupResponse, OffsetToCommit
 from barnabas.net.base.clock import SystemClock
@@ -72,6 +76,7 @@ class World:
         self.may_load = asyncio.Event()
         self.may_load.set()
         self.append_error: Exception | None = None
+        self.refused: tuple[SlotRefusal, ...] = ()
         self.fatal: list[str] = []
         self.slot_images = [SlotImage()] * 50
         self.topics: dict[str, TopicImage] = {}
@@ -115,6 +120,8 @@ class World:
         await self.may_commit.wait()
         if self.append_error is not None:
             raise self.append_error
+        if self.refused:
+            return GroupRecordsAppended(refused=self.refused)
         for part in request.slots:
             for record in part.records():
                 self.committed.replay(record)
@@ -141,9 +148,13 @@ class World:
         self.show(topics=("t",))
         await self.loaded()
 
-    async def loaded(self) -> None:
+    async def settled(self) -> None:
+        """Everything that can run has run: no work here waits for a clock or for another thread."""
         for _ in range(20):
             await asyncio.sleep(0)
+
+    async def loaded(self) -> None:
+        await self.settled()
         assert self.groups.machines()
 
     async def commit(self, offset: int) -> object:
@@ -155,11 +166,12 @@ class World:
             ),
         )
 
-    async def fetched(self) -> int:
-        found = await self.groups.handle(
-            GROUP, lambda machine: machine.fetch_offsets(group_id=GROUP, partitions=(("t", 0),))
-        )
-        return cast(Any, found)[0].offset  # type: ignore[no-any-return]
+    async def fetched(self, *, must_confirm: bool = False) -> int:
+        def decide(machine: GroupCoordinator) -> CoordinatorResult[int]:
+            (found,) = machine.offsets.fetch(GROUP, (("t", 0),))
+            return CoordinatorResult(records=(), response=found.offset, must_confirm=must_confirm)
+
+        return await self.groups.handle(GROUP, decide)
 
 
 async def test_a_slot_of_a_former_incarnation_is_not_hosted() -> None:
@@ -169,7 +181,7 @@ async def test_a_slot_of_a_former_incarnation_is_not_hosted() -> None:
     world.show()
     world.slots.registered(BROKER.broker_epoch)
     world.show(epoch=2)
-    await asyncio.sleep(0.01)
+    await world.settled()
     assert world.loads == 0
     with pytest.raises(NotCoordinatorError):
         await world.commit(1)
@@ -184,12 +196,40 @@ async def test_a_slot_of_a_former_incarnation_is_not_hosted() -> None:
     await world.slots.close()
 
 
+async def test_a_coordinator_that_was_replaced_without_knowing_it_answers_no_question_that_must_be_confirmed() -> None:
+    """Its connection to the quorum is cut, and clients reach it."""
+    world = World()
+    await world.hosted()
+    assert await world.commit(5)
+    assert await world.fetched(must_confirm=True) == 5 and len(world.appends[-1].slots[0].records()) == 0
+    world.refused = (SlotRefusal(slot=SLOT, error=ErrorCode.NOT_COORDINATOR, message="it has moved"),)
+    assert await world.fetched() == 5, "as a tool asks"
+    with pytest.raises(CoordinatorNotAvailableError, match="it has moved"):
+        await world.fetched(must_confirm=True)
+    with pytest.raises(CoordinatorNotAvailableError, match="loading"):
+        await world.fetched()
+    await world.slots.close()
+
+
+async def test_a_question_that_nobody_confirms_costs_the_slot_nothing() -> None:
+    world = World()
+    await world.hosted()
+    assert await world.commit(5)
+    world.append_error = RequestTimedOutError("no controller")
+    with pytest.raises(CoordinatorNotAvailableError, match="no controller"):
+        await world.fetched(must_confirm=True)
+    world.append_error = None
+    assert await world.fetched(must_confirm=True) == 5
+    assert world.loads == 1 and not world.renewals
+    await world.slots.close()
+
+
 async def test_nothing_is_answered_before_what_it_stands_on_is_committed() -> None:
     world = World()
     await world.hosted()
     world.may_commit.clear()
     first = asyncio.create_task(world.commit(5))
-    await asyncio.sleep(0.01)
+    await world.settled()
     read = asyncio.create_task(world.fetched())
     unknown = "h" + "x" * 40
     while slot_of(unknown) != SLOT:
@@ -199,7 +239,7 @@ async def test_nothing_is_answered_before_what_it_stands_on_is_committed() -> No
             unknown, lambda machine: machine.delete_group(group_id=unknown, now_ms=world.groups.now_ms())
         )
     )
-    await asyncio.sleep(0.01)
+    await world.settled()
     assert not first.done() and not read.done() and not refusal.done()
     world.may_commit.set()
     await first
@@ -254,7 +294,7 @@ async def test_a_slot_whose_work_ends_by_a_bug_stops_the_broker() -> None:
     await world.hosted()
     world.append_error = ZeroDivisionError()
     waiting = asyncio.create_task(world.commit(1))
-    await asyncio.sleep(0.01)
+    await world.settled()
     assert len(world.fatal) == 1
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)

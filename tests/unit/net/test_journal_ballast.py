@@ -1,10 +1,10 @@
 """Room kept for the quorum's journal: given up when the disk is full, so that the journal goes on for a while."""
 
 import pytest
-from simulation.disk import SimulatedDisk
 
 from barnabas.log.vocabulary.errors import DiskFailedError, DiskFullError
 from barnabas.net.metadata.journal_ballast import APPENDS_BETWEEN_LOOKS, BallastedStorage
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 FOLDER, SIZE = "/q", 10_000
 

@@ -4,13 +4,22 @@ import pytest
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.net.settings.config import BrokerConfig, load
-from barnabas.net.settings.listeners import advertise_name, binds_all_interfaces, needs_name, reachable_host
-
-PROTECTED = ("SSL", "SASL_PLAINTEXT", "SASL_SSL", "sasl_ssl")
+from barnabas.net.settings.config_descriptions import describe_broker
+from barnabas.net.settings.listeners import (
+    advertise_name,
+    binds_all_interfaces,
+    is_encrypted,
+    is_quorum_encrypted,
+    mechanisms_of,
+    needs_name,
+    reachable_host,
+)
 
 
 def config(**given: str) -> BrokerConfig:
-    return load(None, {key.replace("_", "."): text for key, text in given.items()}, {})
+    """Of a network that is trusted: what plain text shows to others is the subject of test_exposure."""
+    named = {key.replace("_", "."): text for key, text in given.items()}
+    return load(None, {"allow.plaintext.listeners": "true"} | named, {})
 
 
 def refusal(**given: str) -> str:
@@ -22,32 +31,116 @@ def refusal(**given: str) -> str:
 # --- protection -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PROTECTED)
-def test_a_listener_that_asks_for_protection_is_refused_with_the_cure(name: str) -> None:
-    told = refusal(listeners=f"PLAINTEXT://h:1,{name}://h:2")
-    assert told.startswith(f"listeners={name.upper()}://h:2: ") and "TLS and SASL are not available yet" in told
-    assert f"listener.security.protocol.map={name.upper()}:PLAINTEXT" in told
+TLS_FILES = {"ssl_keystore_location": "/etc/own.pem", "ssl_truststore_location": "/etc/ca.pem"}
+
+
+@pytest.mark.parametrize("name", ["SASL_PLAINTEXT", "SASL_SSL", "sasl_ssl"])
+def test_a_listener_with_logins_needs_another_one_for_brokers(name: str) -> None:
+    told = refusal(listeners=f"{name}://h:1", **TLS_FILES)
+    assert "prove who they are by certificates" in told and f"{name.upper()}:{name.upper()},BROKERS:SSL" in told
+    found = config(listeners=f"{name}://h:1,SSL://h:2", security_inter_broker_protocol="SSL", **TLS_FILES)
+    assert mechanisms_of(found, name.upper()) == ("SCRAM-SHA-256", "SCRAM-SHA-512")
+    assert mechanisms_of(found, "SSL") == ()
+    assert is_encrypted(found, name.upper()) == name.upper().endswith("SSL")
+
+
+def test_a_listener_of_any_name_has_logins_by_the_map() -> None:
+    found = config(
+        listeners="BROKERS://h:1,USERS://h:2",
+        listener_security_protocol_map="BROKERS:PLAINTEXT,USERS:SASL_PLAINTEXT",
+        sasl_enabled_mechanisms="PLAIN",
+    )
+    assert mechanisms_of(found, "USERS") == ("PLAIN",)
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        {"advertised_listeners": "SSL://h:1"},
-        {"quorum_listener": "SSL://h:1"},
-        {"admin_listener": "HTTPS://h:1"},
-        {"listeners": "INTERNAL://h:1", "listener_security_protocol_map": "INTERNAL:SASL_PLAINTEXT"},
-        {"security_inter_broker_protocol": "SSL"},
-        {"controller_listener_names": "SSL"},
+        {"quorum_listener": "SASL_SSL://h:1"},
+        {"admin_listener": "SASL_SSL://h:1"},
+        {"controller_listener_names": "SASL_SSL"},
         {
             "controller_listener_names": "CONTROLLER",
-            "listener_security_protocol_map": "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT",
+            "listener_security_protocol_map": "CONTROLLER:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT",
         },
-        {"ssl_keystore_location": "/etc/key"},
-        {"authorizer_class_name": "x"},
     ],
 )
+def test_only_the_listeners_of_clients_have_logins(given: dict[str, str]) -> None:
+    assert "only the listeners of clients have SASL" in refusal(**given)
+
+
+@pytest.mark.parametrize("given", [{"sasl_kerberos_service_name": "x"}])
 def test_protection_is_refused_wherever_it_is_asked_for(given: dict[str, str]) -> None:
     assert "not available yet" in refusal(**given)
+
+
+def test_an_authorizer_needs_brokers_that_show_who_they_are() -> None:
+    assert "must be one of" in refusal(authorizer_class_name="x")
+    for key, value in (("super_users", "User:a"), ("allow_everyone_if_no_acl_found", "true")):
+        assert "authorizer.class.name=acl" in refusal(**{key: value})
+        assert config(**{key: value}, authorizer_class_name="acl").authorizer_class_name == "acl"
+    assert config(super_users="User:a; User:CN=b,O=c;", authorizer_class_name="acl").super_users == (
+        "User:a",
+        "User:CN=b,O=c",
+    )
+    assert "super.users must be principals" in refusal(super_users="admin", authorizer_class_name="acl")
+    secure = {"listeners": "SSL://h:1", "authorizer_class_name": "acl", **TLS_FILES}
+    assert "ssl.client.auth=required" in refusal(**secure)
+    assert is_quorum_encrypted(config(**secure, ssl_client_auth="requested"))
+
+
+@pytest.mark.parametrize("mechanism", ["GSSAPI", "SCRAM-SHA-1", "PLAIN,GSSAPI", ""])
+def test_a_mechanism_that_is_not_there_is_refused(mechanism: str) -> None:
+    assert "SCRAM-SHA-256" in refusal(sasl_enabled_mechanisms=mechanism)
+
+
+def test_tls_is_taken_by_name_by_map_and_by_the_protocol_between_brokers() -> None:
+    found = config(
+        listeners="PLAINTEXT://h:1,INSIDE://h:2",
+        listener_security_protocol_map="INSIDE:SSL,PLAINTEXT:PLAINTEXT",
+        security_inter_broker_protocol="SSL",
+        **TLS_FILES,
+    )
+    assert [is_encrypted(found, item.name) for item in found.client_listeners()] == [False, True]
+    assert found.inter_broker_listener() == "INSIDE" and is_quorum_encrypted(found)
+    by_name = config(listeners="SSL://h:1", **TLS_FILES)
+    assert is_encrypted(by_name, "SSL") and is_quorum_encrypted(by_name)
+    only_clients = config(listeners="PLAINTEXT://h:1,SSL://h:2", ssl_keystore_location="/etc/own.pem")
+    assert is_encrypted(only_clients, "SSL") and not is_quorum_encrypted(only_clients)
+
+
+@pytest.mark.parametrize(
+    ("given", "cure"),
+    [
+        ({"listeners": "PLAINTEXT://h:1,SSL://h:2"}, "ssl.keystore.location"),
+        ({"admin_listener": "HTTPS://h:1"}, "ssl.keystore.location"),
+        ({"listeners": "SSL://h:2", "ssl_keystore_location": "/etc/own.pem"}, "ssl.truststore.location"),
+        ({"security_inter_broker_protocol": "SSL"}, "none of listeners has this protocol"),
+        (
+            {"inter_broker_listener_name": "PLAINTEXT", "security_inter_broker_protocol": "PLAINTEXT"},
+            "not both",
+        ),
+        ({"quorum_listener": "SSL://h:1", **TLS_FILES}, "security.inter.broker.protocol=SSL"),
+        ({"controller_listener_names": "SSL", **TLS_FILES}, "security.inter.broker.protocol=SSL"),
+        ({"ssl_keystore_type": "JKS"}, "PEM"),
+        ({"ssl_enabled_protocols": "TLSv1.1"}, "TLSv1.2"),
+        ({"ssl_client_auth": "yes"}, "required"),
+    ],
+)
+def test_tls_that_would_be_incomplete_is_refused_with_the_cure(given: dict[str, str], cure: str) -> None:
+    assert cure in refusal(**given)
+
+
+def test_the_cure_is_no_command_that_does_not_exist() -> None:
+    assert refusal(listeners="SSL://h:2").endswith("a PEM file with the private key and the certificate")
+
+
+def test_a_password_is_told_nowhere() -> None:
+    found = config(ssl_key_password="hunter2", **TLS_FILES)
+    assert found.ssl_key_password == "hunter2"
+    assert "hunter2" not in repr(found) and "hunter2" not in str(found.text("ssl.key.password"))
+    told = {item.key: item for item in describe_broker(found, own={}, cluster={})}["ssl.key.password"]
+    assert told.sensitive and told.value is None and {item.value for item in told.synonyms} == {None}
 
 
 def test_plain_text_by_an_explicit_map_is_taken_as_in_kafka() -> None:

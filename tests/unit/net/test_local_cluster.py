@@ -65,6 +65,7 @@ def test_each_broker_gets_a_folder_a_configuration_and_ports_of_its_own(tmp_path
     addresses = [str(address) for config in configs for address in (*config.client_listeners(), config.admin_address())]
     assert len(set(addresses)) == 8
     assert configs[1].data_folders() == (str(tmp_path / "1" / "data"),)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("*/data")} == {0o700}, "records are for their owner"
     local_cluster.stop(started)
     # Told to stop so early, a process may not yet have come to the line that handles it.
     assert {broker.process.returncode for broker in started} <= {0, -signal.SIGTERM}
@@ -90,6 +91,24 @@ def test_a_folder_runs_one_cluster_at_a_time_and_down_stops_it(tmp_path: Path, s
     pids = [broker.process.pid for broker in started]
     assert local_cluster.stop_folder(tmp_path, timeout_s=WAIT_S) == pids
     assert local_cluster.stop_folder(tmp_path) == []
+
+
+@pytest.mark.parametrize("by_folder", [False, True])
+def test_brokers_that_do_not_end_when_the_cluster_stops_are_asked_again(
+    tmp_path: Path, started: list[Broker], by_folder: bool
+) -> None:
+    """The last brokers have no quorum that would answer them."""
+    ready = tmp_path / "ready"
+    os.mkfifo(ready)
+    asked = "signal.sigwait({signal.SIGTERM});"
+    text = f"import signal; open({str(ready)!r}, 'w').close(); {asked} {asked} raise SystemExit(0)"
+    started += local_cluster.start(a_plan(tmp_path, text, broker_count=1))
+    ready.read_bytes()  # Told to stop earlier, a process may not yet have come to the line that handles it.
+    if by_folder:
+        local_cluster.stop_folder(tmp_path, timeout_s=WAIT_S)
+    else:
+        local_cluster.stop(started, timeout_s=WAIT_S)
+    assert [broker.process.wait(WAIT_S) for broker in started] == [0]
 
 
 def by_hand(folder: Path, node_id: int) -> "subprocess.Popen[bytes]":
@@ -157,6 +176,7 @@ def test_a_broker_is_added_beside_those_that_run_and_stops_before_them(tmp_path:
     assert new.controller_quorum_voters == first.controller_quorum_voters
     assert str(new.client_listeners()[0]).endswith(added.address) and new.admin_listener != first.admin_listener
     assert new.data_folders() == (str(tmp_path / "2" / "data"),)
+    assert (tmp_path / "2" / "data").stat().st_mode & 0o777 == 0o700
     local_cluster.stop_added(tmp_path, started)
     wait_for_end(added.process.pid)
     assert added.process.wait(WAIT_S) in (

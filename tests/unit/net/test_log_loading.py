@@ -5,7 +5,6 @@ import logging
 import threading
 
 import pytest
-from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, append
 
 from barnabas.log.folders.log_manager import LogManager
@@ -14,6 +13,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.clock import SystemClock
 from barnabas.net.logs import log_loading
 from barnabas.net.logs.log_loading import load_logs
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 FOLDERS = ("/one", "/two")
 COUNT = 8

@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from simulation.disk import SimulatedDisk
 from simulation.log_building import append
 from unit.net.shell_world import Shell, image_of, simulated, turns
 
@@ -16,6 +15,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.folder_writers import HANGS_AFTER_MS
 from barnabas.net.logs.log_service import LogService
 from barnabas.net.settings.config import load
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("u", 0)
 CHECKPOINT = "/data/replication-offset-checkpoint"

@@ -44,6 +44,7 @@ class Slot:
         self.is_released = False
         self.machine: object | None = object()
         self.coordinator_epoch = 7
+        self.committed_offset = 1
         self.done = 0
 
     def decide_later(self, decision: object) -> None:
@@ -58,13 +59,17 @@ class World:
         self.refused: dict[int, ErrorCode] = {}  # by partition
         self.silent: set[int] = set()  # brokers
         self.sender = MarkerSender(
-            image=lambda: self.image, ask=self.ask, now_ms=lambda: 0, spawn=asyncio.get_running_loop().create_task
+            image=lambda: self.image,
+            ask=self.ask,
+            now_ms=lambda: 0,
+            spawn=asyncio.get_running_loop().create_task,
+            completed=lambda transactional_id: None,
         )
 
-    def show(self, *leaders: int) -> MetadataImage:
+    def show(self, *leaders: int, offset: int = 1) -> MetadataImage:
         topics = (topic("t", *(partition(leader) for leader in leaders)),) if leaders else ()
         slots = {slot_of(GROUP): SlotImage(coordinator=1, coordinator_epoch=1)}
-        self.image = image_of(broker(0), broker(1), topics=topics, slots=slots, offset=1)
+        self.image = image_of(broker(0), broker(1), topics=topics, slots=slots, offset=offset)
         return self.image
 
     async def ask(self, node_id: int, request: WriteMarkersRequest) -> WriteMarkersResponse:
@@ -162,6 +167,19 @@ async def test_partitions_of_deleted_topics_and_superseded_markers_count_as_answ
     await asyncio.sleep(RETRY_MS / 1000)
     await turns()
     assert world.sent() == [] and world.slot.done == 1
+
+
+@simulated
+async def test_a_topic_that_is_newer_than_the_metadata_here_is_not_a_deleted_one() -> None:
+    """Its leader knew it, and made it part of the transaction."""
+    world = World()
+    world.slot.committed_offset = 5
+    world.begin(decided())
+    await asyncio.sleep(3 * RETRY_MS / 1000)
+    assert world.sent() == [] and world.slot.done == 0
+    world.show(0, 1, offset=4)
+    await asyncio.sleep(2 * RETRY_MS / 1000)
+    assert sorted(world.sent()) == [(0, (0,)), (1, (1,))] and world.slot.done == 1
 
 
 @simulated

@@ -6,7 +6,6 @@ from random import Random
 from typing import Any, cast
 
 import pytest
-from simulation.network import SimulatedNetwork
 from unit.net.shell_world import LISTENER, now_ms, simulated
 
 from barnabas.kraft.controller.controller import Controller
@@ -32,6 +31,7 @@ from barnabas.net.protocol.requests import MetadataFeedRequest
 from barnabas.net.protocol.responses import MetadataFeedResponse
 from barnabas.net.server.dispatcher import Dispatcher, Reply, RequestContext
 from barnabas.net.server.server import Server
+from barnabas.net.testing.simulation.network import SimulatedNetwork
 from barnabas.net.wire.rpc import RpcPool
 
 TERM = 3
@@ -196,6 +196,47 @@ async def test_another_voter_is_followed_when_the_first_fails(trouble: str) -> N
         followed.decide = lambda request: answer(leader_id=-1)
     await asyncio.sleep(7 if trouble == "is silent" else 1.5)
     assert world.offset == 5 and world.fatal == []
+
+
+@pytest.mark.parametrize("trouble", ["die", "know no leader"])
+@simulated
+async def test_without_a_voter_that_knows_it_the_leader_is_unknown(trouble: str) -> None:
+    """Otherwise a broker that shuts down waits for a controller that stopped long ago."""
+    world = await World.start(0, 1)
+    for voter in world.voters:
+        voter.has(entry(4, ControllerRecord(controller_id=0, controller_epoch=TERM, claim=17)))
+    await asyncio.sleep(0.1)
+    assert world.published[-1].leader.leader_id == 0
+    for voter in world.voters:
+        if trouble == "die":
+            world.network.kill(voter.address[0])
+        voter.decide = lambda request: answer(leader_id=-1)
+    await asyncio.sleep(1.5)
+    assert (world.published[-1].leader.leader_id, world.published[-1].leader.term) == (None, TERM)
+    published = len(world.published)
+    await asyncio.sleep(3)
+    assert len(world.published) == published  # not repeated
+    if trouble == "know no leader":
+        for voter in world.voters:
+            voter.decide = lambda request: answer(leader_id=0)
+        await asyncio.sleep(0.2)
+        assert world.published[-1].leader.leader_id == 0
+
+
+@simulated
+async def test_a_lost_leader_is_learned_of_also_where_every_answer_has_commands() -> None:
+    """A busy cluster has no others; the broker would send nothing to its controller, as long as it is busy."""
+    world = await World.start(0)
+    voter = world.voters[0]
+    voter.has(entry(4, ControllerRecord(controller_id=0, controller_epoch=TERM, claim=17)))
+    await asyncio.sleep(0.1)
+    voter.decide = lambda request: answer(leader_id=-1)
+    await asyncio.sleep(1.5)
+    assert world.published[-1].leader.leader_id is None
+    # One answer, and then silence.
+    voter.decide = lambda request: answer(entry(5), leader_id=0) if request.after_offset < 5 else None
+    await asyncio.sleep(0.2)
+    assert (world.published[-1].leader.leader_id, world.published[-1].leader.term) == (0, TERM)
 
 
 @simulated

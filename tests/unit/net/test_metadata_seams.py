@@ -4,7 +4,6 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from simulation.disk import SimulatedDisk
 from unit.net.shell_world import NoEffects
 
 from barnabas.kraft.metadata.image import (
@@ -25,6 +24,7 @@ from barnabas.net.logs.log_service import LogService
 from barnabas.net.logs.replication_service import ReplicationService
 from barnabas.net.metadata.metadata_service import MetadataService
 from barnabas.net.settings.config import load
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 NODE = 1
 EPOCH = 7

@@ -56,7 +56,13 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.none() | values_of(next(item for item in arguments_of if item is not type(None)))
     if issubclass(hint, IntEnum):
         return st.sampled_from(hint)
-    plain = {int: INT64, str: st.text(max_size=8), bytes: st.binary(max_size=20), bool: st.booleans()}
+    plain = {
+        int: INT64,
+        str: st.text(max_size=8),
+        bytes: st.binary(max_size=20),
+        bool: st.booleans(),
+        float: st.floats(allow_nan=False),
+    }
     return plain[hint]
 
 

@@ -18,9 +18,16 @@ CODEC = MsgpackCodec()
 ADDED = {
     "MetadataFeedRequest": ("applied",),
     "MetadataFeedResponse": ("contradiction",),
-    "FetchResponse": (),
+    "FetchRequest": ("session_id", "session_epoch", "forgotten"),
+    "FetchResponse": ("session_id", "error"),
     "FetchPartitionResponse": ("aborted",),
+    "AddToTransactionResponse": ("started_ms",),
+    "WriteMarkersRequest": (),
+    "TransactionMarker": ("started_ms", "leader_epochs", "group_epochs"),
+    "OffsetFetchResponse": ("unstable",),
 }
+# Fields that these got after their form of ADDED was recorded.
+ADDED_AGAIN = {"FetchResponse": ("session_id", "error")}
 HELLOS: tuple[Any, ...] = (ClientHello, ServerHello)
 
 
@@ -36,6 +43,18 @@ LATER = {
     "TransactionalOffsetCommitRequest",
     "WriteMarkersRequest",
 }
+# Later again.
+LATEST = {
+    "ListTransactionsRequest",
+    "DescribeTransactionRequest",
+    "AbortTransactionRequest",
+    "OpenTransactionsRequest",
+    "AbortHangingRequest",
+}
+# Requests about users.
+OF_USERS = {"AlterUsersRequest", "AuthenticateRequest", "DescribeUsersRequest"}
+OF_PERMISSIONS = {"DescribeAclsRequest", "CreateAclsRequest", "DeleteAclsRequest"}
+OF_QUOTAS = {"DescribeQuotasRequest", "AlterQuotasRequest"}
 
 
 def asked(request_type: Any) -> DecodedRequest:
@@ -47,20 +66,39 @@ def messages() -> dict[str, tuple[Any, Any]]:
     samples = Samples(ADDED)
     made: dict[str, tuple[Any, Any]] = {}
     for request_type, response_type in RESPONSE_OF.items():
+        name = f"{response_type.__name__} to {request_type.__name__}"
         if request_type.__name__ in ADDED:
             made[f"extended {request_type.__name__}"] = (None, Samples().full(request_type))
         if response_type.__name__ in ADDED:
-            made[f"extended {response_type.__name__} to {request_type.__name__}"] = (
-                request_type,
-                Samples().full(response_type),
-            )
-    later = Samples()
-    for earlier, make in ((True, samples.full), (True, samples.least), (False, later.full), (False, later.least)):
+            made[f"extended {name}"] = (request_type, Samples(ADDED_AGAIN).full(response_type))
+        if response_type.__name__ in ADDED_AGAIN:
+            made[f"extended again {name}"] = (request_type, Samples().full(response_type))
+    for names, some in (
+        (None, samples),
+        (LATER, Samples(ADDED)),
+        (LATEST, Samples()),
+        (OF_USERS, Samples()),
+        (OF_PERMISSIONS, Samples()),
+        (OF_QUOTAS, Samples()),
+    ):
+        made |= _of_one_time(names, some)
+    return made
+
+
+def _of_one_time(names: set[str] | None, samples: Samples) -> dict[str, tuple[Any, Any]]:
+    """`names` of requests; None: those of version 0.1.0."""
+
+    def is_here(request_type: Any) -> bool:
+        name = request_type.__name__
+        return name not in LATER | LATEST | OF_USERS | OF_PERMISSIONS | OF_QUOTAS if names is None else name in names
+
+    made: dict[str, tuple[Any, Any]] = {}
+    for make in (samples.full, samples.least):
         for request_type in REQUEST_OF.values():
-            if (request_type.__name__ not in LATER) is earlier:
+            if is_here(request_type):
                 made[f"{make.__name__} {request_type.__name__}"] = (None, make(request_type))
         for request_type, response_type in RESPONSE_OF.items():
-            if (request_type.__name__ not in LATER) is not earlier:
+            if not is_here(request_type):
                 continue
             response = make(response_type)
             made[f"{make.__name__} {response_type.__name__} to {request_type.__name__}"] = (request_type, response)
@@ -70,7 +108,8 @@ def messages() -> dict[str, tuple[Any, Any]]:
 
 def is_of_before(name: str, value: Any) -> bool:
     """Was it recorded without the fields that its class has now? Then it is read, but written as `extended`."""
-    return type(value).__name__ in ADDED and not name.startswith("extended")
+    newest = "extended again" if type(value).__name__ in ADDED_AGAIN else "extended"
+    return type(value).__name__ in ADDED and not name.startswith(newest)
 
 
 def written(request_type: Any, value: Any) -> bytes:

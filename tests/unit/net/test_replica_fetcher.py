@@ -162,6 +162,23 @@ async def test_who_has_everything_asks_less_often_until_there_is_news():
         assert [*waits, request.max_wait_ms] == [100, 200, 400, 500, 500, 100, 100]
 
 
+async def test_news_of_one_partition_count_whatever_the_last_one_says():
+    async with World(FetchSettings(max_wait_ms=100, max_idle_wait_ms=500)) as world:
+        for number in range(2):
+            world.fetcher.add(TopicPartition("t", number), replica(number).following)
+        nothing = [
+            FetchPartitionResponse(topic="t", partition=number, high_watermark=0, log_start_offset=0)
+            for number in range(2)
+        ]
+        waits = []
+        for answers in (nothing, [data(0), nothing[1]], nothing):
+            request, reply = await world.leader.next_call()
+            waits.append(request.max_wait_ms)
+            reply.set_result(response(*answers))
+        request, _ = await world.leader.next_call()
+        assert [*waits, request.max_wait_ms] == [100, 200, 100, 100]
+
+
 async def test_a_new_partition_does_not_wait_for_a_parked_fetch():
     async with World() as world:
         world.fetcher.add(TopicPartition("t", 0), replica(0).following)

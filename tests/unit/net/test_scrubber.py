@@ -2,8 +2,6 @@
 
 import asyncio
 
-from simulation.cluster import wait_until
-from simulation.disk import SimulatedDisk
 from simulation.log_building import append, batch_of
 from unit.net.shell_world import simulated
 
@@ -12,6 +10,8 @@ from barnabas.log.segment.damage import MIN_COST_BYTES, DamagedRange
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.logs.scrubber import Scrubber
+from barnabas.net.testing.simulation.cluster import wait_until
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 TP = TopicPartition("t", 0)
 BATCH = len(batch_of(b"value-00"))

@@ -134,7 +134,9 @@ class OrderedCodec:
     def decode_request(self, frame: memoryview) -> DecodedRequest:
         return DecodedRequest(int.from_bytes(frame[4:8], "big"), 0, 0, produce_request(bytes(frame)))
 
-    def encode_response(self, request: DecodedRequest, response: Response | KafkaResponse[object]) -> list[Chunk]:
+    def encode_response(
+        self, request: DecodedRequest, response: Response | KafkaResponse[object], throttle_ms: int = 0
+    ) -> list[Chunk]:
         assert isinstance(response, ProduceResponse)
         return [(4).to_bytes(4, "big") + request.correlation_id.to_bytes(4, "big")]
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from simulation.cluster import QuorumNetwork
 from unit.net.shell_world import LISTENER, Shell, broker, image_of, simulated
 
+from barnabas.consumer_groups.transactions.counts import TransactionCounts
 from barnabas.kraft.quorum.voters import VoterSet
 from barnabas.kraft.raft.net.wire import Directory, encode_directory
 from barnabas.log.compaction.cleaner import CleanerTotals, Uncleanable
@@ -15,6 +15,7 @@ from barnabas.log.replication.replica_manager import ReplicaCounts
 from barnabas.log.vocabulary.errors import BrokerNotAvailableError, InvalidConfigError, NetworkError
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.loop_delays import LoopDelays
 from barnabas.net.broker.core_settings import (
     check_broker_config,
     check_topic_config,
@@ -28,9 +29,12 @@ from barnabas.net.metadata.quorum_source import encode_address
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.group_responses import ListGroupsResponse
 from barnabas.net.protocol.requests import ListGroupsRequest
+from barnabas.net.quotas.client_quotas import ClientQuotas
 from barnabas.net.server.dispatcher import Dispatcher
 from barnabas.net.server.server import Server
 from barnabas.net.settings.config import load
+from barnabas.net.testing.simulation.cluster import QuorumNetwork
+from barnabas.net.transactions.transaction_watch import TransactionTotals
 
 # --- the connection to a leader ---------------------------------------------------------------------------------------
 
@@ -167,11 +171,8 @@ def _two_logs() -> SimpleNamespace:
     )
 
 
-@simulated
-async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> None:
-    shell = await Shell.start()
-    shell.source.publish(image_of(broker(0), offset=77), term=6)
-    counts = ReplicaCounts(
+def _counted() -> ReplicaCounts:
+    return ReplicaCounts(
         partitions=9,
         leaders=4,
         under_replicated=3,
@@ -181,24 +182,48 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         isr_expands=5,
         isr_shrinks=6,
     )
+
+
+def _served(shell: Shell) -> Server:
     server = Server(shell.world.node("host-0"), Dispatcher({}), listener_name=LISTENER)
     server.metrics.bytes_in, server.metrics.bytes_out = 11, 12
     server.metrics.requests[ApiKey.FETCH] = 13
     server.metrics.requests[18] = 14  # ApiVersions: a key of Kafka's alone
+    return server
+
+
+def _cleaned() -> CleanerTotals:
     totals = CleanerTotals(runs=3, bytes_read=700, bytes_written=70, last_ratio=0.1, last_run_ms=8_000)
     totals.uncleanable[TopicPartition("t", 1)] = Uncleanable(cause="damaged", retry_at_ms=10_000)
+    return totals
+
+
+@simulated
+async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> None:
+    shell = await Shell.start()
+    shell.source.publish(image_of(broker(0), offset=77), term=6)
+    server = _served(shell)
+    delays = LoopDelays()
+    delays.note(0.02, 0.0)
+    delays.note(0.0, 0.1)
     watched = SimpleNamespace(
         metadata=shell.metadata,
         lifecycle=SimpleNamespace(fenced=True),
         groups=SimpleNamespace(machines=lambda: [1, 2], unowned_counts=lambda: {"billing": 6}, parked_count=4),
-        replication=SimpleNamespace(manager=SimpleNamespace(counts=lambda: counts), purgatory=[1, 2, 3]),
+        replication=SimpleNamespace(manager=SimpleNamespace(counts=_counted), purgatory=[1, 2, 3]),
         logs=_two_logs(),
         listeners=SimpleNamespace(servers={LISTENER: server}),
+        authenticator=SimpleNamespace(logins=8, failed_logins=2),
+        loop_delays=delays,
         journal_storage=None,
-        cleaner_service=SimpleNamespace(cleaner=SimpleNamespace(totals=totals)),
+        transactions=SimpleNamespace(watch=SimpleNamespace(totals=TransactionTotals())),
+        slot_machines=SimpleNamespace(counts=TransactionCounts()),
+        cleaner_service=SimpleNamespace(cleaner=SimpleNamespace(totals=_cleaned())),
         ports=SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: 9_500)),
+        quotas=ClientQuotas({}),
     )
-    found = {(item.name, item.labels.get("api", "")): item for item in samples(cast(Any, watched))}
+    of_all = samples(cast(Any, watched))
+    found = {(item.name, item.labels.get("api", "")): item for item in of_all}
     values = {name: item.value for (name, _), item in found.items()}
     expected = {
         "barnabas_metadata_offset": 77,
@@ -207,6 +232,8 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         "barnabas_broker_fenced": 1,
         "barnabas_group_slots_hosted": 2,
         "barnabas_group_unowned_partitions": 6,
+        "barnabas_loop_delay_max_seconds": 0.02,
+        "barnabas_loop_checks_total": 2,
         "barnabas_partitions": 9,
         "barnabas_leaders": 4,
         "barnabas_under_replicated_partitions": 3,
@@ -221,6 +248,9 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         "barnabas_damaged_partitions": 1,
         "barnabas_log_size_bytes": 123,
         "barnabas_bytes_received_total": 11,
+        "barnabas_logins_total": 8,
+        "barnabas_quota_refused_total": 0,
+        "barnabas_logins_failed_total": 2,
         "barnabas_bytes_sent_total": 12,
         "barnabas_log_cleaner_runs_total": 3,
         "barnabas_log_cleaner_bytes_read_total": 700,
@@ -230,6 +260,10 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         "barnabas_log_cleaner_uncleanable_partitions": 1,
     }
     assert values.items() >= expected.items()
+    late = {
+        item.labels["over_seconds"]: item.value for item in of_all if item.name == "barnabas_loop_checks_late_total"
+    }
+    assert (late["0.01"], late["0.025"], len(late)) == (1, 0, 8)
     fetches = found["barnabas_requests_total", "fetch"]
     assert (fetches.value, dict(fetches.labels)) == (13, {"listener": LISTENER, "api": "fetch"})
     assert found["barnabas_requests_total", "api_versions"].value == 14

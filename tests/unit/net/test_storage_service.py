@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
-from simulation.disk import SimulatedDisk
 from simulation.log_building import batch_of
 from unit.net.shell_world import NoEffects, Shell, broker, image_of, partition, simulated, topic, turns
 
@@ -28,6 +27,7 @@ from barnabas.net.logs.replication_service import ReplicationService
 from barnabas.net.logs.storage_service import HANG_LOOK_INTERVAL_MS, StorageService
 from barnabas.net.server.turn import Turn
 from barnabas.net.settings.config import load
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 EPOCH = 100
 COUNT = 4

@@ -1,10 +1,13 @@
 import asyncio
 import errno
 import socket
+import struct
 
 import pytest
 
+from barnabas.log.vocabulary.errors import NetworkError
 from barnabas.net.base.clock import SystemClock
+from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import ACCEPTS_PER_TURN, USER_TIMEOUT_MS, TcpListener, TcpNetwork
 
 
@@ -105,3 +108,22 @@ async def test_a_crowd_is_accepted_a_few_at_a_time() -> None:
     for transport in transports:
         transport.abort()  # type: ignore[attr-defined]
     await asyncio.sleep(0)
+
+
+async def test_a_reset_before_the_greeting_is_explained_like_an_end() -> None:
+    """A broker whose TLS does not fit closes the connection with our hello unread: the kernel sends a reset."""
+
+    class Reset(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            linger = struct.pack("ii", 1, 0)
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self._transport = transport
+
+        def data_received(self, data: bytes) -> None:
+            self._transport.abort()  # type: ignore[attr-defined]
+
+    network = TcpNetwork()
+    listener = await network.listen(Reset, "127.0.0.1", 0)
+    with pytest.raises(NetworkError, match="set security_protocol"):
+        await RpcConnection.open(network, *listener.address, client_id="test")
+    await listener.close()

@@ -27,8 +27,10 @@ def test_a_cluster_that_allows_no_deletion_says_how_to_allow_it() -> None:
         throttle=nobody,
         producer_ids=nobody,
         transactions=nobody,
+        transaction_operations=nobody,
         markers=nobody,
         verification=nobody,
+        authenticator=nobody,
     )
     with pytest.raises(TopicDeletionDisabledError, match="delete.topic.enable"):
         asyncio.run(TopicHandlers(services).delete(DeleteTopicRequest(name="t"), nobody))

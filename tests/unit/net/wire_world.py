@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from simulation.loop import run_simulated
-from simulation.network import SimulatedNetwork
-
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello
 from barnabas.net.protocol.requests import (
@@ -26,6 +23,8 @@ from barnabas.net.protocol.responses import (
 )
 from barnabas.net.server.dispatcher import Dispatcher, Handler, RequestContext
 from barnabas.net.server.server import Server
+from barnabas.net.testing.simulation.loop import run_simulated
+from barnabas.net.testing.simulation.network import SimulatedNetwork
 from barnabas.net.wire.network import Network
 from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import TcpNetwork

@@ -5,10 +5,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from simulation.loop import SimulatedLoop, SimulationDeadlock, run_simulated
-from simulation.network import SimulatedNetwork, SimulatedTransport
 
 from barnabas.net.base.clock import SimulatedClock
+from barnabas.net.testing.simulation.loop import SimulatedLoop, SimulationDeadlock, run_simulated
+from barnabas.net.testing.simulation.network import SimulatedNetwork, SimulatedTransport
 
 
 class Sink(asyncio.Protocol):

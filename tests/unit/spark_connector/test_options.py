@@ -107,7 +107,10 @@ def test_where_to_begin_in_order_of_precedence() -> None:
         ({"kafka.group.id": "g"}, "use groupId"),
         ({"kafka.enable.auto.commit": "true"}, "use groupId"),
         ({"value.deserializer": "x"}, "CAST(value AS STRING)"),
-        ({"kafka.security.protocol": "SSL"}, "without TLS"),
+        ({"kafka.ssl.cipher.suites": "x"}, "is not available"),
+        ({"kafka.ssl.keystore.type": "JKS"}, "only PEM"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "sasl_mechanism"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "no effect without"),
     ],
 )
 def test_what_is_wrong_is_refused_with_a_cure(given: dict[str, str], told: str) -> None:
@@ -148,3 +151,25 @@ def test_a_name_that_only_the_other_side_knows_is_unknown() -> None:
 
 def test_numbers_by_partition() -> None:
     assert parse_by_partition('{"t":{"0":1,"12":-2},"u":{}}') == {"t": {0: 1, 12: -2}, "u": {}}
+
+
+def test_tls_and_logins_reach_the_client_and_no_repr_shows_them() -> None:
+    jaas = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="hidden";'
+    found = parse(
+        **{
+            **BASIC,
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "SCRAM-SHA-256",
+            "kafka.sasl.jaas.config": jaas,
+        }
+    )
+    assert dict(found.client.security) == {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_username": "alice",
+        "sasl_plain_password": "hidden",
+    }
+    assert "hidden" not in repr(found)
+    assert hash(found.client) is not None, "one client for equal settings"
+    wrong = refusal({**BASIC, "kafka.security.protocol": "SASL_SSL", "kafka.sasl.jaas.config": jaas[:-1]})
+    assert "hidden" not in wrong and "ScramLoginModule" in wrong

@@ -63,7 +63,7 @@ def test_a_schema_may_name_some_columns_with_their_types() -> None:
 
 def rows(schema: StructType, batch: bytes, *, start: int = 0, end: int = 1 << 40) -> list[dict[str, Any]]:
     arrow = ArrowColumns(schema, TopicPartition("t", 3))
-    found = [arrow.batch_of(columns) for columns in columns_of(Chunk(start, batch), end=end)]
+    found = [arrow.batch_of(columns) for columns in columns_of(TopicPartition("t", 0), Chunk(start, batch), end=end)]
     assert all(part.schema.equals(arrow_schema(schema)) for part in found)
     return [row for part in found for row in part.to_pylist()]
 
@@ -95,7 +95,7 @@ def test_only_what_is_asked_for_is_there_within_its_range() -> None:
 def test_batches_of_other_sizes() -> None:
     arrow = ArrowColumns(FULL, TopicPartition("t", 3))
     for count in (3, 1, 5):
-        (columns,) = columns_of(Chunk(0, encode_batch([b"v"] * count, timestamps_ms=1)), end=99)
+        (columns,) = columns_of(TopicPartition("t", 0), Chunk(0, encode_batch([b"v"] * count, timestamps_ms=1)), end=99)
         found = arrow.batch_of(columns)
         assert isinstance(found, pyarrow.RecordBatch) and found.column("topic").to_pylist() == ["t"] * count
         found.validate(full=True)

@@ -59,7 +59,7 @@ def test_what_spark_and_its_users_put_beside_them_is_let_pass() -> None:
         ({"delivery.timeout.ms": "10"}, "at least request.timeout.ms + linger.ms (30000)"),
         ({"topic": "a/b"}, "illegal character"),
         ({"key.serializer": "x"}, "convert the column"),
-        ({"sasl.mechanism": "x"}, "without TLS and SASL"),
+        ({"sasl.mechanism": "x"}, "no effect without security_protocol"),
     ],
 )
 def test_refusals_name_the_cure(given: dict[str, str], cure: str) -> None:

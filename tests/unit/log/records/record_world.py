@@ -3,13 +3,13 @@
 from array import array
 from struct import pack_into
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 from hypothesis import strategies as st
 
 from barnabas.log.format.record_batch import NO_PRODUCER_ID, patch
-from barnabas.log.format.record_codec import ProducerFields, encode_batch, seal_batch
+from barnabas.log.format.record_codec import Headers, ProducerFields, encode_batch, iter_records, seal_batch
 from barnabas.log.records import pure
 from barnabas.log.records.codec import compiled
 from barnabas.log.records.columns import BinaryColumn, Columns, HeaderColumn
@@ -21,6 +21,28 @@ optional_data = st.one_of(st.none(), data)
 stamps = st.one_of(st.integers(0, 2**41), st.integers(NOW_MS, NOW_MS + 200), st.sampled_from([-1, 0, 2**63 - 2, 2**62]))
 headers = st.lists(st.tuples(st.text(max_size=8), st.one_of(st.none(), st.binary(max_size=8))), max_size=3)
 record_rows = st.lists(st.tuples(stamps, optional_data, optional_data, headers), min_size=1, max_size=70)
+
+
+class RecordColumns(NamedTuple):
+    """The records of a batch as columns of equal length."""
+
+    offsets: list[int]
+    timestamps_ms: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[Headers]
+
+
+def decode_columns(batch: bytes, *, check: bool = True) -> RecordColumns:
+    """By the reader of a broker, which shares nothing with `log.records`."""
+    records = list(iter_records(batch, check=check))
+    return RecordColumns(
+        offsets=[record.offset for record in records],
+        timestamps_ms=[record.timestamp_ms for record in records],
+        keys=[record.key for record in records],
+        values=[record.value for record in records],
+        headers=[record.headers for record in records],
+    )
 
 
 def implementations() -> list[ModuleType]:

@@ -20,7 +20,7 @@ def test_the_command_says_which_is_used():
         timeout=60,
     )
     assert done.stdout.startswith("barnabas ")
-    assert done.stdout.endswith("(records: in Python)\n")
+    assert done.stdout.endswith("(records: in Python, requests: in Python)\n")
 
 
 @pytest.mark.parametrize(("wish", "is_pure"), [("1", True), ("0", False), ("", False)])

@@ -10,6 +10,7 @@ from unit.log.records.record_world import NOW_MS, batch_at, cells, forged, marke
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import read_header
 from barnabas.log.format.record_codec import ProducerFields, encode_batch, iter_records
+from barnabas.log.records import pure
 from barnabas.log.records.aborted import AbortedFilter
 from barnabas.log.records.columns import Columns
 from barnabas.log.records.walk import section_of
@@ -72,6 +73,12 @@ def test_nothing(codec, buffers):
 def test_a_range_that_compaction_emptied_ends_at_the_next_batch(codec):
     columns = codec.decode([batch_at(3, [b"a"]) + batch_at(90, [b"b"])], 0, 50)
     assert (values_of(columns), columns.next_offset) == ([b"a"], 90)
+
+
+def test_a_batch_that_begins_at_the_end_is_left_for_the_next_reader(codec):
+    first = batch_at(3, [b"a"])
+    columns = codec.decode([first + batch_at(4, [b"b"])], 0, 4)
+    assert (values_of(columns), columns.next_offset, columns.consumed_bytes) == ([b"a"], 4, len(first))
 
 
 def test_only_nulls_and_no_nulls(codec):
@@ -253,3 +260,46 @@ def damaged_records(batch):
     found = bytearray(batch)
     found[61] = 0x7E
     return bytes(found)
+
+
+def test_rows_that_were_taken_back_leave_nothing(implementation):
+    """A section that fails at its second record has appended the first: not even its bit of validity stays."""
+
+    def section(batch):
+        return section_of(batch, read_header(batch), 0, 2**63 - 1)
+
+    body = encode_batch([b"v", b"w"], keys=[b"k", b"l"], timestamps_ms=1)[61:]
+    builder = implementation.ColumnBuilder(4, 1000)
+    with pytest.raises(CorruptRecordError):
+        builder.add(section(forged(body[:-1], 2)))
+    builder.add(section(encode_batch([None], timestamps_ms=1)))
+    _, _, keys, values, _ = builder.finish()
+    assert (cells(keys, 1), cells(values, 1)) == ([None], [None])
+
+
+def test_every_byte_that_is_no_text_is_replaced_in_names(codec):
+    """Arrow's text must be valid UTF-8: a lone byte from 0x80 on is not."""
+    for byte in range(0x80, 0x100):
+        batch = encode_batch([b"v"], headers=[[("h", b"")]], timestamps_ms=1)
+        body = batch[61:].replace(b"\x02h", b"\x02" + bytes([byte]))
+        (row,) = rows_of(codec.decode([forged(body, 1)]))
+        assert row[4] == [("\ufffd", b"")]
+
+
+def test_memory_is_used_again_only_when_nobody_has_it(codec):
+    """The compiled module keeps large blocks for the next columns."""
+    value = bytes(100_000)
+    kept = memoryview(codec.decode([batch_at(0, [b"a" + value, b"b" + value])]).values.data)
+    for letter in (b"c", b"d"):
+        codec.decode([batch_at(0, [letter + value, letter + value])])
+    assert (kept[:1], kept[len(value) + 1 : len(value) + 2]) == (b"a", b"b")
+
+
+def test_used_memory_leaves_nothing_in_the_next_columns(codec, implementation):
+    count = 100 if implementation is pure else 600_000  # Then the bits of validity are a block that is kept.
+    full: list[bytes | None] = [*[b""] * count, None]
+    empty: list[bytes | None] = [*[None] * count, b""]
+    for values in (full, empty):
+        columns = codec.decode([batch_at(0, values)])
+        assert values_of(columns) == values
+        del columns

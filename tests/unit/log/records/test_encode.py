@@ -1,13 +1,22 @@
 """Values into batches: the same bytes from every way in."""
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from unit.log.records.record_world import NOW_MS, binary_column, header_column, optional_data, record_rows
+from unit.log.records.record_world import (
+    NOW_MS,
+    binary_column,
+    decode_columns,
+    header_column,
+    optional_data,
+    record_rows,
+)
 
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import read_header
-from barnabas.log.format.record_codec import ProducerFields, decode_columns, encode_batch
+from barnabas.log.format.record_codec import ProducerFields, encode_batch
 from barnabas.log.records.columns import BinaryColumn, HeaderColumn
 from barnabas.log.vocabulary.errors import InvalidRecordError
 from barnabas.log.vocabulary.murmur2 import murmur2, murmur2_positive
@@ -150,6 +159,7 @@ def test_columns_that_lie_are_refused(implementation, columns, rows):
         ((b"v", None, (), -2), InvalidRecordError),
         ((b"v", None, (), 2**63), InvalidRecordError),
         ((b"v", None, (), None), TypeError),
+        ((b"v", None, (), 7.5), TypeError),
     ],
 )
 def test_what_is_no_record_changes_nothing(implementation, record, error):
@@ -161,6 +171,65 @@ def test_what_is_no_record_changes_nothing(implementation, record, error):
     for accumulator in (batch, twin):
         accumulator.append(b"second", b"key", [("h", None)], 7)
     assert batch.seal() == twin.seal()
+
+
+class Lying(list[Any]):
+    """Says that it has one entry."""
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_headers_are_counted_as_they_are_iterated(implementation):
+    """A buffer of the size that `len` announces would be written beyond its end."""
+    pairs = [("h", b"")] * 20_000
+    lying, honest = implementation.Accumulator(2**20), implementation.Accumulator(2**20)
+    lying.append(b"v", None, Lying(pairs))
+    honest.append(b"v", None, pairs)
+    assert lying.seal() == honest.seal()
+
+
+def test_the_name_of_a_header_is_its_text(implementation):
+    class Name(str):
+        __slots__ = ()
+
+        def encode(self, *_):
+            return None
+
+    batch = implementation.Accumulator(2**20)
+    batch.append(b"v", None, [(Name("h"), b"")])
+    assert decode_columns(batch.seal()).headers == [[("h", b"")]]
+
+
+def test_no_headers_may_be_none(implementation):
+    one, other = implementation.Accumulator(2**20), implementation.Accumulator(2**20)
+    one.extend([b"v", b"w"], headers=[None, []])
+    other.extend([b"v", b"w"])
+    assert one.seal() == other.seal()
+
+
+def test_a_negative_start_is_refused(implementation):
+    """Of columns, it would be read before the start of a buffer."""
+    batch = implementation.Accumulator(2**20)
+    with pytest.raises(InvalidRecordError, match="-1"):
+        batch.extend([b"v"], start=-1)
+    with pytest.raises(InvalidRecordError, match="-4"):
+        batch.extend_columns(3, None, rows=bytes(24), start=-4)
+    assert batch.count == 0
+
+
+def test_a_batch_that_is_filled_while_headers_are_read_stays_whole(implementation):
+    """Python code of a header may append to the same batch."""
+    batch = implementation.Accumulator(2**20)
+
+    class Pairs(list[Any]):
+        def __iter__(self):
+            batch.append(b"inner", None, (), 2**62)
+            return super().__iter__()
+
+    batch.append(b"outer", None, Pairs([("h", b"")]), 5)
+    columns = decode_columns(batch.seal())
+    assert (columns.values, columns.timestamps_ms) == ([b"inner", b"outer"], [2**62, 5])
 
 
 def test_a_first_record_may_be_larger_than_the_limit(implementation):
@@ -219,6 +288,8 @@ def test_a_batch_is_sealed_once_and_takes_nothing_afterwards(implementation):
     batch.append(b"v")
     batch.seal()
     assert batch.append(b"w") == -1
+    batch.raise_limit(99_999)
+    assert batch.append(b"w") == -1
     with pytest.raises(AssertionError):
         batch.seal()
     with pytest.raises(ZeroDivisionError):
@@ -240,3 +311,67 @@ def test_a_receipt_names_the_batch_and_the_record(implementation):
         batch.append_for(Named, "owner", "text", None, (), 7)
     made = Named("other", 3)
     assert (made.batch, made.position) == ("other", 3)
+
+
+class Taking:
+    """An accumulator that takes records at the time of a pass, and its owner."""
+
+    def __init__(self, implementation, receipt_type=None, limit_bytes=61 + 30):
+        self.records = implementation.Accumulator(limit_bytes)
+        self.time = implementation.PassTime()
+        self.restamped = []
+        self.records.belong_to(self, receipt_type or implementation.Receipt, self.time, 5)
+
+    def restamp(self, stamp_ms):
+        self.restamped.append(stamp_ms)
+        self.records.stamp_ms = stamp_ms
+
+
+def test_records_are_taken_at_the_time_of_the_pass(implementation):
+    taking = Taking(implementation, limit_bytes=1000)
+    take = taking.records.take
+    assert take(b"a") is None, "the time is not known"
+    taking.time.now_ms = 5
+    first = take(b"a")
+    assert (first.batch, first.position) == (taking, 0)
+    assert take(b"b", b"key").position == 1
+    taking.time.now_ms = 8
+    assert take(b"c", None).position == 2
+    assert take(b"d").position == 3
+    assert taking.restamped == [8]
+    found = decode_columns(taking.records.seal())
+    assert (found.values, found.keys) == ([b"a", b"b", b"c", b"d"], [None, b"key", None, None])
+    assert found.timestamps_ms == [5, 5, 8, 8]
+    assert take(b"e") is None, "it is sealed"
+
+
+def test_other_records_are_left_to_append(implementation):
+    class Data(bytes):
+        pass
+
+    taking = Taking(implementation)
+    taking.time.now_ms = 5
+    for value, key in ((None, None), ("text", None), (bytearray(b"a"), None), (Data(b"a"), None), (b"a", "text")):
+        assert taking.records.take(value, key) is None
+    assert (taking.records.count, taking.restamped) == (0, [])
+    taking.records.take(b"x" * 20)
+    assert taking.records.take(b"x" * 20) is None, "there is no room"
+    assert implementation.Accumulator(100).take(b"a") is None, "it belongs to nothing"
+    with pytest.raises(TypeError):
+        Taking(implementation, receipt_type=dict)
+
+
+def test_a_limit_that_is_raised_makes_room_and_leaves_the_records_as_they_are(implementation):
+    values = [b"%05d" % number + bytes(995) for number in range(600)]
+    batch, whole = implementation.Accumulator(65_536), implementation.Accumulator(1 << 20)
+    assert whole.extend(values, None, None, 5) == len(values)
+    taken, raises = 0, 0
+    while (taken := taken + batch.extend(values, None, None, 5, taken)) < len(values):
+        assert batch.append(values[taken], None, (), 5) == -1
+        assert batch.size_bytes <= 65_536 * (raises + 1)
+        raises += 1
+        batch.raise_limit(65_536 * (raises + 1))
+    assert raises == 9
+    batch.raise_limit(1_000)  # Not below what there was.
+    assert batch.append(b"last", None, (), 5) == len(values) == whole.append(b"last", None, (), 5)
+    assert batch.seal() == whole.seal()

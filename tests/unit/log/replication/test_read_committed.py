@@ -1,7 +1,6 @@
 """What a read of committed records returns: the aborted transactions in what was read, up to the last stable offset."""
 
 import pytest
-from simulation.disk import SimulatedDisk
 from simulation.log_building import NOW_MS, PARTITION, append, end_transaction, open_log, transactional
 
 from barnabas.log.format.record_batch import iter_headers
@@ -9,6 +8,7 @@ from barnabas.log.replication.effects import PartitionAssignment
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.partition_reads import READ_COMMITTED
 from barnabas.log.settings.config import LogConfig
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 
 @pytest.fixture

@@ -1,13 +1,23 @@
 """A broker behind the HTTP API: a small cluster in memory that answers from a table, and notes what it was asked."""
 
+import base64
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from unit.net.described_groups import described_group
 
-from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
-from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse
-from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.kraft.metadata.image import SLOT_COUNT, BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
+from barnabas.log.settings.principal_rules import DEFAULT_RULES, PrincipalRules
+from barnabas.log.vocabulary.access.acls import Acl, AclsOfFilter
+from barnabas.log.vocabulary.access.quotas import EntityQuotas
+from barnabas.log.vocabulary.cluster_changes import (
+    AlterQuotasRequest,
+    CreateAclsRequest,
+    CreateTopicResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from barnabas.log.vocabulary.errors import ErrorCode, SaslAuthenticationError
 from barnabas.log.vocabulary.group_messages import (
     CommittedOffset,
     OwnerChange,
@@ -15,14 +25,27 @@ from barnabas.log.vocabulary.group_messages import (
     RebalanceReason,
     UnownedPartition,
 )
+from barnabas.log.vocabulary.principal import Principal
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.log.vocabulary.transaction_messages import TransactionTopic
+from barnabas.net.access.access import AccessControl
 from barnabas.net.admin.frame.backend import Sample
 from barnabas.net.broker.in_process import InProcessConnection
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.client import Client, Home
 from barnabas.net.client.connection.ports import Connection
 from barnabas.net.protocol import group_responses, requests, responses
-from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.protocol.apis import APIS
+from barnabas.net.protocol.transaction_operations import (
+    DescribeTransactionRequest,
+    DescribeTransactionResponse,
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    OpenTransaction,
+    OpenTransactionsRequest,
+    OpenTransactionsResponse,
+)
 from barnabas.net.server.dispatcher import Dispatcher, Reply
 
 
@@ -53,9 +76,14 @@ class FakeBroker:
         self.node_id = 0
         self.ready = (True, "")
         self.topics = dict(an_image().topics)  # as clients are told
+        self.access: AccessControl | None = None
+        self.acls: tuple[Acl, ...] = ()
+        self.quotas: tuple[EntityQuotas, ...] = ()
         self.quorum = responses.DescribeQuorumResponse(leader_id=0, term=1, committed_index=1, voters=(0, 1, 2))
         self.asked: list[requests.Request] = []
-        self.dispatcher = Dispatcher(dict.fromkeys(ApiKey, self._answer))
+        self.transactions: tuple[ListedTransaction, ...] = ()
+        self.opened: tuple[OpenTransaction, ...] = ()  # in partitions
+        self.dispatcher = Dispatcher(dict.fromkeys(APIS, self._answer))
         self.answers: dict[type, Callable[[Any], responses.Response]] = {
             requests.ListGroupsRequest: lambda _: group_responses.ListGroupsResponse(
                 groups=(group_responses.ListedGroup(group_id="g", state="Stable", protocol="consumer", member_count=1),)
@@ -73,9 +101,27 @@ class FakeBroker:
                 entries=(_entry("retention.ms", "5", "topic"), _entry("segment.bytes", "9", "default"))
             ),
             requests.ProduceRequest: _produced,
+            requests.DescribeAclsRequest: lambda request: responses.DescribeAclsResponse(acls=self.acls),
+            requests.DescribeQuotasRequest: lambda request: responses.DescribeQuotasResponse(
+                quotas=tuple(one for one in self.quotas if request.wanted.matches(one.entity))
+            ),
+            AlterQuotasRequest: lambda request: responses.EmptyResponse(),
+            CreateAclsRequest: lambda request: responses.EmptyResponse(),
+            DeleteAclsRequest: lambda request: DeleteAclsResponse(removed=(AclsOfFilter(acls=self.acls),)),
             requests.DescribeClusterRequest: lambda request: responses.DescribeClusterResponse(
                 cluster_id="c1", controller_id=0, offset=1, brokers=()
             ),
+            ListTransactionsRequest: lambda request: ListTransactionsResponse(
+                transactions=tuple(item for item in self.transactions if item.duration_ms >= request.min_duration_ms),
+                slots=tuple(range(SLOT_COUNT)),
+            ),
+            DescribeTransactionRequest: lambda request: DescribeTransactionResponse(
+                summary=self.transactions[0],
+                started_ms=5,
+                topics=(TransactionTopic(topic="t", topic_id="a" * 32, partitions=(0,)),),
+                groups=("g",),
+            ),
+            OpenTransactionsRequest: lambda request: OpenTransactionsResponse(transactions=self.opened),
             requests.CreateTopicRequest: lambda request: CreateTopicResponse(
                 name=request.name, topic_id="b" * 32, partition_count=4, replication_factor=2
             ),
@@ -95,9 +141,18 @@ class FakeBroker:
             Sample(name="barnabas_requests_total", type="counter", help="Requests.", value=3, labels={"api": 'a"b\n'})
         ]
 
+    async def log_in(self, authorization: str, client_host: str) -> Principal:
+        if authorization != "Basic " + base64.b64encode(b"alice:pencil").decode():
+            raise SaslAuthenticationError("Authentication failed: invalid credentials with SASL mechanism PLAIN")
+        return Principal(name="alice")
+
+    @property
+    def principal_rules(self) -> PrincipalRules:
+        return DEFAULT_RULES
+
     @property
     def here(self) -> Connection:
-        return InProcessConnection(self.dispatcher, "PLAINTEXT", "admin-api")
+        return InProcessConnection(self.dispatcher, "PLAINTEXT", "admin-api", 0)
 
     def admin(self) -> Admin:
         """All brokers of this cluster are the same one. No retry fits into the time: each refusal is told at once."""

@@ -94,6 +94,7 @@ async def test_a_probe_may_ask_under_any_name(client: Client, path: str) -> None
 def test_the_names_of_a_broker_are_where_it_is_reached_and_what_is_allowed() -> None:
     given = {
         "listeners": "0.0.0.0:1",
+        "allow.plaintext.listeners": "true",
         "advertised.listeners": "kafka.example:1",
         "admin.listener": "admin.example:2",
         "admin.allowed.hosts": "metrics.svc, other",

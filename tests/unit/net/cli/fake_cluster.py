@@ -9,6 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 from unit.net.described_groups import described_group
 
+from barnabas.log.vocabulary.access.acls import Acl, AclFilter
+from barnabas.log.vocabulary.access.quotas import EntityQuotas, QuotaEntity, QuotaFilter
 from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
@@ -27,10 +29,12 @@ from barnabas.log.vocabulary.group_messages import (
     UnownedPartition,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.transactions import TransactionDescription, TransactionList
 from barnabas.net.client.connection.records import OffsetAndTimestamp
 from barnabas.net.protocol import group_responses, responses
 from barnabas.net.protocol.lag import Lag
 from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from barnabas.net.protocol.transaction_operations import ListedTransaction, OpenTransaction
 from barnabas.net.wire.greeting import Greeting
 
 
@@ -68,6 +72,11 @@ class FakeCluster:
     assigned: list[TopicPartition] = field(default_factory=list)  # by the group, at the next poll
     polls_left: int = -1  # then Ctrl-C; -1: no end
     flushed_before_commit: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.transactions = FakeTransactions(self.calls)
+        self.acls = FakeAcls()
+        self.quotas = FakeQuotas()
 
     def add(self, topic: str, *values: bytes, partition: int = 0) -> None:
         log = self.logs.setdefault(TopicPartition(topic, partition), [])
@@ -177,9 +186,77 @@ class FakeConsumer:
         self._cluster.calls.append(("commit", dict(offsets)))
 
 
+@dataclass
+class FakeTransactions:
+    """What a test says about transactions; aborts are among the calls of the cluster."""
+
+    calls: list[tuple[Any, ...]]
+    known: tuple[ListedTransaction, ...] = ()
+    late: tuple[ListedTransaction, ...] = ()
+    strays: tuple[OpenTransaction, ...] = ()
+    described: TransactionDescription | None = None
+    left_out: int = 0
+
+    async def list(self, **filters: Any) -> TransactionList:
+        self.calls.append(("list", filters))
+        return TransactionList(transactions=self.known, left_out=self.left_out)
+
+    async def describe(self, transactional_id: str) -> TransactionDescription:
+        assert self.described is not None and self.described.summary.transactional_id == transactional_id
+        return self.described
+
+    async def abort(self, transactional_id: str) -> None:
+        self.calls.append(("abort", transactional_id))
+
+    async def hanging(self, *, older_than_ms: int = 10_000) -> tuple[OpenTransaction, ...]:
+        return tuple(item for item in self.strays if item.age_ms >= older_than_ms)
+
+    async def abort_hanging(self, topic: str, partition: int, **producer: Any) -> None:
+        self.calls.append(("abort_hanging", topic, partition, producer))
+
+    async def overdue(self, *, grace_ms: int) -> TransactionList:
+        return TransactionList(transactions=self.late, left_out=0)
+
+
+class FakeAcls:
+    """Permissions in memory."""
+
+    def __init__(self) -> None:
+        self.held: list[Acl] = []
+
+    async def find(self, wanted: AclFilter) -> list[Acl]:
+        return [acl for acl in self.held if wanted.matches(acl)]
+
+    async def add(self, acls: Iterable[Acl]) -> None:
+        self.held += acls
+
+    async def remove(self, filters: Iterable[AclFilter]) -> list[tuple[Acl, ...]]:
+        found = [tuple(acl for acl in self.held if one.matches(acl)) for one in filters]
+        self.held = [acl for acl in self.held if not any(acl in some for some in found)]
+        return found
+
+
+class FakeQuotas:
+    """Quotas in memory."""
+
+    def __init__(self) -> None:
+        self.held: dict[QuotaEntity, dict[str, float]] = {}
+
+    async def find(self, wanted: QuotaFilter) -> list[EntityQuotas]:
+        return [EntityQuotas(entity=one, values=values) for one, values in self.held.items() if wanted.matches(one)]
+
+    async def alter(self, entity: QuotaEntity, values: Mapping[str, float | None]) -> None:
+        changed = {**self.held.pop(entity, {}), **values}
+        if left := {str(kind): value for kind, value in changed.items() if value is not None}:
+            self.held[entity] = left
+
+
 class FakeAdmin:
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
+        self.transactions = cluster.transactions
+        self.acls = cluster.acls
+        self.quotas = cluster.quotas
 
     def __getattr__(self, name: str) -> Any:
         async def record(*arguments: Any, **named: Any) -> None:

@@ -1,5 +1,6 @@
 """The command line from arguments to exit code, output and calls, with a cluster in memory."""
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from barnabas.log.vocabulary.errors import (
     RequestTimedOutError,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.cli.main import NOUNS, SHARED_OPTIONS
 from barnabas.net.protocol.responses import IgnoredSetting, StorageFolder, TroubledFolder
 from barnabas.net.wire.greeting import Greeting
 
@@ -30,6 +32,44 @@ def rows(text: str) -> Any:
 
 
 # --- usage and errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("topci list", "there is no command 'topci' (did you mean topic?); see `barnabas --help`"),
+        ("topic lst", "there is no command 'lst' (did you mean list?); see `barnabas topic --help`"),
+        ("xyzzy", "there is no command 'xyzzy'; choose from up, down, sql, "),
+        (
+            "topic list --bootstarp h:1",
+            "there is no option --bootstarp (did you mean --bootstrap?); see `barnabas topic list",
+        ),
+        ("topic produce t --key-seperator=x", "there is no option --key-seperator=x (did you mean --key-separator?)"),
+        ("topic list more", "unrecognized arguments: more"),
+    ],
+)
+def test_a_typo_is_answered_with_the_nearest_word(run: Any, arguments: str, told: str) -> None:
+    code, out, err = run(*arguments.split())
+    assert (code, out) == (2, "")
+    assert told in err and err.count("\n") == 1
+
+
+def test_without_arguments_the_help_is_shown(run: Any) -> None:
+    code, out, err = run()
+    assert (code, err) == (2, "")
+    assert "usage: barnabas" in out and "topic" in out
+
+
+@pytest.mark.parametrize("before", [["-f", "json"], ["--format=json"], ["--timeout", "9", "-f", "json"]])
+def test_options_of_every_command_may_stand_before_it(run: Any, before: list[str]) -> None:
+    assert run(*before, "topic", "list") == run("topic", "list", "-f", "json")
+
+
+@pytest.mark.parametrize("option", SHARED_OPTIONS)
+def test_options_that_may_stand_first_are_those_of_every_command(run: Any, option: str) -> None:
+    for noun, (module, _) in NOUNS.items():
+        verbs = importlib.import_module(f"barnabas.net.cli.{module}").VERBS
+        assert f" {option} " in run(noun, verbs[0].name, "--help")[1].replace(",", " ")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from barnabas.log.vocabulary.errors import (
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.cli.frame.exit_codes import CommandError
 from barnabas.net.cli.frame.patience import Patience
-from barnabas.net.cli.verbs import consume
+from barnabas.net.cli.streams import consume
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -1,5 +1,6 @@
 """`barnabas sql`: what a filter makes of a scan, which tables a query names, and JSON values as columns."""
 
+import io
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -10,10 +11,13 @@ import pyarrow
 import pytest
 
 from barnabas.net.cli.frame.exit_codes import CommandError
+from barnabas.net.cli.frame.output import Output
 from barnabas.net.cli.sql.pushdown import Bounds
+from barnabas.net.cli.sql.results import show
 from barnabas.net.cli.sql.tables_of import tables_of
 from barnabas.net.cli.sql.topic_dataset import TopicDataset
 from barnabas.net.cli.sql.views import add_view
+from barnabas.net.cli.streams.sql import topic_of
 from barnabas.net.client.arrow.tables import SCHEMA
 
 PARTITIONS = range(4)
@@ -131,3 +135,52 @@ def test_the_tables_that_a_query_names(connection: Any) -> None:
 def test_what_is_no_single_select_is_refused(connection: Any, query: str) -> None:
     with pytest.raises(CommandError):
         tables_of(connection, query)
+
+
+def test_a_common_table_expression_may_read_the_topic_of_its_name(connection: Any) -> None:
+    assert tables_of(connection, "with a as (select * from a where n > 1) select * from a") == ["a"]
+    assert tables_of(connection, "with a as (select 1), b as (select * from a) select * from a, b") == []
+    assert tables_of(connection, "with recursive a as (select 1 as x union all select x from a) select * from a") == []
+
+
+def test_values_that_cannot_be_columns_stay_values(connection: Any) -> None:
+    """A single hostile record must not take the topic away from queries."""
+    deep = b'{"a":' * 300 + b"1" + b"}" * 300
+    values = [b'{"": 1, "b": 2}', b'{"x": {"A": 1, "a": 2}, "l": [{"": 1}]}', deep, b'{"a": 5}', b"[" * 5_000]
+    topic = Topic([*values, None, *values])
+    add_view(connection, "t", topic.dataset, "json")
+    rows = connection.execute('select a, b, x, l from t where partition = 0 order by "offset" limit 4').fetchall()
+    assert rows == [
+        (None, 2, None, None),
+        (None, None, '{"A":1,"a":2}', ['{"":1}']),
+        (None, None, None, None),
+        (5, None, None, None),
+    ]
+    assert connection.execute("select count(*), count(value) from t").fetchall() == [(44, 40)]
+
+
+def shown(connection: Any, query: str, *, kind: str, as_csv: bool = False) -> list[str]:
+    told = io.StringIO()
+    show(Output(kind, stdout=told), connection.sql(query).to_arrow_reader(100), as_csv=as_csv)
+    return told.getvalue().splitlines()
+
+
+def test_columns_of_the_same_name_are_all_shown(connection: Any) -> None:
+    query = "select 1 as a, 2 as a, 3 as a_1, 4 as a"
+    assert shown(connection, query, kind="text", as_csv=True) == ["a,a_1,a_1_1,a_2", "1,2,3,4"]
+    assert shown(connection, query, kind="json") == ['{"a": 1, "a_1": 2, "a_1_1": 3, "a_2": 4}']
+    assert shown(connection, query, kind="text")[1].split() == ["1", "2", "3", "4"]
+
+
+def test_what_json_does_not_have(connection: Any) -> None:
+    query = (
+        "select 'nan'::double as n, ['inf'::double, 1] as l, interval '13 months 2 days 500 ms' as i, 'x'::blob as b"
+    )
+    (line,) = shown(connection, query, kind="json")
+    assert json.loads(line) == {"n": None, "l": [None, 1.0], "i": "P13M2DT0.5S", "b": "x"}
+
+
+def test_names_of_topics_in_other_letters() -> None:
+    assert topic_of("Orders", {"orders": 1, "a": 1}) == "orders"
+    assert topic_of("Orders", {"orders": 1, "Orders": 1}) == "Orders"
+    assert topic_of("ORDERS", {"orders": 1, "Orders": 1}) is None

@@ -54,7 +54,11 @@ class FakeLog:
         if headers[0].producer_id >= 0:
             (header,) = headers  # an idempotent batch comes alone
             there = self.producers.check(
-                header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.record_count,
+                is_transactional=header.is_transactional,
             )
             if there is not None:
                 return there.first_offset

@@ -14,6 +14,8 @@ from unit.net.client.fake_cluster import FakeCluster
 from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
+from barnabas.consumer_groups.transactions.settings import TransactionSettings
 from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.log.vocabulary.errors import BarnabasError, NotCoordinatorError
 from barnabas.net.handlers.own.classic_groups import ClassicGroupHandlers
@@ -79,6 +81,11 @@ class FakeGroups:
     async def handle(self, group_id: str, decide: Callable[[GroupCoordinator], CoordinatorResult[Any]]) -> Any:
         machine = self.machine(group_id)
         return self.took(machine, decide(machine))
+
+    async def handle_slot(self, group_id: str, decide: Callable[[SlotCoordinator], CoordinatorResult[Any]]) -> Any:
+        machine = self.machine(group_id)
+        whole = SlotCoordinator(groups=machine, settings=TransactionSettings(), now_ms=self.now_ms())
+        return self.took(machine, decide(whole))
 
     async def handle_parked(
         self, group_id: str, decide: Callable[[GroupCoordinator, int], CoordinatorResult[None]]

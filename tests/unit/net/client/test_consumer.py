@@ -215,7 +215,7 @@ def test_a_wrong_advertised_address_is_named_with_the_one_that_told_it(caplog: A
         assert any(
             text.startswith("broker 0: cannot connect to internal:9092") and told in text for text in caplog.messages
         )
-        assert any(text.startswith("coordinator of group g:") and told in text for text in caplog.messages)
+        assert any(text.startswith("coordinator of g:") and told in text for text in caplog.messages)
         with pytest.raises(DeliveryTimeoutError, match=told):
             await handle
         await reader.close()

@@ -434,7 +434,7 @@ def test_a_commit_that_outlives_its_partition_does_not_undo_the_next_owner_s(kin
                 cluster.answers[ApiKey.OFFSET_COMMIT] = real
                 with pytest.raises(NotAssignedError, match="another member"):
                     await commit
-                found = groups.machine("g").fetch_offsets(group_id="g").response
+                found = groups.machine("g").offsets.fetch("g")
                 committed = {TopicPartition(item.topic, item.partition) for item in found if item.offset >= 0}
                 assert committed <= first.owned  # What it has kept all the time is committed.
 

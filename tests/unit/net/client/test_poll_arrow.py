@@ -1,5 +1,7 @@
 """`poll_arrow`: the same records, positions and commits as with `poll`, as an Arrow table."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pyarrow
@@ -118,3 +120,20 @@ async def test_all_chunks_share_one_dictionary_of_topics() -> None:
 def test_a_missing_library_names_its_extra() -> None:
     with pytest.raises(MissingExtraError, match=r"poll_arrow needs no_such_library.*barnabas\[arrow\]"):
         require("no_such_library", extra="arrow", feature="poll_arrow")
+
+
+def test_pandas_is_not_imported() -> None:
+    """pyarrow imports it in the first `pyarrow.array`, if it is installed: 0.3 s."""
+    pytest.importorskip("pandas")
+    program = """
+import sys
+from barnabas.log.records.codec import decode, encode
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.arrow.extra import batch_builder
+tables = batch_builder("a test")
+batches = [tables.batch(TopicPartition("t", number), decode([encode([b"a"], timestamps_ms=1)])) for number in (0, 1)]
+assert tables.table(batches).num_rows == 2
+print("pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False\n"

@@ -18,6 +18,8 @@ from barnabas.net.client.connection.errors import InvalidRequestError, RecordToo
 from barnabas.net.client.producer.partitioner import partition_of_key
 from barnabas.net.client.producer.producer import Producer
 
+UNNAMED = pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]))
+
 
 def stored(cluster: FakeCluster, partition: int) -> list[Any]:
     return [
@@ -85,6 +87,46 @@ async def test_a_slice_sends_its_own_rows() -> None:
     assert [record.headers[0][1] for record in stored(cluster, 0)] == [b"%d" % n for n in range(40, 60)]
 
 
+async def test_headers_whose_pairs_are_a_slice_of_others() -> None:
+    cluster = FakeCluster(topics={"t": 1})
+    pairs = pyarrow.array(
+        [{"key": f"n{number}", "value": b"%d" % number} for number in range(6)],
+        pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]),
+    )
+    headers = pyarrow.ListArray.from_arrays(pyarrow.array([0, 1, 1, 3], pyarrow.int32()), pairs.slice(2, 3))
+    await send(cluster, pyarrow.table({"v": ["a", "b", "c"], "h": headers}), headers="h")
+    assert [tuple(record.headers) for record in stored(cluster, 0)] == [
+        (("n2", b"2"),),
+        (),
+        (("n3", b"3"), ("n4", b"4")),
+    ]
+
+
+async def test_a_null_row_of_headers_hides_the_pairs_under_it() -> None:
+    cluster = FakeCluster(topics={"t": 1})
+    pairs = pyarrow.array([("a", b"1"), ("b", b"2")], UNNAMED.value_type)
+    hidden = pyarrow.ListArray.from_arrays(
+        pyarrow.array([0, 1, 2], pyarrow.int32()), pairs, mask=pyarrow.array([True, False])
+    )
+    await send(cluster, pyarrow.table({"v": ["x", "y"], "h": hidden}), headers="h")
+    assert [tuple(record.headers) for record in stored(cluster, 0)] == [(), (("b", b"2"),)]
+
+
+async def test_columns_without_any_value_and_of_categories() -> None:
+    cluster = FakeCluster(topics={"t": 1})
+    await send(cluster, pyarrow.table({"k": pyarrow.nulls(1), "v": pyarrow.nulls(1)}), key="k", value="v")
+    frame = polars.DataFrame(
+        {"k": ["x", None], "c": ["u", "v"]}, schema={"k": polars.Categorical, "c": polars.Categorical}
+    )
+    await send(cluster, frame, key="k")
+    await send(cluster, frame, key="k", value=["c"])
+    assert [(record.key, record.value) for record in stored(cluster, 0)] == [
+        (None, None),
+        *((None, b"v"), (b"x", b"u")),
+        *((None, b'{"c":"v"}'), (b"x", b'{"c":"u"}')),
+    ]
+
+
 async def test_several_columns_become_json() -> None:
     cluster = FakeCluster(topics={"t": 1})
     await send(cluster, pyarrow.table({"k": ["a"], "n": [1], "s": ["x"]}), key="k")
@@ -131,6 +173,13 @@ async def test_batches_are_compressed(compression: str) -> None:
         ({"v": ["x"]}, {"partition": 3}, "partitions 0 to 0, not 3"),
         ({"v": ["x"], "t": ["y"]}, {"timestamp": "t"}, "column 't' has the type string"),
         ({"v": ["x"], "h": ["y"]}, {"headers": "h"}, "column 'h' has the type string; headers are list"),
+        (
+            {"v": ["x"], "t": pyarrow.array([2**61], pyarrow.timestamp("s"))},
+            {"timestamp": "t"},
+            "no milliseconds of 64 bits",
+        ),
+        ({"v": ["x"], "t": pyarrow.array([2**63], pyarrow.uint64())}, {"timestamp": "t"}, "no milliseconds of 64 bits"),
+        ({"v": ["x"], "h": pyarrow.array([[None]], UNNAMED)}, {"headers": "h"}, "a header without a name"),
         ({"k": ["x"]}, {"key": "k"}, "no column for the values"),
         ({"v": [b"x"], "w": [1]}, {}, "column 'v' has the type binary, which JSON cannot express"),
     ],
@@ -141,10 +190,19 @@ async def test_what_cannot_be_sent(table: Any, columns: dict[str, Any], message:
 
 
 async def test_what_is_no_table_and_what_is_too_large() -> None:
+    with pytest.raises(InvalidRequestError, match="Series is no table"):
+        await send(FakeCluster(topics={"t": 1}), polars.Series(["x"]))
+    twice = pyarrow.Table.from_arrays([pyarrow.array(["x"])] * 2, names=["v", "v"])
+    with pytest.raises(InvalidRequestError, match="several columns 'v'"):
+        await send(FakeCluster(topics={"t": 1}), twice, value="v")
     with pytest.raises(InvalidRequestError, match="not list"):
         await send(FakeCluster(topics={"t": 1}), [1])
     with pytest.raises(RecordTooLargeError):
         await send(FakeCluster(topics={"t": 1}), pyarrow.table({"v": [b"x" * (3 << 20)]}))
+    with pytest.raises(RecordTooLargeError):
+        await send(
+            FakeCluster(topics={"t": 1}), pyarrow.table({"k": [b"x" * (3 << 20)], "v": [b""]}), key="k", value="v"
+        )
 
 
 def test_json_is_that_of_the_standard_library() -> None:

@@ -70,6 +70,9 @@ async def test_chosen_partitions_only() -> None:
         ({0: 5}, {1: 7}, [(5, 100), (0, 7)]),
         ("@1050", "end", [(50, 100), (50, 100)]),
         (datetime.fromtimestamp(1.05, UTC), datetime.fromtimestamp(9, UTC), [(50, 100), (50, 100)]),
+        (datetime(1970, 1, 1, 0, 0, 1, 50_400, UTC), datetime(1970, 1, 1, 0, 0, 1, 60_400, UTC), [(51, 61), (51, 61)]),
+        (datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC), "end", [(0, 100), (0, 100)]),
+        ("start", datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC), [(0, 0), (0, 0)]),
         ("@9000", "end", [(100, 100), (100, 100)]),
         ("end", "end", [(100, 100), (100, 100)]),
     ],
@@ -87,6 +90,8 @@ def test_what_is_no_position_is_refused(position: Position) -> None:
 async def test_a_partition_that_does_not_exist_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="t has no partition 3; its partitions are 0 to 1"):
         await scanned(filled(1, partitions=2), TableQuery(topic="t", partitions=(3,)))
+    with pytest.raises(InvalidRequestError, match="no partition 7"):
+        await ranges(filled(1, partitions=2), {0: 1, 7: 1}, "end")
 
 
 async def test_leaders_move_and_connections_break_while_it_reads() -> None:
@@ -126,3 +131,5 @@ async def test_a_damaged_batch_is_named() -> None:
     cluster.logs[T0].batches[1] = base, following, data[:-1] + bytes([data[-1] ^ 1])
     with pytest.raises(UnreadableBatchError, match="offsets 10 to 19 cannot be read"):
         await scanned(cluster, TableQuery(topic="t"))
+    with pytest.raises(UnreadableBatchError, match="offsets 15 to 19 cannot be read"):
+        await scanned(cluster, TableQuery(topic="t", start=15))

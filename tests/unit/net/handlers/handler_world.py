@@ -5,7 +5,6 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, cast
 
-from simulation.disk import SimulatedDisk
 from simulation.log_building import batch_of
 from unit.net.shell_world import Client, NoEffects, Shell, broker, image_of
 
@@ -22,6 +21,7 @@ from barnabas.log.replication.effects import FlushLog, ProposeIsr
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.broker.logins import authenticator_of
 from barnabas.net.broker.transactions import BrokerTransactions
 from barnabas.net.groups.group_service import GroupService
 from barnabas.net.groups.slot_hosting import LoadedSlot, SlotHosting
@@ -34,6 +34,7 @@ from barnabas.net.metadata.producer_ids import ProducerIds
 from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest, Request
 from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse, Response
 from barnabas.net.settings.config import load
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 EPOCH = 100  # of this broker's registration; node n has 100 + n
 
@@ -52,11 +53,14 @@ class _Effects(NoEffects):
         self._world.flusher.ask(log)
 
 
+SETTINGS = {"node.id": "0", "log.dirs": "/data", "allow.plaintext.listeners": "true"}
+
+
 class HandlerWorld:
     def __init__(self, shell: Shell, settings: dict[str, str]) -> None:
         self.shell = shell
         self.source = shell.source
-        self.config = load(None, {"node.id": "0", "log.dirs": "/data"} | settings, {})
+        self.config = load(None, SETTINGS | settings, {})
         self.disk = SimulatedDisk()
         self.logs = LogManager(self.disk, ["/data"], node_id=0)
         self.fetched_blocks = 0
@@ -119,7 +123,9 @@ class HandlerWorld:
             producer_ids=producer_ids,
             transactions=transactions.service,
             markers=transactions.writer,
+            transaction_operations=transactions.operations,
             verification=transactions.verification,
+            authenticator=authenticator_of(self.config, {}, shell.clock, lambda: shell.metadata.image),
         )
 
     async def _fetch_producer_ids(self) -> ProducerIdBlock:

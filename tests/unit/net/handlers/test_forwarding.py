@@ -11,7 +11,8 @@ from unit.net.shell_world import Client, partition, simulated, topic
 from unit.recorded_bytes import Samples, fields_of
 
 from barnabas.kraft.metadata.requests import REQUESTS, ControllerRequest, Done
-from barnabas.log.vocabulary.cluster_changes import FORWARDED, ForwardedRequest, Forwarding
+from barnabas.log.vocabulary.access.scram import LoginSecret
+from barnabas.log.vocabulary.cluster_changes import FORWARDED, AlterUsersRequest, ForwardedRequest, Forwarding
 from barnabas.net.handlers.registry import build_handlers
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.apis import APIS, api_name
@@ -48,9 +49,12 @@ def test_the_controller_decides_on_each(row: Forwarding) -> None:
 @each
 @simulated
 async def test_it_reaches_the_controller_and_the_answer_waits_for_this_broker(row: Forwarding) -> None:
-    world = await HandlerWorld.start(T)
+    world = await HandlerWorld.start(T, authorizer_class_name="acl")
     dispatcher = Dispatcher(build_handlers(world.services, shut_down=lambda: None, storage=cast(Any, None)))
     codec, request = MsgpackCodec(), Samples().full(row.request)
+    if isinstance(request, AlterUsersRequest):  # its handler draws a secret, which is in no request of a client
+        world.source.publish(replace(world.source.image, login_secret=LoginSecret(value=b"of the cluster")))
+        request = replace(request, login_secret=None)
     answer = replace(Samples().full(row.answer or Done), offset=15)
     world.source.script(answer)
     decoded = codec.decode_request(frame_of(codec.encode_request(7, request)))

@@ -11,7 +11,6 @@ from barnabas.kraft.metadata.image import FOLDER_OFFLINE
 from barnabas.kraft.quorum.voters import QuorumStatus
 from barnabas.log.vocabulary.quorum import QuorumPeer
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.handlers.kafka.access import KafkaAccessHandlers
 from barnabas.net.handlers.kafka.cluster import KafkaClusterHandlers
 from barnabas.net.handlers.kafka.quorum import KafkaQuorumHandlers
 from barnabas.net.handlers.own.voters import VoterHandlers
@@ -126,54 +125,6 @@ async def test_only_the_partitions_that_were_named() -> None:
         asked = request(35, 4, topics=[make(topic=name, partitions=numbers) for name, numbers in named])
         (one,) = over_the_wire(asked, (await disks.describe_log_dirs(asked, Client())).body).results
         assert [(item.name, [p.partition_index for p in item.partitions]) for item in one.topics] == expected
-
-
-# --- access -----------------------------------------------------------------------------------------------------------
-
-
-async def access(key: int, version: int, **values: Any) -> Any:
-    made = KafkaAccessHandlers()
-    handler = {29: made.describe_acls, 30: made.create_acls, 31: made.delete_acls, 48: made.describe_quotas,
-               49: made.alter_quotas, 50: made.describe_users, 51: made.alter_users}[key]  # fmt: skip
-    asked = request(key, version, **values)
-    return over_the_wire(asked, (await handler(asked, Client())).body)
-
-
-@pytest.mark.parametrize("version", range(1, 4))
-async def test_there_is_no_authorizer_and_every_item_says_so(version: int) -> None:
-    described = await access(29, version)
-    assert (described.error_code, described.resources) == (54, []) and "authorizer" in described.error_message
-    acl, pattern = types_of("CreateAclsRequest")["AclCreation"], types_of("DeleteAclsRequest")["DeleteAclsFilter"]
-    created = await access(30, version, creations=[acl(), acl()])
-    assert [item.error_code for item in created.results] == [54, 54]
-    deleted = await access(31, version, filters=[pattern(), pattern()])
-    assert [(item.error_code, item.matching_acls) for item in deleted.filter_results] == [(54, []), (54, [])]
-
-
-@pytest.mark.parametrize("version", range(2))
-async def test_there_are_no_quotas_and_none_can_be_set(version: int) -> None:
-    described = await access(48, version)
-    assert (described.error_code, described.error_message, described.entries) == (0, None, [])
-    types = types_of("AlterClientQuotasRequest")
-    entity = types["EntityData"](entity_type="user", entity_name=None)
-    rate = types["OpData"](key="producer_byte_rate", value=1.0)
-    (entry,) = (await access(49, version, entries=[types["EntryData"](entity=[entity], ops=[rate])])).entries
-    assert (entry.error_code, entry.entity[0].entity_type, entry.entity[0].entity_name) == (35, "user", None)
-
-
-async def test_nobody_is_a_user_and_nobody_can_become_one() -> None:
-    assert (await access(50, 0, users=None)).results == []
-    named = [types_of("DescribeUserScramCredentialsRequest")["UserName"](name="ann")]
-    described = await access(50, 0, users=named)
-    assert (described.error_code, [(item.user, item.error_code) for item in described.results]) == (0, [("ann", 91)])
-    types = types_of("AlterUserScramCredentialsRequest")
-    altered = await access(
-        51,
-        0,
-        deletions=[types["ScramCredentialDeletion"](name="ann")],
-        upsertions=[types["ScramCredentialUpsertion"](name="bob")],
-    )
-    assert [(item.user, item.error_code) for item in altered.results] == [("ann", 91), ("bob", 35)]
 
 
 # --- the quorum -------------------------------------------------------------------------------------------------------

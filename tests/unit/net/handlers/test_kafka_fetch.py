@@ -29,8 +29,9 @@ async def started() -> tuple[HandlerWorld, KafkaClient]:
     return world, KafkaClient(Dispatcher({ApiKey.FETCH: fetch, KafkaApi.FETCH: by_id}))
 
 
-def fetch_of(*topic_ids: str, max_wait_ms: int = 0, session_id: int = 0) -> Any:
+def fetch_of(*topic_ids: str, max_wait_ms: int = 0, session_id: int = 0, epoch: int = -1, forgotten: str = "") -> Any:
     message = "FetchRequest"
+    forgets = [made(message, "ForgottenTopic", topic_id=bytes.fromhex(forgotten), partitions=[0])] if forgotten else []
     topics = [
         made(
             message,
@@ -40,7 +41,15 @@ def fetch_of(*topic_ids: str, max_wait_ms: int = 0, session_id: int = 0) -> Any:
         )
         for topic_id in topic_ids
     ]
-    return made(message, topics=topics, max_wait_ms=max_wait_ms, min_bytes=1, session_id=session_id)
+    return made(
+        message,
+        topics=topics,
+        forgotten_topics_data=forgets,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        session_id=session_id,
+        session_epoch=epoch,
+    )
 
 
 def shown(answer: Any) -> dict[str, tuple[int, bool]]:
@@ -61,6 +70,43 @@ async def test_topics_are_read_by_id_and_unknown_ones_are_told_at_once() -> None
     answer = await client.ask(FETCH, 13, fetch_of(NEW, NOBODY, max_wait_ms=10_000))
     assert shown(answer) == {NEW: (0, False), NOBODY: (ErrorCode.UNKNOWN_TOPIC_ID, False)}
     assert world.shell.clock.now_ms() == before_ms
+
+
+@simulated
+async def test_a_session_of_topic_ids() -> None:
+    world, client = await started()
+    begun = await client.ask(FETCH, 13, fetch_of(OLD, NEW, epoch=0))
+    assert shown(begun) == {OLD: (0, False), NEW: (0, False)} and begun.session_id
+    world.append(b"a")
+    answer = await client.ask(FETCH, 13, fetch_of(session_id=begun.session_id, epoch=1, max_wait_ms=10_000))
+    assert shown(answer) == {OLD: (0, True)} and answer.session_id == begun.session_id
+    answer = await client.ask(FETCH, 13, fetch_of(session_id=begun.session_id, epoch=2, forgotten=OLD))
+    assert shown(answer) == {}
+    answer = await client.ask(FETCH, 13, fetch_of(session_id=begun.session_id, epoch=2))
+    assert (answer.error_code, answer.session_id) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0)
+
+
+@simulated
+async def test_an_unknown_topic_id_has_no_place_in_a_session() -> None:
+    """Otherwise its partitions would never be read, also after the broker has learned of the topic."""
+    _, client = await started()
+    begun = await client.ask(FETCH, 13, fetch_of(OLD, NOBODY, epoch=0))
+    assert shown(begun) == {OLD: (0, False), NOBODY: (ErrorCode.UNKNOWN_TOPIC_ID, False)} and not begun.session_id
+    begun = await client.ask(FETCH, 13, fetch_of(OLD, epoch=0))
+    answer = await client.ask(FETCH, 13, fetch_of(NOBODY, session_id=begun.session_id, epoch=1))
+    assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND and not answer.responses
+
+
+@simulated
+async def test_a_topic_that_was_made_again_is_told_to_its_session() -> None:
+    world, client = await started()
+    begun = await client.ask(FETCH, 13, fetch_of(OLD, epoch=0))
+    world.show(topic("t", ALONE, topic_id=NOBODY), offset=11)
+    await asyncio.sleep(0.1)  # the deletion of the former log is flushed first
+    answer = await client.ask(FETCH, 13, fetch_of(session_id=begun.session_id, epoch=1))
+    assert shown(answer) == {OLD: (ErrorCode.UNKNOWN_TOPIC_ID, False)}
+    again = fetch_of(NOBODY, session_id=begun.session_id, epoch=2, forgotten=OLD)
+    assert shown(await client.ask(FETCH, 13, again)) == {NOBODY: (0, False)}
 
 
 @simulated

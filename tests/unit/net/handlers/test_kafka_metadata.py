@@ -1,5 +1,6 @@
 """Metadata for Kafka's clients: answers encoded once, kept while they are true, within a bound."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from barnabas.log.vocabulary.errors import ErrorCode, InvalidTopicError
 from barnabas.net.handlers.kafka.metadata import EncodedAnswers, KafkaMetadataHandler
 from barnabas.net.handlers.own.metadata import MetadataHandler
 from barnabas.net.protocol.codec import DecodedRequest
-from barnabas.net.protocol.kafka.apis import SERVED
+from barnabas.net.protocol.kafka.apis import SERVED, KafkaResponse
 from barnabas.net.protocol.kafka.codec import KafkaCodec
 from barnabas.net.protocol.kafka.compiler import decoder
 from barnabas.net.protocol.kafka.message_classes import types_of
@@ -36,7 +37,9 @@ def asked(version: int, *names: str, every: bool = False, **values: Any) -> Any:
 
 
 async def raw(handler: KafkaMetadataHandler, wanted: Any, listener: str = "PLAINTEXT") -> bytes:
-    body = (await handler(wanted, Client(listener=listener))).body
+    replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    handler(wanted, Client(listener=listener), replied.set_result)
+    body = (await replied).body
     assert isinstance(body, bytes)
     return body
 
@@ -92,7 +95,7 @@ async def test_a_kept_answer_is_framed_as_any_other() -> None:
     world = await HandlerWorld.start(T)
     wanted, codec = asked(9, "t"), KafkaCodec()
     made = DecodedRequest(correlation_id=7, api=METADATA, version=9, payload=wanted)
-    kept = await kafka_metadata(world)(wanted, Client())
+    kept = KafkaResponse(body=await raw(kafka_metadata(world), wanted))
     plain = await MetadataHandler(world.services)(wanted, Client())
     framed = [b"".join(map(bytes, codec.encode_response(made, response))) for response in (kept, plain)]  # type: ignore[arg-type]
     assert framed[0] == framed[1]

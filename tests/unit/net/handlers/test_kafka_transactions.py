@@ -1,5 +1,7 @@
 """Transactions over Kafka's wire, from InitProducerId to the markers: one broker that leads all and coordinates all."""
 
+import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,13 +11,16 @@ from unit.net.handlers.kafka_client import KafkaClient, made
 from unit.net.shell_world import Client, broker, partition, simulated, topic, turns
 
 from barnabas.kraft.metadata.feature_levels import NEWEST_LEVEL
-from barnabas.kraft.metadata.image import SLOT_COUNT, BrokerImage
-from barnabas.kraft.metadata.requests import GroupRecordsAppended
+from barnabas.kraft.metadata.image import SLOT_COUNT, BrokerImage, TopicImage
+from barnabas.kraft.metadata.requests import AppendGroupRecords, GroupRecordsAppended, RenewSlot, SlotRefusal
 from barnabas.log.format.record_codec import ProducerFields
-from barnabas.log.vocabulary.errors import ErrorCode, UnsupportedVersionError
+from barnabas.log.vocabulary.errors import ErrorCode, NotCoordinatorError, UnsupportedVersionError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.log.vocabulary.transaction_messages import (
+    NOT_STARTED,
     AddToTransactionRequest,
+    EndTransactionRequest,
+    InitTransactionsRequest,
     ProducerIdentity,
     TransactionMarker,
     TransactionTopic,
@@ -27,13 +32,16 @@ from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.kafka.apis import KafkaApi
 from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, WriteMarkersRequest
-from barnabas.net.protocol.responses import AddToTransactionResponse, ProduceResponse
+from barnabas.net.protocol.responses import AddToTransactionResponse, ProduceResponse, WriteMarkersResponse
 from barnabas.net.server.dispatcher import Dispatcher, answering
-from barnabas.net.transactions.verification import TransactionVerification
+from barnabas.net.transactions.transaction_service import COMPLETION_WAIT_MS
+from barnabas.net.transactions.verification import MAX_ENDED, Ask, TransactionVerification
 
 OFFSET_FETCH, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT, DESCRIBE, LIST = 9, 22, 24, 25, 26, 28, 65, 66
 TX, GROUP = "tx", "g"
 ALONE = topic("t", partition(0, replicas=(0,)), partition(0, replicas=(0,)))
+STUCK = topic("t", partition(0, replicas=(0,)), partition(0))  # the follower of partition 1 is silent
+UNKNOWN = 1 << 40  # when a transaction began
 
 
 def upgraded(node_id: int) -> BrokerImage:
@@ -63,11 +71,23 @@ class World:
         )
 
     @classmethod
-    async def start(cls, *, brokers: tuple[BrokerImage, ...] = (upgraded(0),)) -> "World":
-        world = cls(await HandlerWorld.start(ALONE, brokers=brokers, slots=tuple(range(SLOT_COUNT))))
+    async def start(cls, *, brokers: tuple[BrokerImage, ...] = (upgraded(0),), known: TopicImage = ALONE) -> "World":
+        world = cls(await HandlerWorld.start(known, brokers=brokers, slots=tuple(range(SLOT_COUNT))))
         world.world.source.script(GroupRecordsAppended())
         await turns()
         return world
+
+    async def time_out(self) -> None:
+        """As the broker does it with parked requests."""
+        while True:
+            await asyncio.sleep(0.01)
+            self.world.replication.expire()
+
+    def ask_by(self, ask: Ask) -> None:
+        """Let the checks of new batches ask this instead of the coordinator."""
+        services = self.world.services
+        verification = TransactionVerification(find=services.replication.manager.find, ask=ask)
+        self.produce_handler = ProduceHandler(dataclasses.replace(services, verification=verification))
 
     async def init(self, version: int = 4) -> ProducerIdentity:
         answer = await self.client.ask(
@@ -129,6 +149,16 @@ class World:
         assert isinstance(answer, ProduceResponse)
         return answer.partitions[0].error
 
+    async def add_group(self, who: ProducerIdentity) -> None:
+        body = made(
+            "AddOffsetsToTxnRequest",
+            transactional_id=TX,
+            producer_id=who.producer_id,
+            producer_epoch=who.producer_epoch,
+            group_id=GROUP,
+        )
+        assert (await self.client.ask(ADD_OFFSETS, 3, body)).error_code == 0
+
     async def commit_offset(self, who: ProducerIdentity, offset: int, version: int = 3) -> int:
         message = "TxnOffsetCommitRequest"
         item = made(message, "TxnOffsetCommitRequestPartition", partition_index=0, committed_offset=offset)
@@ -153,6 +183,14 @@ class World:
         answer = await self.client.ask(OFFSET_FETCH, 9, made(message, groups=[asked], require_stable=stable))
         (found,) = answer.groups[0].topics
         return found.partitions[0].committed_offset, found.partitions[0].error_code
+
+    async def refusal(self) -> int:
+        """The error of the group, of its offsets."""
+        message = "OffsetFetchRequest"
+        asked = made(message, "OffsetFetchRequestGroup", group_id=GROUP, topics=None)
+        answer = await self.client.ask(OFFSET_FETCH, 9, made(message, groups=[asked], require_stable=True))
+        code: int = answer.groups[0].error_code
+        return code
 
     async def state(self) -> str:
         (found,) = (
@@ -200,14 +238,7 @@ async def test_offsets_are_told_when_their_transaction_is_committed() -> None:
     who = await world.init()
     refused = await world.commit_offset(who, 42)
     assert refused == ErrorCode.INVALID_TXN_STATE, "the group is not part of the transaction"
-    body = made(
-        "AddOffsetsToTxnRequest",
-        transactional_id=TX,
-        producer_id=who.producer_id,
-        producer_epoch=who.producer_epoch,
-        group_id=GROUP,
-    )
-    assert (await world.client.ask(ADD_OFFSETS, 3, body)).error_code == 0
+    await world.add_group(who)
     assert await world.commit_offset(who, 42) == 0
     assert await world.fetched() == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     assert await world.fetched(stable=False) == (-1, 0)
@@ -219,21 +250,120 @@ async def test_offsets_are_told_when_their_transaction_is_committed() -> None:
 
 
 @simulated
+async def test_a_coordinator_that_was_replaced_repeats_no_commit_and_tells_no_offsets() -> None:
+    """The commit that it repeats was of the transaction before, and its producer would take it for that of the next one."""
+    world = await World.start()
+    who = await world.init()
+    await world.add(who, 0)
+    await world.add_group(who)
+    await world.produce(who)
+    await world.commit_offset(who, 7)
+    assert (await world.end(who, commit=True)).error_code == 0
+    assert (await world.end(who, commit=True)).error_code == 0 and await world.fetched() == (7, 0)
+
+    def moved(request: Any) -> object:
+        if isinstance(request, RenewSlot):
+            return NotCoordinatorError("it has moved")
+        refusals = tuple(
+            SlotRefusal(slot=item.slot, error=ErrorCode.NOT_COORDINATOR, message="it has moved")
+            for item in request.slots
+        )
+        return GroupRecordsAppended(refused=refusals)
+
+    world.world.source.decide = moved
+    assert (await world.end(who, commit=True)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert await world.refusal() == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@simulated
 async def test_a_new_producer_fences_the_old_one_and_old_clients_are_told_by_an_old_code() -> None:
     world = await World.start()
     old = await world.init()
     await world.add(old, 0)
     await world.produce(old)
-    init = made("InitProducerIdRequest", transactional_id=TX, transaction_timeout_ms=60_000)
-    assert (await world.client.ask(INIT, 4, init)).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
-    await turns(40)
-    assert (await world.init()).producer_epoch == 2
+    assert (await world.init()).producer_epoch == 2, "the answer waits for the abort"
     assert world.stable() == (2, 2)
     assert await world.add(old, 1, version=1) == [ErrorCode.INVALID_PRODUCER_EPOCH]
     assert await world.add(old, 1, version=2) == [ErrorCode.PRODUCER_FENCED]
     assert (await world.end(old, commit=True, version=1)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
     assert (await world.end(old, commit=True)).error_code == ErrorCode.PRODUCER_FENCED
     assert await world.produce(old, 1) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+@simulated
+async def test_the_end_of_a_transaction_and_the_begin_of_the_next_one_are_one_append() -> None:
+    """What follows an end is often there before the markers are: it waits for them, and no longer."""
+    world = await World.start()
+    who = await world.init()
+    await world.add(who, 0)
+    await world.produce(who)
+    before = len(world.world.source.asked(AppendGroupRecords))
+    body = made(
+        "EndTxnRequest",
+        transactional_id=TX,
+        producer_id=who.producer_id,
+        producer_epoch=who.producer_epoch,
+        committed=True,
+    )
+    assert (await world.client.ask(END, 4, body)).error_code == 0
+    assert await world.state() == "PrepareCommit"
+    assert await world.add(who, 0) == [0] and await world.state() == "Ongoing"
+    assert len(world.world.source.asked(AppendGroupRecords)) == before + 2
+    assert world.stable() == (2, 2)
+
+
+@simulated
+async def test_a_request_waits_a_limited_time_for_an_end_that_does_not_come() -> None:
+    world = await World.start(known=STUCK)
+    who = await world.init()
+    await world.add(who, 1)
+    assert (await world.end(who, commit=True)).error_code == 0
+    began = asyncio.get_running_loop().time()
+    assert await world.add(who, 0) == [ErrorCode.CONCURRENT_TRANSACTIONS]
+    assert asyncio.get_running_loop().time() - began == pytest.approx(COMPLETION_WAIT_MS / 1000, abs=0.01)
+
+
+@simulated
+async def test_a_partition_whose_followers_are_stuck_holds_up_its_own_transactions_only() -> None:
+    world = await World.start(known=STUCK)
+    timeouts = asyncio.create_task(world.time_out())
+    stuck = await world.init()
+    await world.add(stuck, 1)
+    assert (await world.end(stuck, commit=True)).error_code == 0
+    log = world.world.log(number=1)
+    assert log.log_end_offset == 1, "the marker"
+    transactions = world.world.services.transactions
+    began = asyncio.get_running_loop().time()
+    for number in range(20):
+        name = f"other-{number}"
+        who = await transactions.init(InitTransactionsRequest(transactional_id=name, timeout_ms=60_000))
+        for offset in (0, 1):
+            await transactions.add(
+                AddToTransactionRequest(
+                    transactional_id=name,
+                    producer_id=who.producer_id,
+                    producer_epoch=who.producer_epoch + offset,
+                    topics=transactions.topics_with_ids({"t": {0}}),
+                    uses_v2=True,
+                )
+            )
+            await transactions.end(
+                EndTransactionRequest(
+                    transactional_id=name,
+                    producer_id=who.producer_id,
+                    producer_epoch=who.producer_epoch + offset,
+                    is_commit=True,
+                    uses_v2=True,
+                )
+            )
+        await asyncio.sleep(0.02)
+    assert asyncio.get_running_loop().time() - began < 1
+    assert await world.state() == "PrepareCommit"
+    assert log.log_end_offset == 1, "the marker is sent again, and not written again"
+    world.world.follower_has(1, number=1)
+    await asyncio.sleep(0.5)
+    assert await world.state() == "CompleteCommit" and world.stable(1) == (1, 1)
+    timeouts.cancel()
 
 
 @simulated
@@ -279,7 +409,9 @@ async def test_no_transaction_begins_before_every_broker_knows_its_records() -> 
 # --- markers ----------------------------------------------------------------------------------------------------------
 
 
-async def marked(world: World, who: ProducerIdentity, epoch: int, *, topic_id: str = "id-t", v2: bool = True) -> int:
+async def marked(
+    world: World, who: ProducerIdentity, epoch: int, *, topic_id: str = "id-t", v2: bool = True, **fields: Any
+) -> int:
     marker = TransactionMarker(
         transactional_id=TX,
         producer_id=who.producer_id,
@@ -289,9 +421,61 @@ async def marked(world: World, who: ProducerIdentity, epoch: int, *, topic_id: s
         topics=(TransactionTopic(topic="t", topic_id=topic_id, partitions=(0,)),),
         uses_v2=v2,
     )
-    answer = await world.own.write_markers(WriteMarkersRequest(markers=(marker,)), Client())  # type: ignore[arg-type]
-    code: int = answer.outcomes[0].partitions[0].error
-    return code
+    request = WriteMarkersRequest(markers=(replace(marker, **fields),))
+    (outcome,) = (await world.own.write_markers(request, Client())).outcomes  # type: ignore[arg-type]
+    (found,) = (*outcome.partitions, *outcome.groups)
+    return found.error
+
+
+@simulated
+async def test_a_late_marker_of_the_first_version_ends_neither_the_next_transaction_nor_its_offsets() -> None:
+    """Its first request hung while the coordinator sent it again on another connection. The epochs are the same."""
+    world = await World.start()
+    who = await world.init()
+    sent: list[TransactionMarker] = []
+    write = world.world.services.markers.write
+
+    async def recorded(request: WriteMarkersRequest) -> WriteMarkersResponse:
+        sent.extend(request.markers)
+        return await write(request)
+
+    world.world.services.markers.write = recorded  # type: ignore[method-assign]
+    for _ in range(2):
+        await world.add(who, 0)
+        assert await world.produce(who, len(sent)) == 0
+        await world.add_group(who)
+        assert await world.commit_offset(who, 40 + len(sent)) == 0
+        if not sent:
+            await world.end(who, commit=True)
+    (late,) = sent
+    assert world.stable() == (2, 3) and await world.fetched(stable=False) == (40, 0)
+    request = WriteMarkersRequest(markers=(late,))
+    (outcome,) = (await world.own.write_markers(request, Client())).outcomes  # type: ignore[arg-type]
+    assert [item.error for item in outcome.partitions] == [ErrorCode.INVALID_PRODUCER_EPOCH]
+    assert world.stable() == (2, 3) and await world.fetched(stable=False) == (40, 0), "both stay open"
+    await world.end(who, commit=True)
+    assert world.stable() == (4, 4) and await world.fetched() == (41, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"coordinator_epoch": 0}, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+        ({"coordinator_epoch": 2}, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        ({"leader_epochs": (0,)}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"leader_epochs": (2,)}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"leader_epochs": (1,)}, 0),
+        ({"topics": (), "groups": (GROUP,), "group_epochs": (0,)}, ErrorCode.NOT_COORDINATOR),
+        ({"topics": (), "groups": (GROUP,), "group_epochs": (1,), "coordinator_epoch": 0},
+         ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+        ({"topics": (), "groups": (GROUP,), "group_epochs": (1,)}, 0),
+    ],
+)  # fmt: skip
+@simulated
+async def test_a_marker_counts_only_in_the_epochs_that_it_was_sent_to(fields: dict[str, Any], error: int) -> None:
+    world = await World.start()
+    who = await world.init()
+    assert await marked(world, who, 0, v2=False, **fields) == error
 
 
 @simulated
@@ -309,6 +493,28 @@ async def test_a_repeated_marker_is_acknowledged_and_one_behind_the_next_transac
 
 
 @simulated
+async def test_the_next_transaction_waits_for_the_marker_of_the_last_one() -> None:
+    """A producer of the second version has its next epoch before the markers are written. Its next batch would otherwise join
+    the transaction that is still open in the partition, and the marker of that one would come too late for it."""
+    world = await World.start()
+    first = await world.init(5)
+    assert await world.produce(first, version=12) == 0
+    second = replace(first, producer_epoch=1)
+    asked: list[int] = []
+
+    async def marker_comes_second(request: AddToTransactionRequest) -> AddToTransactionResponse:
+        asked.append(request.producer_epoch)
+        assert (await world.end(first, commit=True, version=5)).error_code == 0
+        return await world.world.services.transactions.add(request)
+
+    world.ask_by(marker_comes_second)
+    assert await world.produce(second, version=12) == 0
+    assert asked == [1] and world.stable() == (2, 3), "a record, its marker, and the record of the open transaction"
+    assert (await world.end(second, commit=True, version=5)).error_code == 0
+    assert world.stable() == (4, 4)
+
+
+@simulated
 async def test_a_marker_of_a_former_topic_is_refused() -> None:
     world = await World.start()
     who = await world.init()
@@ -320,12 +526,14 @@ async def test_a_batch_whose_transaction_ends_while_the_coordinator_is_asked_is_
     world = await World.start()
     who = await world.init()
     await world.add(who, 0)
-    ended: list[int] = [who.producer_id, who.producer_id + 1]
+    ended: list[tuple[int, int]] = []  # producer, and how much later its transaction began than that of the question
 
     async def ends_meanwhile(request: AddToTransactionRequest) -> AddToTransactionResponse:
         answer = await world.world.services.transactions.add(request)
-        verification.marker_appended(TopicPartition("t", 0), ended.pop(0))
-        return answer
+        for producer_id, later_ms in ended:
+            started_ms = NOT_STARTED if later_ms == UNKNOWN else answer.started_ms + later_ms
+            verification.marker_appended(TopicPartition("t", 0), producer_id, started_ms)
+        return replace(answer, started_ms=NOT_STARTED) if is_old else answer
 
     verification = TransactionVerification(find=world.world.replication.manager.find, ask=ends_meanwhile)
     producer = ProducerFields(
@@ -334,8 +542,43 @@ async def test_a_batch_whose_transaction_ends_while_the_coordinator_is_asked_is_
     item = ProducePartition(topic="t", partition=0, records=world.world.batch(b"x", producer=producer))
     request = KafkaProduceRequest(acks=-1, timeout_ms=1_000, partitions=(item,), transactional_id=TX, kafka_version=9)
     assert verification.is_needed(item)
-    refused = (await verification.verified(request)).close()
-    assert [error.code for error in refused.values()] == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    own, other, is_old = who.producer_id, who.producer_id + 1, False
+    for ends, why in (
+        ([(own, 0)], "its transaction"),
+        ([(own, -1), (own, 0)], "its transaction, behind the one before"),
+        ([(own, UNKNOWN)], "which transaction is not known"),
+        ([(own, -number) for number in range(1, MAX_ENDED + 2)], "too many to remember"),
+    ):
+        ended = list(ends)
+        refused = (await verification.verified(request)).close()
+        assert [error.code for error in refused.values()] == [ErrorCode.NOT_ENOUGH_REPLICAS], why
+    ended = [(other, 0)]
     assert (await verification.verified(request)).close() == {}, "the end of another producer does not matter"
+    ended = [(own, -1)]
+    assert (await verification.verified(request)).close() == {}, (
+        "the coordinator waits for the marker of the one before"
+    )
+    is_old = True
+    assert (await verification.verified(request)).close() != {}, "an old coordinator does not say which one it means"
     anonymous = await verification.verified(replace(request, transactional_id=None))
     assert [error.code for error in anonymous.close().values()] == [ErrorCode.INVALID_TXN_STATE]
+
+
+@simulated
+async def test_the_next_transaction_asks_the_coordinator_although_the_last_one_has_no_marker_here_yet() -> None:
+    """Its first record would become a part of the last transaction, with the outcome of that."""
+    world = await World.start()
+    first = await world.init(5)
+    assert await world.produce(first, version=12) == 0
+    verification = TransactionVerification(
+        find=world.world.replication.manager.find, ask=world.world.services.transactions.add
+    )
+
+    def first_of(epoch: int, sequence: int) -> ProducePartition:
+        fields = ProducerFields(
+            producer_id=first.producer_id, producer_epoch=epoch, base_sequence=sequence, is_transactional=True
+        )
+        return ProducePartition(topic="t", partition=0, records=world.world.batch(b"x", producer=fields))
+
+    assert not verification.is_needed(first_of(first.producer_epoch, 1)), "the same transaction"
+    assert verification.is_needed(first_of(first.producer_epoch + 1, 0))

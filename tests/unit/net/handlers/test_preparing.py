@@ -62,7 +62,7 @@ class World(HandlerWorld):
 
     def send(self, *items: tuple[int, bytes], version: int = -1, acks: int = 1, connection: object = None) -> Client:
         client = Client()
-        client.connection = connection or client
+        client.connection = connection or self  # mostly, all requests are of one connection
         made: dict[str, Any] = {}
         make: Any = ProduceRequest
         if version >= 0:
@@ -137,7 +137,7 @@ async def test_what_waits_is_bounded() -> None:
     world = await World.start(ALONE, compression_type="gzip")
     large = batch(b"x" * 500_000)
     memory = world.services.memory
-    clients = [world.send((0, large)) for _ in range(memory.limit_bytes // len(large) + 1)]
+    clients = [world.send((0, large), connection=object()) for _ in range(memory.limit_bytes // len(large) + 1)]
     assert partitions_of(clients[-1])[0].error == ErrorCode.REQUEST_TIMED_OUT
     assert all(client.replies == [] for client in clients[:-1])
     tasks = list(world.handler().tasks)
@@ -177,7 +177,7 @@ async def test_one_connection_has_a_share_of_what_waits() -> None:
     assert partitions_of(clients[-1])[0].error == ErrorCode.REQUEST_TIMED_OUT
     other = world.send((0, large))
     await world.settled()
-    assert partitions_of(other)[0].base_offset == fits
+    assert partitions_of(other)[0].error == 0
     assert (
         partitions_of(world.send((0, batch(b"again", compression=Compression.GZIP)), connection=greedy))[0].error == 0
     )
@@ -282,8 +282,8 @@ async def test_a_check_that_fails_by_a_bug_is_answered(caplog: pytest.LogCapture
     request = ProduceRequest(
         acks=1, timeout_ms=1, partitions=(ProducePartition(topic="t", partition=0, records=records),)
     )
-    assert handler.at_once(request) is None
     client = Client()
+    assert handler.at_once(request, client.connection) is None
     handler.later(request, client, lambda _, refused: found.append(refused))  # type: ignore[arg-type]
     await asyncio.wait(list(handler.tasks))
     assert found[0][0].code == ErrorCode.UNKNOWN_SERVER_ERROR and "MemoryError" in caplog.text

@@ -4,7 +4,6 @@ import struct
 
 import pytest
 from crc32c import crc32c
-from simulation.disk import SimulatedDisk
 from simulation.log_building import open_log
 from unit.net.handlers.handler_world import HandlerWorld, produce
 from unit.net.shell_world import Client, partition, simulated, topic
@@ -20,6 +19,7 @@ from barnabas.net.protocol.kafka.compiler import encoder
 from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.protocol.requests import InitProducerIdRequest
 from barnabas.net.protocol.responses import ErrorResponse, InitProducerIdResponse, ProduceResponse
+from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 NOW_MS = 1_700_000_000_000
 ALONE = topic("t", partition(0, replicas=(0,)))

@@ -5,9 +5,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from simulation.disk import SimulatedDisk
 from simulation.log_building import DIRECTORY, batch_of, open_log
-from simulation.loop import run_simulated
 from unit.net.handlers.handler_world import HandlerWorld, answer_of
 from unit.net.shell_world import partition, simulated, topic
 
@@ -19,6 +17,8 @@ from barnabas.net.handlers.records.unread import UnreadHandler
 from barnabas.net.protocol.group_responses import UnreadPartitionResponse
 from barnabas.net.protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
 from barnabas.net.protocol.requests import UnreadPartition, UnreadRequest
+from barnabas.net.testing.simulation.disk import SimulatedDisk
+from barnabas.net.testing.simulation.loop import run_simulated
 
 ALONE = topic("t", partition(0, replicas=(0,)))
 REPLICATED = topic("t", partition(0))

@@ -24,12 +24,12 @@ def test_classes_have_the_fields_and_structs_of_the_stub() -> None:
     assert {node.name for node in told} == set(messages())
     for node in told:
         made = getattr(bodies, node.name)
-        assert list(made.__slots__) == fields(node)
+        assert list(made.__struct_fields__) == fields(node)
         assert made() == made(), "all fields have defaults"
         for inner in node.body:
             if isinstance(inner, ast.ClassDef):
                 struct = getattr(made, inner.name)
-                assert list(struct.__slots__) == fields(inner)
+                assert list(struct.__struct_fields__) == fields(inner)
                 assert struct.__qualname__ == f"{node.name}.{inner.name}"
 
 

@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 
-from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, UnsupportedAssignorError
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    ErrorCode,
+    FetchSessionIdNotFoundError,
+    UnsupportedAssignorError,
+)
 from barnabas.net.protocol.codec import DecodedRequest
 from barnabas.net.protocol.kafka.apis import SERVED, is_flexible
 from barnabas.net.protocol.kafka.codec import KafkaCodec
@@ -91,8 +96,8 @@ def test_metadata_that_fails_as_a_whole_fails_for_each_topic() -> None:
 def test_a_fetch_session_that_was_never_opened_is_told_so(version: int) -> None:
     """The client must hear that the session is gone, and not that the broker is broken: then it names all partitions."""
     decoded = request(FETCH, version, session_id=12_345, session_epoch=1)
-    assert isinstance(decoded.payload, BarnabasError)
-    found = answer(decoded, error_response(decoded.payload))
+    assert (decoded.payload.session_id, decoded.payload.session_epoch) == (12_345, 1)
+    found = answer(decoded, error_response(FetchSessionIdNotFoundError("not known")))
     assert (found.error_code, found.session_id) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
 
 

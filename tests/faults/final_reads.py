@@ -1,0 +1,39 @@
+"""Reads whole partitions when the faults are over."""
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from barnabas.net.client.consumer.consumer import Consumer
+
+from .history import FinalRead, History, Partition, Stuck
+
+READ_S: Final = 90.0
+
+
+async def read_partitions(
+    bootstrap: str,
+    history: History,
+    name: str,
+    ends: Mapping[Partition, int],
+    *,
+    isolation_level: str = "read_uncommitted",
+) -> None:
+    """Add a FinalRead for each partition; a Stuck if an end was not reached in READ_S."""
+    found: dict[Partition, dict[int, str]] = {partition: {} for partition in ends}
+    deadline_s = time.monotonic() + READ_S
+    async with Consumer(
+        bootstrap=bootstrap, auto_offset_reset="earliest", isolation_level=isolation_level, client_id="final"
+    ) as consumer:
+        consumer.assign(sorted(ends))
+        while behind := [place for place, end in ends.items() if await consumer.position(place) < end]:
+            if time.monotonic() > deadline_s:
+                history.add(Stuck(what=f"final read {name} has not ended: {behind}", at_s=time.monotonic()))
+                break
+            for place, records in (await consumer.poll(timeout_ms=500)).items():
+                values = found[place.topic, place.partition]
+                values.update((record.offset, (record.value or b"").decode()) for record in records)
+    for partition, values in found.items():
+        history.add(
+            FinalRead(name=name, partition=partition, at_s=time.monotonic(), records=tuple(sorted(values.items())))
+        )

@@ -1,0 +1,58 @@
+"""The groups and the transactions of one slot share one timer."""
+
+from itertools import count
+
+from unit.consumer_groups.coordinator_bench import SLOT, Bench
+
+from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
+from barnabas.consumer_groups.transactions.settings import TransactionSettings
+from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.log.vocabulary.transaction_messages import (
+    AddToTransactionRequest,
+    InitTransactionsRequest,
+    ProducerIdentity,
+    TransactionTopic,
+)
+
+TX = next(name for name in map(str, count()) if slot_of(name) == SLOT)
+
+
+def begin_transaction(slot: SlotCoordinator, now_ms: int, *, timeout_ms: int) -> int:
+    """Return when it times out."""
+    request = InitTransactionsRequest(transactional_id=TX, timeout_ms=timeout_ms)
+    who = slot.transactions.init(request, fresh_producer_id=9, now_ms=now_ms).response
+    assert isinstance(who, ProducerIdentity)
+    slot.transactions.add(
+        AddToTransactionRequest(
+            transactional_id=TX,
+            producer_id=who.producer_id,
+            producer_epoch=who.producer_epoch,
+            topics=(TransactionTopic(topic="t", topic_id="t1", partitions=(0,)),),
+            groups=(),
+        ),
+        now_ms=now_ms,
+    )
+    return now_ms + timeout_ms
+
+
+def slot_of_bench(bench: Bench) -> SlotCoordinator:
+    return SlotCoordinator(groups=bench.coordinator, settings=TransactionSettings(), now_ms=bench.now_ms)
+
+
+def test_a_transaction_times_out_where_no_group_has_a_timer() -> None:
+    bench = Bench()
+    slot = slot_of_bench(bench)
+    assert slot.next_deadline_ms() is None
+    assert begin_transaction(slot, bench.now_ms, timeout_ms=500) == 1_500
+    assert slot.groups.next_deadline_ms() is None and slot.next_deadline_ms() == 1_500
+
+
+def test_the_earlier_timer_counts() -> None:
+    for timeout_ms in (1, 900_000):
+        bench = Bench()
+        slot = slot_of_bench(bench)
+        bench.join("m")
+        of_groups = slot.groups.next_deadline_ms()
+        assert of_groups is not None and slot.next_deadline_ms() == of_groups
+        times_out_ms = begin_transaction(slot, bench.now_ms, timeout_ms=timeout_ms)
+        assert slot.next_deadline_ms() == min(of_groups, times_out_ms)

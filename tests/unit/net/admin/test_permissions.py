@@ -1,0 +1,274 @@
+"""The HTTP API in a cluster with an authorizer: every route, without a permission, with all of them, and with a part."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from msgspec.structs import replace
+from unit.net.access.access_world import NotedAudit
+from unit.net.admin.fake_broker import FakeBroker, an_image
+
+from barnabas.log.vocabulary.access.acls import Acl, Operation, Permission, ResourceKind
+from barnabas.log.vocabulary.access.quotas import EntityQuotas, QuotaEntity
+from barnabas.log.vocabulary.cluster_changes import AlterQuotasRequest, CreateAclsRequest, DeleteAclsRequest
+from barnabas.log.vocabulary.principal import ANONYMOUS
+from barnabas.net.access.access import AccessControl
+from barnabas.net.access.authorizer import AccessRules
+from barnabas.net.admin.app import ROUTES, build_app
+from barnabas.net.admin.frame.permissions import NEEDS
+
+CLUSTER = "/v3/clusters/c1"
+HttpClient = TestClient[Any, Any]
+# What needs no permission: who asks sees what it may describe.
+OPEN = frozenset(
+    {
+        "GET /healthz",
+        "GET /readyz",
+        "GET /openapi.json",
+        "GET /v3/clusters",
+        "GET /v3/clusters/{cluster_id}",
+        "GET /v3/clusters/{cluster_id}/topics",
+        "GET /v3/clusters/{cluster_id}/topics/-/partitions/-/reassignment",
+        "GET /v3/clusters/{cluster_id}/consumer-groups",
+        "GET /v3/clusters/{cluster_id}/transactions",
+    }
+)
+BODIES: dict[str, Any] = {"string": "TOPIC", "integer": 1, "boolean": True, "array": [], "object": {}, "any": "x"}
+
+
+def acl(operation: Operation, kind: ResourceKind, name: str = "*") -> Acl:
+    name = "kafka-cluster" if kind is ResourceKind.CLUSTER else name
+    return Acl(kind=kind, name=name, principal=str(ANONYMOUS), operation=operation, permission=Permission.ALLOW)
+
+
+class SecureBroker(FakeBroker):
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: tuple[Acl, ...] = ()
+        self.audit = NotedAudit()
+        self.is_current = True
+        self.access = AccessControl(
+            self.image, AccessRules(), self.audit, brokers_are_certified=True, is_current=lambda: self.is_current
+        )
+
+    def image(self) -> Any:
+
+        return replace(an_image(), acls={one.resource: (one,) for one in self.given})
+
+
+@pytest.fixture
+def broker() -> SecureBroker:
+    return SecureBroker()
+
+
+@pytest.fixture
+async def client(broker: SecureBroker) -> AsyncIterator[HttpClient]:
+    async with TestClient(TestServer(build_app(broker))) as opened:
+        yield opened
+
+
+def test_every_route_has_its_needs() -> None:
+    assert {f"{route.method} {route.path}" for route in ROUTES} == set(NEEDS)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+async def test_without_a_permission_a_route_is_closed(client: HttpClient, broker: SecureBroker, route: Any) -> None:
+    path = route.path.replace("{cluster_id}", "c1").replace("{partition_id}", "0").replace("{broker_id}", "0")
+    path = path.replace("{producer_id}", "1").replace("{", "").replace("}", "")
+    body = {field.name: BODIES[field.type] for field in route.body} or None
+    answer = await client.request(route.method, path, json=body)
+    if f"{route.method} {route.path}" in OPEN:
+        assert answer.status < 300, await answer.text()
+        return
+    assert answer.status == 403, await answer.text()
+    assert (await answer.json())["error_code"] == 40301
+    assert not broker.asked
+
+
+@pytest.mark.parametrize("path", ["consumer-groups", "transactions", "topics"])
+async def test_a_list_for_those_who_may_see_nothing_does_not_ask_the_cluster(
+    client: HttpClient, broker: SecureBroker, path: str
+) -> None:
+    """Strangers could have all brokers asked as often as they like."""
+    answer = await client.get(f"{CLUSTER}/{path}")
+    assert answer.status == 200 and (await answer.json())["data"] == []
+    assert not [one for one in broker.asked if type(one).__name__.startswith("List")]
+
+
+async def names(client: HttpClient, path: str, field: str) -> list[str]:
+    answer = await client.get(f"{CLUSTER}/{path}")
+    assert answer.status == 200, await answer.text()
+    return [item[field] for item in (await answer.json())["data"]]
+
+
+async def test_lists_have_what_the_caller_may_describe(client: HttpClient, broker: SecureBroker) -> None:
+    assert await names(client, "topics", "topic_name") == []
+    assert await names(client, "consumer-groups", "consumer_group_id") == []
+    broker.given = (acl(Operation.READ, ResourceKind.TOPIC, "t"), acl(Operation.READ, ResourceKind.GROUP, "g"))
+    assert await names(client, "topics", "topic_name") == ["t"]
+    assert await names(client, "consumer-groups", "consumer_group_id") == ["g"]
+    assert set(await names(client, "topics/-/partitions/-/reassignment", "topic_name")) == {"t"}
+    assert (await client.get(f"{CLUSTER}/topics/t")).status == 200
+    assert (await client.get(f"{CLUSTER}/topics/missing")).status == 403, "it is not told that it is missing"
+    assert (await client.get(f"{CLUSTER}/topics/t/configs")).status == 403
+
+
+@pytest.mark.parametrize("path", ["lags", "lag-summary", "explain", "rebalances", "lags/t/partitions/0"])
+async def test_a_group_does_not_tell_of_topics_that_may_not_be_described(
+    client: HttpClient, broker: SecureBroker, path: str
+) -> None:
+    broker.given = (acl(Operation.READ, ResourceKind.GROUP, "g"),)
+    answer = await client.get(f"{CLUSTER}/consumer-groups/g/{path}")
+    told = (await answer.text()).replace("g/lags/t/partitions/0 ", "").replace("consumer-groups/g", "")
+    if path in ("lag-summary", "lags/t/partitions/0"):
+        assert answer.status == 404
+        assert "log_end_offset" not in told and "max_lag" not in told
+    else:
+        assert answer.status == 200
+        assert "t-0" not in told and '"topic_name"' not in told and '"topic"' not in told
+    broker.given += (acl(Operation.DESCRIBE, ResourceKind.TOPIC, "t"),)
+    answer = await client.get(f"{CLUSTER}/consumer-groups/g/{path}")
+    assert answer.status == 200
+    assert '"t' in await answer.text()
+
+
+async def test_the_body_of_a_caller_without_permission_is_not_read(client: HttpClient, broker: SecureBroker) -> None:
+    """It may be large, and parsing it would delay the clients of the broker."""
+    no_json, is_json = b"[" * 1_000_000, {"Content-Type": "application/json"}
+    for path in ("topics", "topics/t/records", "consumer-groups/g/seek", "acls"):
+        assert (await client.post(f"{CLUSTER}/{path}", data=no_json, headers=is_json)).status == 403
+        wrong = is_json | {"Authorization": "Basic eDp5"}
+        assert (await client.post(f"{CLUSTER}/{path}", data=no_json, headers=wrong)).status == 401
+    broker.given = (acl(Operation.WRITE, ResourceKind.TOPIC, "t"),)
+    assert (await client.post(f"{CLUSTER}/topics/t/records", data=no_json, headers=is_json)).status == 400
+
+
+async def test_a_broker_that_has_just_started_asks_its_callers_to_wait(
+    client: HttpClient, broker: SecureBroker
+) -> None:
+    broker.given = (acl(Operation.READ, ResourceKind.TOPIC, "t"),)
+    broker.is_current = False
+    answer = await client.get(f"{CLUSTER}/topics/t")
+    assert answer.status == 503 and "just started" in await answer.text()
+    assert (await client.get("/healthz")).status == 200
+    broker.is_current = True
+    assert (await client.get(f"{CLUSTER}/topics/t")).status == 200
+
+
+async def test_a_seek_needs_what_a_commit_needs(client: HttpClient, broker: SecureBroker) -> None:
+    async def status(**body: Any) -> int:
+        answer = await client.post(f"{CLUSTER}/consumer-groups/g/seek", json={"to": "start", "preview": True} | body)
+        return answer.status
+
+    broker.given = (acl(Operation.READ, ResourceKind.GROUP, "g"), acl(Operation.READ, ResourceKind.TOPIC, "t"))
+    assert await status() == 403, "all topics are meant"
+    assert await status(topics=["other"]) == 403
+    assert await status(topics=["t"]) != 403
+    broker.given = (acl(Operation.READ, ResourceKind.GROUP, "g"), acl(Operation.READ, ResourceKind.TOPIC, "*"))
+    assert await status() != 403
+
+
+# --- permissions themselves -------------------------------------------------------------------------------------------
+
+READ_T = acl(Operation.READ, ResourceKind.TOPIC, "t")
+SHOWN = {
+    "resource_type": "TOPIC",
+    "resource_name": "t",
+    "pattern_type": "LITERAL",
+    "principal": "User:ANONYMOUS",
+    "host": "*",
+    "operation": "READ",
+    "permission": "ALLOW",
+}
+
+
+async def test_permissions_are_listed_added_and_removed(client: HttpClient, broker: SecureBroker) -> None:
+    broker.given = (acl(Operation.ALL, ResourceKind.CLUSTER),)
+    broker.acls = (READ_T,)
+    (listed,) = (await (await client.get(f"{CLUSTER}/acls")).json())["data"]
+    assert SHOWN.items() <= listed.items()
+    answer = await client.post(
+        f"{CLUSTER}/acls", json={key: SHOWN[key].lower() for key in SHOWN} | {"principal": "User:a"}
+    )
+    assert answer.status == 201, await answer.text()
+    created = [request for request in broker.asked if isinstance(request, CreateAclsRequest)]
+    assert [one.acls[0].principal for one in created] == ["User:a"] and created[0].acls[0].operation is Operation.READ
+    answer = await client.delete(f"{CLUSTER}/acls", json={"principal": "User:a"})
+    assert SHOWN.items() <= (await answer.json())["data"][0].items()
+    changes = [f"{method} /v3/clusters/{{cluster_id}}/acls" for method in ("POST", "DELETE")]
+    assert broker.audit.changes == [(changes[0], "c1,t,User:a", "done"), (changes[1], "c1,User:a", "done")]
+    (removed,) = [request for request in broker.asked if isinstance(request, DeleteAclsRequest)]
+    assert (removed.filters[0].principal, removed.filters[0].name) == ("User:a", None)
+
+
+async def test_what_makes_no_permission_is_refused(client: HttpClient, broker: SecureBroker) -> None:
+    broker.given = (acl(Operation.ALL, ResourceKind.CLUSTER),)
+    answer = await client.post(f"{CLUSTER}/acls", json=SHOWN | {"operation": "EAT"})
+    assert answer.status == 400 and "one of ANY, ALL, READ" in (await answer.json())["message"]
+    answer = await client.delete(f"{CLUSTER}/acls", json={})
+    assert answer.status == 400 and "at least one field" in (await answer.json())["message"]
+
+
+# --- quotas -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_quota_that_no_float_can_express_is_refused(client: HttpClient, broker: SecureBroker) -> None:
+    broker.given = (acl(Operation.ALL, ResourceKind.CLUSTER),)
+    answer = await client.post(f"{CLUSTER}/quotas", json={"user": "a", "quotas": {"producer_byte_rate": 10**400}})
+    assert answer.status == 400 and "quotas must give numbers up to" in (await answer.json())["message"]
+
+
+async def test_quotas_are_listed_set_and_removed(client: HttpClient, broker: SecureBroker) -> None:
+    broker.given = (acl(Operation.ALL, ResourceKind.CLUSTER),)
+    both = QuotaEntity(user="alice", client_id="")
+    broker.quotas = (EntityQuotas(entity=both, values={"producer_byte_rate": 5.0, "request_percentage": 1.5}),)
+    (listed,) = (await (await client.get(f"{CLUSTER}/quotas")).json())["data"]
+    assert (listed["user"], listed["client_id"], listed["quotas"]["request_percentage"]) == ("alice", "", 1.5)
+    wanted = {"user": "alice", "client_id": "", "quotas": {"producer_byte_rate": 7, "request_percentage": None}}
+    answer = await client.post(f"{CLUSTER}/quotas", json=wanted)
+    assert answer.status == 200, await answer.text()
+    answer = await client.delete(f"{CLUSTER}/quotas", json={"user": "alice", "client_id": ""})
+    assert (await answer.json())["data"][0]["user"] == "alice"
+    changes = [request.changes for request in broker.asked if isinstance(request, AlterQuotasRequest)]
+    assert [[(one.kind, one.value) for one in some] for some in changes] == [
+        [("producer_byte_rate", 7), ("request_percentage", None)],
+        [("producer_byte_rate", None), ("request_percentage", None)],
+    ]
+    audited = [f"{method} /v3/clusters/{{cluster_id}}/quotas" for method in ("POST", "DELETE")]
+    assert broker.audit.changes == [(change, "c1", "done") for change in audited]
+
+
+async def test_quotas_that_are_not_understood_are_refused(client: HttpClient, broker: SecureBroker) -> None:
+    broker.given = (acl(Operation.ALTER_CONFIGS, ResourceKind.CLUSTER),)
+    for body, told in (
+        ({"quotas": {"producer_byte_rate": 1}}, "name the entity"),
+        ({"user": "a"}, "quotas is missing"),
+        ({"user": "a", "quotas": {"producer_byte_rate": "much"}}, "must give numbers"),
+    ):
+        answer = await client.post(f"{CLUSTER}/quotas", json=body)
+        assert answer.status == 400 and told in (await answer.json())["message"]
+    broker.given = ()
+    assert (await client.get(f"{CLUSTER}/quotas")).status == 403
+
+
+# --- passwords --------------------------------------------------------------------------------------------------------
+
+
+def basic(text: str) -> str:
+    return f"Basic {base64.b64encode(text.encode()).decode()}"
+
+
+async def test_a_caller_with_a_password_has_the_permissions_of_the_user(
+    client: HttpClient, broker: SecureBroker
+) -> None:
+    path = f"{CLUSTER}/brokers"
+    broker.given = (replace(acl(Operation.DESCRIBE, ResourceKind.CLUSTER), principal="User:alice"),)
+    assert (await client.get(path)).status == 403
+    assert (await client.get(path, headers={"Authorization": basic("alice:pencil")})).status == 200
+    refused = await client.get(path, headers={"Authorization": basic("alice:wrong")})
+    assert (refused.status, (await refused.json())["error_code"]) == (401, 40101)
+    assert refused.headers["WWW-Authenticate"].startswith("Basic ")

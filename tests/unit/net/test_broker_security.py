@@ -1,0 +1,181 @@
+"""From a broker's configuration to what it demands: permissions, logins, certificates, and where the keys of tokens come from."""
+
+import asyncio
+import datetime
+import ssl
+from pathlib import Path
+
+import pytest
+from unit.net.access.access_world import allow, by_resource
+from unit.net.logins.test_authenticator import Connection
+from unit.net.sasl.sasl_world import ITERATIONS, PASSWORD, SALT
+from unit.net.shell_world import Client, simulated
+
+from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
+from barnabas.log.vocabulary.access.scram import ScramMechanism
+from barnabas.log.vocabulary.errors import ClusterAuthorizationError, InvalidConfigError, SaslAuthenticationError
+from barnabas.log.vocabulary.principal import Principal
+from barnabas.net.access.access import AccessControl
+from barnabas.net.access.audit import AuditLog
+from barnabas.net.base.clock import SystemClock
+from barnabas.net.broker.access import access_of
+from barnabas.net.broker.logins import authenticator_of
+from barnabas.net.broker.tls import BrokerTls, tls_of
+from barnabas.net.broker.token_keys import tokens_of
+from barnabas.net.certificates import broker_certificate, make_authority, write_secret
+from barnabas.net.sasl.exchange import Accepted
+from barnabas.net.sasl.scram import credential_for
+from barnabas.net.settings.config import BrokerConfig, load
+
+SECURE = {
+    "listeners": "SASL_SSL://127.0.0.1:0,BROKERS://127.0.0.1:0",
+    "listener.security.protocol.map": "SASL_SSL:SASL_SSL,BROKERS:SSL",
+    "inter.broker.listener.name": "BROKERS",
+    "admin.listener": "HTTPS://127.0.0.1:0",
+    "authorizer.class.name": "acl",
+    "super.users": "User:root",
+    "ssl.client.auth": "required",
+}
+CREDENTIAL = credential_for(ScramMechanism.SHA_256, PASSWORD, salt=SALT, iterations=ITERATIONS)
+FILE_USERS = {(ScramMechanism.SHA_256, "alice"): CREDENTIAL}
+
+
+def config(**changes: str) -> BrokerConfig:
+    return load(None, {"node.id": "0", "log.dirs": "/nowhere", **SECURE, **changes}, {})
+
+
+def plain(**changes: str) -> BrokerConfig:
+    return load(None, {"node.id": "0", "log.dirs": "/nowhere", **changes}, {})
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder, now = tmp_path_factory.mktemp("tls"), datetime.datetime.now(datetime.UTC)
+    authority = make_authority(folder, "test", now=now)
+    write_secret(folder / "broker.pem", broker_certificate(authority, 0, ("127.0.0.1",), now=now))
+    return {"ssl.keystore.location": str(folder / "broker.pem"), "ssl.truststore.location": str(folder / "ca.pem")}
+
+
+# --- permissions ------------------------------------------------------------------------------------------------------
+
+
+def client(name: str, node_id: int | None = None) -> Client:
+    made = Client()
+    made.principal, made.certified_node = Principal(name=name), node_id
+    return made
+
+
+def control_of(broker: BrokerConfig, image: MetadataImage | None = None) -> AccessControl:
+    control = access_of(broker, lambda: image or MetadataImage(), SystemClock(), lambda: True)
+    assert control is not None
+    return control
+
+
+def may_read(broker: BrokerConfig, name: str, image: MetadataImage | None = None) -> bool:
+    return control_of(broker, image).of(client(name)).may_topic(Operation.READ, "t")
+
+
+@simulated
+async def test_permissions_are_demanded_of_all_but_super_users(files: dict[str, str]) -> None:
+    broker = config(**files)
+    assert may_read(broker, "root") and not may_read(broker, "alice")
+    image = MetadataImage(acls=by_resource([allow(Operation.READ, ResourceKind.TOPIC, "t")]))
+    assert may_read(broker, "alice", image) and not may_read(broker, "bob", image)
+    everyone = config(**files, **{"allow.everyone.if.no.acl.found": "true"})
+    assert may_read(everyone, "alice") and not may_read(everyone, "bob", image)
+    assert access_of(plain(), MetadataImage, SystemClock(), lambda: True) is None
+
+
+@simulated
+async def test_a_super_user_is_no_broker_where_brokers_show_certificates(files: dict[str, str]) -> None:
+    control = control_of(config(**files))
+    control.of(client("node-1", 1)).require_broker(1)
+    for who, speaks_for in ((client("root"), None), (client("node-1", 1), 2)):
+        with pytest.raises(ClusterAuthorizationError):
+            control.of(who).require_broker(speaks_for)
+    elsewhere = control_of(plain(**{"authorizer.class.name": "acl", "super.users": "User:root"}))
+    elsewhere.of(client("root")).require_broker(2)
+
+
+# --- logins -----------------------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_logins_obey_the_configuration_and_are_in_the_audit() -> None:
+    broker = plain(
+        **{
+            "authorizer.class.name": "acl",
+            "connections.max.reauth.ms": "7000",
+            "connection.failed.authentication.delay.ms": "400",
+        }
+    )
+    control = control_of(broker)
+    lines: list[str] = []
+    control.audit = AuditLog(lambda: 0, lines.append)
+    logins = authenticator_of(broker, FILE_USERS, SystemClock(), MetadataImage, control, AnyToken())
+    began_s = asyncio.get_running_loop().time()
+    failing = Connection()
+    logins.choose(failing, "OAUTHBEARER")
+    with pytest.raises(SaslAuthenticationError):
+        await logins.authenticate(failing, b"no token")
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx(0.4)
+    right = Connection()
+    logins.choose(right, "OAUTHBEARER")
+    answer = await logins.authenticate(right, b"n,,\x01auth=Bearer x\x01\x01")
+    assert answer is not None and answer.session_lifetime_ms == 7000
+    assert ["login_failed" in lines[0], '"login"' in lines[1], len(lines)] == [True, True, 2]
+
+
+class AnyToken:
+    def accept(self, token: str, now_ms: int) -> Accepted:
+        return Accepted(user=token)
+
+
+# --- certificates -----------------------------------------------------------------------------------------------------
+
+
+def tls(files: dict[str, str], **changes: str) -> BrokerTls:
+    found = tls_of(config(**files, **changes))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("client_auth", ["required", "requested"])
+def test_voters_demand_certificates_and_callers_of_http_are_asked(files: dict[str, str], client_auth: str) -> None:
+    """A caller without one may log in with a password."""
+    made = tls(files, **{"ssl.client.auth": client_auth})
+    quorum, admin = made.quorum(), made.admin()
+    assert quorum is not None and admin is not None
+    assert quorum.server().verify_mode is quorum.client().verify_mode is ssl.CERT_REQUIRED
+    assert admin().verify_mode is ssl.CERT_OPTIONAL
+
+
+def test_without_an_authorizer_http_demands_what_listeners_demand(files: dict[str, str]) -> None:
+    changes = {key: value for key, value in SECURE.items() if key not in ("authorizer.class.name", "super.users")}
+    for client_auth, mode in (("none", ssl.CERT_NONE), ("required", ssl.CERT_REQUIRED)):
+        made = tls_of(plain(**changes | files | {"ssl.client.auth": client_auth}))
+        assert made is not None
+        admin = made.admin()
+        assert admin is not None and admin().verify_mode is mode
+
+
+def test_an_own_certificate_that_has_expired_is_found_at_the_start(tmp_path: Path) -> None:
+    """As one of another authority or for another node: the other brokers would refuse it."""
+    now = datetime.datetime.now(datetime.UTC)
+    authority = make_authority(tmp_path, "test", now=now - datetime.timedelta(days=90))
+    long_ago = now - datetime.timedelta(days=60)
+    write_secret(tmp_path / "broker.pem", broker_certificate(authority, 0, ("127.0.0.1",), now=long_ago, days=30))
+    files = {"ssl.keystore.location": str(tmp_path / "broker.pem"), "ssl.truststore.location": str(tmp_path / "ca.pem")}
+    with pytest.raises(InvalidConfigError, match="expired"):
+        tls(files)
+
+
+# --- keys of tokens ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["http://issuer.example.com/keys", "ftp://127.0.0.1/keys", "keys.json"])
+def test_keys_of_tokens_do_not_come_from_where_others_could_change_them(url: str) -> None:
+    broker = plain(**{"sasl.enabled.mechanisms": "OAUTHBEARER", "sasl.oauthbearer.jwks.endpoint.url": url})
+    with pytest.raises(InvalidConfigError, match="use file:///path or https://"):
+        tokens_of(broker)

@@ -1,0 +1,55 @@
+"""A port in plain text that other machines can reach is refused, unless the operator allows it."""
+
+import pytest
+
+from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.settings.config import load
+from barnabas.net.settings.exposure import is_loopback
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "LOCALHOST", "::1", "::ffff:127.0.0.1"])
+def test_loopback(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "*", "0", "0.0.0.0", "::", "10.0.0.1", "fe80::1", "broker-0", "localhost.example", "::ffff:10.0.0.1"]
+)
+def test_not_loopback(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("listeners", "PLAINTEXT://10.0.0.1:9092"),
+        ("listeners", "PLAINTEXT://127.0.0.1:9092,OUTSIDE://:9192"),
+        ("admin.listener", "0.0.0.0:9094"),
+        ("quorum.listener", "10.0.0.1:9093"),
+        ("controller.quorum.voters", "0@10.0.0.1:9093,1@10.0.0.2:9093"),
+    ],
+)
+def test_each_port_is_checked(key: str, value: str) -> None:
+    given = {"node.id": "0", key: value}
+    with pytest.raises(InvalidConfigError, match=f"^{key}=.*in plain text.*allow.plaintext.listeners=true"):
+        load(None, given, {})
+    assert load(None, given | {"allow.plaintext.listeners": "true"}, {}).allow_plaintext_listeners
+
+
+def test_voters_on_other_machines_are_theirs_to_check() -> None:
+    load(None, {"node.id": "5", "controller.quorum.voters": "0@10.0.0.1:9093"}, {})
+
+
+def test_what_speaks_tls_may_listen_everywhere() -> None:
+    tls = {
+        "node.id": "0",
+        "listeners": "SSL://10.0.0.1:9092",
+        "security.inter.broker.protocol": "SSL",
+        "controller.quorum.voters": "0@10.0.0.1:9093",
+        "admin.listener": "HTTPS://10.0.0.1:9094",
+        "ssl.keystore.location": "/broker.pem",
+        "ssl.truststore.location": "/ca.pem",
+    }
+    load(None, tls, {})
+    with pytest.raises(InvalidConfigError, match=r"^listeners=INSIDE://10\.0\.0\.1:9192"):
+        load(None, tls | {"listeners": "SSL://10.0.0.1:9092,INSIDE://10.0.0.1:9192"}, {})

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -88,6 +89,7 @@ async def records(cluster: Cluster) -> str:
     await cluster.ready()
     async with cluster.admin() as admin:
         await admin.acls.remove([AclFilter()])
+        await known_everywhere(cluster, lambda acls: not acls, "no broker knows a permission")
         if "secret" not in await admin.list_topics():
             await admin.create_topic("secret", partitions=1, replication_factor=3)
             async with Producer(cluster.bootstrap, **cluster.security) as producer:
@@ -118,8 +120,24 @@ def rd(cluster: Cluster, user: str, **more: Any) -> dict[str, Any]:
 
 
 async def grant(cluster: Cluster, principal: str, operation: Operation, kind: ResourceKind, name: str) -> None:
+    await add(cluster, Acl(kind=kind, name=name, principal=principal, operation=operation))
+
+
+async def add(cluster: Cluster, *permissions: Acl) -> None:
     async with cluster.admin() as admin:
-        await admin.acls.add([Acl(kind=kind, name=name, principal=principal, operation=operation)])
+        await admin.acls.add(permissions)
+    await known_everywhere(cluster, lambda acls: {*permissions} <= {*acls}, "each broker knows the permissions")
+
+
+async def known_everywhere(cluster: Cluster, is_as_wanted: Callable[[Sequence[Acl]], bool], what: str) -> None:
+    """Brokers learn of permissions from the quorum, one a little later than another."""
+
+    async def is_known(pool: RpcPool, node_id: int) -> bool:
+        return is_as_wanted((await ask(pool, cluster, node_id, q.DescribeAclsRequest(wanted=AclFilter()))).acls)
+
+    async with speaking_as(cluster, "admin") as pool:
+        for node_id in range(len(cluster.nodes)):
+            await until(partial(is_known, pool, node_id), what)
 
 
 @asynccontextmanager
@@ -324,8 +342,7 @@ async def test_refusals_are_in_the_audit(cluster: Cluster, records: str) -> None
 
 async def test_the_sdk_does_what_it_may(cluster: Cluster, records: str) -> None:
     logs = Acl(kind=TOPIC, name="log-", pattern=PatternKind.PREFIXED, principal=ALICE, operation=Operation.ALL)
-    async with cluster.admin() as admin:
-        await admin.acls.add([logs, Acl(kind=GROUP, name="readers", principal=ALICE, operation=Operation.READ)])
+    await add(cluster, logs, Acl(kind=GROUP, name="readers", principal=ALICE, operation=Operation.READ))
     options = security(cluster, "alice")
     async with Admin(cluster.bootstrap, **options) as admin:
         await admin.create_topic("log-web", partitions=1)

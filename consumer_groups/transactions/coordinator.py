@@ -42,7 +42,7 @@ from ..model.deadlines import Deadlines
 from ..model.decision import Decision
 from ..model.messages import CoordinatorResult
 from .counts import TransactionCounts
-from .ends import EndAnswer, concurrent, judged
+from .ends import EarlyCommits, EndAnswer, concurrent, early, judged, refused
 from .identity import (
     check_expected,
     check_producer,
@@ -72,6 +72,7 @@ class TransactionCoordinator:
         self._state = state
         self._settings = settings
         self._stamps = TransactionStamps(item for item in state.transactions.values() if item.started_ms != NOT_STARTED)
+        self._early_commits = EarlyCommits()
         self._timers = Deadlines()  # timeouts of open transactions, and expiry of unused ids
         for transaction in state.transactions.values():
             self._arm(transaction, now_ms)
@@ -152,7 +153,12 @@ class TransactionCoordinator:
         """
         self._check_id(request.transactional_id)
         known = self._existing(request.transactional_id)
-        if judged(known, request) is EndAnswer.REPEATED:
+        answer = judged(known, request)
+        if answer is EndAnswer.EARLY:
+            if not self._early_commits.may_come_again(known, now_ms):
+                raise refused(known, request)
+            raise early(known.transactional_id)
+        if answer is EndAnswer.REPEATED:
             # In the first version, the request may be about a later transaction, which only a newer coordinator knows.
             return CoordinatorResult(records=(), response=_identity(known), must_confirm=not request.uses_v2)
         assert not is_exhausted(known.producer_epoch) or not request.uses_v2 or fresh_producer_id != NO_PRODUCER_ID
@@ -370,6 +376,7 @@ class TransactionCoordinator:
         self._put(done, decision)
 
     def _put(self, record: TransactionRecord, decision: Decision) -> None:
+        self._early_commits.forget(record.transactional_id)
         before = self._state.transactions.get(record.transactional_id)
         state = TransactionState.DEAD if before is None else _state_of(before)
         assert _state_of(record) in TRANSACTION_TRANSITIONS[state]
@@ -380,6 +387,7 @@ class TransactionCoordinator:
     def _remove(self, known: TransactionRecord, decision: Decision) -> None:
         assert TransactionState.DEAD in TRANSACTION_TRANSITIONS[_state_of(known)]
         self._stamps.forget(known.transactional_id)
+        self._early_commits.forget(known.transactional_id)
         decision.add(
             RemoveTransactionRecord(
                 slot=self._state.slot,

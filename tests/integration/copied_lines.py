@@ -10,13 +10,14 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from integration.cluster import Cluster, until
 from integration.harm import Harm
-from integration.programs import Program
+from integration.programs import TAIL_CHARACTERS, Program
 
 from barnabas.net import local_cluster
 from barnabas.net.client.consumer.consumer import Consumer
@@ -72,7 +73,14 @@ class Workers:
     def _worker(self, folder: Path, libraries: Path, name: str, values: dict[str, object]) -> Program:
         file = folder / f"worker-{name}.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
-        quiet = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-XX:TieredStopAtLevel=1"]
+        log = "-Dorg.slf4j.simpleLogger"
+        quiet = [
+            f"{log}.defaultLogLevel=warn",
+            f"{log}.log.org.apache.kafka.clients.producer.internals.TransactionManager=debug",
+            f"{log}.showDateTime=true",
+            f"{log}.dateTimeFormat=HH:mm:ss.SSS",
+            "-XX:TieredStopAtLevel=1",
+        ]
         main = "org.apache.kafka.connect.cli.ConnectDistributed"
         return Program(name, ["java", *quiet, "-cp", f"{libraries}/*", main, str(file)], folder / "programs")
 
@@ -128,6 +136,7 @@ class Reader:
 
     def __init__(self, bootstrap: str) -> None:
         self.lines: Counter[str] = Counter()
+        self.positions: dict[int, int] = {}  # by partition
         self._bootstrap = bootstrap
 
     async def run(self) -> None:
@@ -138,6 +147,7 @@ class Reader:
                 assert record.value is not None
                 line = record.value.decode()
                 self.lines[line] += 1
+                self.positions[record.partition] = record.offset + 1
                 assert self.lines[line] == 1, f"{line} came again at {record.partition}@{record.offset}"
 
 
@@ -180,14 +190,33 @@ async def under_harm(folder: Path, cluster: Cluster, libraries: Path, steps: Cal
             lines.stop()
             await writing
             what = f"all {len(lines.lines)} lines"
-            await until(lambda: len(reader.lines) >= len(lines.lines) or None, what, timeout_s=END_LIMIT_S)
+            await until(lambda: set(reader.lines) >= lines.lines or None, what, timeout_s=END_LIMIT_S)
             await judge(cluster, workers, folder, lines)
             reading.cancel()
         assert set(reader.lines) == lines.lines
+    except BaseExceptionGroup as error:
+        error.add_note(await _state(cluster, workers, reader, lines))
+        raise
     finally:
         for program in workers.programs:
             program.kill()
     return harm
+
+
+async def _state(cluster: Cluster, workers: Workers, reader: Reader, lines: Lines) -> str:
+    """What the parts of a copy that has stopped say of themselves."""
+    told = [f"{len(reader.lines)} of {len(lines.lines)} lines were read"]
+    missing = sorted(lines.lines - set(reader.lines))
+    told.append(f"missing: {missing[:3]} to {missing[-3:]}")
+    async with cluster.admin() as admin:
+        ends = {place.partition: item.offset for place, item in (await admin.list_offsets(TOPIC)).items()}
+        told.append(f"ends of {TOPIC}: {ends}, read by the reader: {reader.positions}")
+        told += [str(item) for item in (await admin.transactions.list()).transactions]
+    for name in (*SOURCES, SINK):
+        with suppress(OSError):
+            told.append(str(await workers.ask("GET", f"/connectors/{name}/status")))
+    told += [f"--- {program.name}\n{program.printed()[-TAIL_CHARACTERS:]}" for program in workers.programs]
+    return "\n".join(told)
 
 
 async def _made(workers: Workers, name: str, values: dict[str, object]) -> None:

@@ -42,7 +42,7 @@ FINDING_SEEDS: Final[dict[tuple[str, str], int]] = {  # by level and name
     ("groups", "a forward jump is taken for a gap"): 1,
     ("groups", "a new coordinator has an old snapshot"): 5,
     ("groups", "commits of stale members are taken"): 1,
-    ("transactions in clusters", "stable offsets do not wait"): 5,
+    ("transactions in clusters", "stable offsets do not wait"): 9,
     ("transactions in clusters", "the next transaction joins the open one"): 1,
     ("flushes", "an acknowledgement before the flush"): 2,
 }

@@ -19,7 +19,7 @@ SECONDS = float(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_SECONDS", "60"))
 FIRST_SEED = int(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_FIRST_SEED", "20"))
 MOST_SEEDS = int(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_SEEDS", "12"))
 ENOUGH_SEEDS = 8
-REACHED = ("commits", "aborts", "fenced", "crashes", "zombies", "prepared_takeovers", "truncations")
+REACHED = ("commits", "aborts", "fenced", "crashes", "zombies", "prepared_takeovers", "truncations", "early_commits")
 
 
 def passed(result: Result) -> Result:

@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from barnabas.consumer_groups.offsets.transactional_offsets import StableOffsets, TransactionalOffsets
+from barnabas.consumer_groups.transactions.ends import EarlyCommits
 from barnabas.log.partition.aborted_transactions import AbortedTransactions
 from barnabas.log.segment.producer_state import ProducerState
 from barnabas.net.transactions import verification
@@ -76,6 +77,13 @@ def _successor_sends_no_markers() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _early_commits_are_refused() -> Iterator[None]:
+    """A commit that overtakes its records ends the producer."""
+    with patch.object(EarlyCommits, "may_come_again", lambda *arguments: False):
+        yield
+
+
 BUGS = in_histories(
     "transactions in clusters",
     run_transactions,
@@ -84,6 +92,7 @@ BUGS = in_histories(
         "the next transaction joins the open one": (_next_transaction_joins_the_open_one, ("slow", "stall")),
         "stable offsets do not wait": (_stable_offsets_do_not_wait, ("slow", "kill")),
         "the aborted list of the first batch": (_list_of_the_first_batch, ("kill",)),
+        "early commits are refused": (_early_commits_are_refused, ()),
         "a successor sends no markers": (_successor_sends_no_markers, ("kill",)),
     },
 )

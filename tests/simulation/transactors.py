@@ -15,6 +15,7 @@ from barnabas.net.protocol.requests import FindCoordinatorRequest
 from barnabas.net.testing.simulation.cluster import SimulatedCluster
 
 from .checkers.transactions import Outcome, Transaction, TransactionChecker
+from .checkers.violation import Violation
 from .kafka_wire import KafkaWire, made
 from .workload import Client
 
@@ -24,6 +25,7 @@ INPUTS, OUTPUTS = 3, 3
 TIMEOUT_MS = 1_500  # of a transaction
 ASK_S = 1.0
 PRODUCE, OFFSET_FETCH, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 0, 9, 22, 24, 25, 26, 28
+EARLY_COMMIT_EVERY = 8  # transactions of the second version
 NO_ANSWER = -2  # whether the request had an effect is not known
 FENCED = frozenset(
     {
@@ -60,7 +62,7 @@ class Transactor:
         self.source = source
         self.transactional_id = f"copier-{source}"
         self.counts: dict[str, int] = dict.fromkeys(
-            ("commits", "aborts", "fenced", "crashes", "zombies", "unknown_ends"), 0
+            ("commits", "aborts", "fenced", "crashes", "zombies", "unknown_ends", "early_commits"), 0
         )
         self.is_calm = False  # from the end of the faults on: each transaction is committed
         self.told = ""  # by whom it was asked last, and what was answered
@@ -128,6 +130,8 @@ class Transactor:
         try:
             if not self._uses_v2:
                 await self._add(sorted(set(places)))
+            elif transaction.number % EARLY_COMMIT_EVERY == 1:
+                await self._commit_early()
             for number, place in enumerate(places, self._done):
                 await self._write(transaction, place, number)
                 self._maybe_stop(0.03, "crashes")
@@ -141,6 +145,28 @@ class Transactor:
                 await self._end(transaction, is_commit=False)  # then the outcome is known; else a timeout decides
             raise
         await self._end(transaction, is_commit=self.is_calm or self.rng.random() < 0.75)
+
+    async def _commit_early(self) -> None:
+        """A commit that overtakes the first record, as Kafka's Java client sends it at times, is asked for again later."""
+        try:
+            node_id = await self._coordinator(self.transactional_id)
+            answer = await self._wire.ask(node_id, END, 5, self._end_request(is_commit=True), timeout_s=ASK_S)
+        except (BarnabasError, TimeoutError):
+            raise EndOfLifeError("an early commit has no answer: it may arrive later, and commit half") from None
+        code = answer.error_code
+        if code in (0, ErrorCode.INVALID_TXN_STATE):
+            raise Violation(f"{self.transactional_id}: a commit before the first record was answered by {code}")
+        self.counts["early_commits"] += code == ErrorCode.CONCURRENT_TRANSACTIONS
+        await self._judge(code, self.transactional_id)
+
+    def _end_request(self, *, is_commit: bool) -> Any:
+        return made(
+            "EndTxnRequest",
+            transactional_id=self.transactional_id,
+            producer_id=self._producer[0],
+            producer_epoch=self._producer[1],
+            committed=is_commit,
+        )
 
     def _maybe_stop(self, probability: float, what: str) -> None:
         if not self.is_calm and self.rng.random() < probability:
@@ -251,13 +277,7 @@ class Transactor:
 
     async def _end(self, transaction: Transaction, *, is_commit: bool) -> None:
         transaction.asks_for_commit = is_commit
-        body = made(
-            "EndTxnRequest",
-            transactional_id=self.transactional_id,
-            producer_id=self._producer[0],
-            producer_epoch=self._producer[1],
-            committed=is_commit,
-        )
+        body = self._end_request(is_commit=is_commit)
         is_sure = True  # no earlier attempt may have had an effect
         while True:
             try:

@@ -11,11 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from ...wire.network import Listener, ProtocolFactory
 from ...wire.tcp import USER_TIMEOUT_MS
 from .process import NOBODY, OWNER, call_in
+
+SYN_PAUSES_S: Final = (1, 2, 4, 8, 16, 32, 64)  # between Linux's attempts to reach a host that does not answer
 
 WINDOW_BYTES = 256 * 1024  # On the way or unread, per direction, before the writer has to keep its bytes.
 SEGMENT_BYTES = 64 * 1024  # Delivered at once at most; larger writes arrive in parts, as they do in life.
@@ -152,8 +154,11 @@ class NodeNetwork:
         listener = world.listeners.get((host, port))
         target = listener.node if listener is not None else host
         await asyncio.sleep(world.delay(world.link(self._name, target)) + world.delay(world.link(target, self._name)))
-        if not (world.carries(self._name, target) and world.carries(target, self._name)):
-            await asyncio.sleep(127)  # Linux's patience with SYN retries; callers have less.
+        for pause_s in SYN_PAUSES_S:
+            if world.carries(self._name, target) and world.carries(target, self._name):
+                break
+            await asyncio.sleep(pause_s)
+        else:
             raise TimeoutError(110, f"connecting to {host}:{port} timed out")
         listener = world.listeners.get((host, port))
         if listener is None:

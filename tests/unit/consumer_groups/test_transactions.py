@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.consumer_groups.transactions.coordinator import TransactionCoordinator
+from barnabas.consumer_groups.transactions.ends import EARLY_COMMIT_MS
 from barnabas.consumer_groups.transactions.identity import FENCING_EPOCH, LAST_EPOCH
 from barnabas.consumer_groups.transactions.settings import TransactionSettings
 from barnabas.kraft.group_state.group_slots import SlotState, slot_of
@@ -187,11 +188,41 @@ def test_an_abort_of_the_second_version_needs_no_records() -> None:
     assert after.producer_epoch == 1 and world.phase is TransactionState.COMPLETE_ABORT
     assert world.end(who, commit=False, v2=True) == after
     assert world.end(after, commit=False, v2=True).producer_epoch == 2
-    with pytest.raises(InvalidTxnStateError):
-        world.end(replace(after, producer_epoch=2), commit=True, v2=True)
     fresh = World()
     with pytest.raises(InvalidTxnStateError):
         fresh.end(fresh.init(), commit=False)  # the first version knows that it has begun nothing
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_commit_that_overtakes_its_records_may_come_again(before: int) -> None:
+    """Kafka's Java client sends such commits; INVALID_TXN_STATE ends it."""
+    world = World()
+    who = world.init()
+    for _ in range(before):
+        world.add(who, T0, uses_v2=True)
+        who = world.end(who, v2=True)
+        world.complete()
+    with pytest.raises(ConcurrentTransactionsError, match="before any record"):
+        world.end(who, v2=True)
+    world.add(who, T0, uses_v2=True)
+    after = world.end(who, v2=True)
+    assert after.producer_epoch == who.producer_epoch + 1 and world.phase is TransactionState.PREPARE_COMMIT
+
+
+def test_a_commit_of_nothing_is_refused_in_the_end_and_each_epoch_has_its_own_time() -> None:
+    world = World()
+    who = world.init()
+    for epoch in range(2):
+        began_ms = world.now_ms
+        for ms in (0, EARLY_COMMIT_MS - 1):
+            world.now_ms = began_ms + ms
+            with pytest.raises(ConcurrentTransactionsError):
+                world.end(who, v2=True)
+        world.now_ms = began_ms + EARLY_COMMIT_MS
+        with pytest.raises(InvalidTxnStateError):
+            world.end(who, v2=True)
+        assert world.known.producer_epoch == epoch
+        who = world.end(who, commit=False, v2=True)
 
 
 def test_a_new_producer_fences_the_old_one_and_aborts_its_transaction() -> None:

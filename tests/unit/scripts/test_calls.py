@@ -1,0 +1,47 @@
+"""What an operation costs in Python calls: none may get dearer unnoticed (`scripts/benchmark calls` counts, in virtual time)."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+# A change that needs more says here what for, in its commit; one that needs much less lowers the number.
+CEILINGS: Final = {
+    "produce acks=1, 1 replicas (Kafka)": 120,
+    "produce acks=-1, 1 replicas (Kafka)": 145,
+    "produce acks=1, 3 replicas (Kafka)": 360,
+    "produce acks=-1, 3 replicas (Kafka)": 700,
+    "fetch, one record (Kafka)": 108,
+    "fetch, nothing there (Kafka)": 85,
+    "fetch, 34 idle partitions (Kafka)": 960,
+    "fetch in a session, 34 idle partitions (Kafka)": 68,
+    "metadata of 100 partitions (Kafka)": 50,
+    "produce acks=1, 1 replicas (own)": 102,
+    "produce acks=-1, 1 replicas (own)": 157,
+    "produce acks=1, 3 replicas (own)": 230,
+    "produce acks=-1, 3 replicas (own)": 690,
+    "fetch, one record (own)": 85,
+    "fetch, nothing there (own)": 92,
+    "fetch, 34 idle partitions (own)": 640,
+    "metadata of 100 partitions (own)": 390,
+    "create topic (SDK)": 1_450,
+    "send acks=1, 3 replicas (SDK)": 640,
+    "send acks=all, 3 replicas (SDK)": 860,
+    "transaction of one record, 3 replicas (SDK)": 7_200,
+    "join group (SDK)": 4_300,
+}
+
+
+def test_no_operation_takes_more_calls_than_it_did(tmp_path: Path) -> None:
+    counted = tmp_path / "calls.json"
+    pure = os.environ | {"BARNABAS_PURE": "1"}  # calls within compiled modules are not seen
+    command = [ROOT / "scripts/benchmark", "calls", "--json", counted]
+    subprocess.run(command, cwd=ROOT, env=pure, check=True, timeout=120)
+    found = json.loads(counted.read_text(encoding="utf-8"))
+    assert found.keys() == CEILINGS.keys()
+    dearer = {name: (count, CEILINGS[name]) for name, count in found.items() if count > CEILINGS[name]}
+    assert not dearer, f"calls, and how many are allowed: {dearer}"
+    lowered = {name: (count, CEILINGS[name]) for name, count in found.items() if count < 0.75 * CEILINGS[name]}
+    assert not lowered, f"lower these ceilings, so that the gain stays: {lowered}"

@@ -35,6 +35,7 @@ SHARED_OPTIONS: Final = ("--bootstrap", "--command-config", "-f", "--format", "-
 PLAIN_VERBS: Final = {
     "up": ("verbs.local", "start a local cluster in the foreground"),
     "down": ("verbs.local", "stop a local cluster"),
+    "doctor": ("verbs.doctor", "say what is wrong with the cluster, whom it costs what, and the cure"),
     "sql": ("streams.sql", "query topics with SQL (DuckDB)"),
     "collect": ("streams.collect", "send the lines of log files to a topic, each once"),
 }

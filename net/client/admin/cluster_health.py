@@ -1,16 +1,25 @@
 """The health of a cluster in words: the one place that decides which states are problems, and what to do about each.
 
-The command (`cluster health`) and the HTTP API show the result of `cluster_health`.
+The command (`cluster health`) and the HTTP API show the result of `cluster_health`; `doctor` weighs the same problems, and looks
+for more.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from ...protocol.doubt import doubt_in_words
-from ...protocol.responses import DescribeClusterResponse, DescribeQuorumResponse, TopicMetadata, TroubledFolder
+from ...protocol.responses import (
+    DescribeClusterResponse,
+    DescribeQuorumResponse,
+    PartitionMetadata,
+    TopicMetadata,
+    TroubledFolder,
+)
 from ..connection.errors import BarnabasError
+from .finding import Finding, Weight
 
 if TYPE_CHECKING:  # commands import this module without importing a client
     from .admin import Admin
@@ -35,23 +44,31 @@ async def cluster_health(admin: "Admin") -> ClusterHealth:
         await admin.describe_quorum(),
         await admin.describe_topics(),
     )
-    causes = [*_quorum_causes(quorum), *_broker_causes(cluster), *_partition_causes(topics)]
+    found = [*problems(cluster, quorum, topics), *await transaction_problems(admin)]
     return ClusterHealth(
-        causes=(*causes, *await _transaction_causes(admin)),
-        unclean_elections=tuple(_unclean(topics)),
+        causes=tuple(item.what for item in found),
+        unclean_elections=tuple(unclean_elections(topics)),
         ignored_settings=tuple(ignored_settings(cluster)),
     )
 
 
-def _quorum_causes(quorum: DescribeQuorumResponse) -> list[str]:
+def problems(
+    cluster: DescribeClusterResponse, quorum: DescribeQuorumResponse, topics: Sequence[TopicMetadata]
+) -> list[Finding]:
+    return [*_of_quorum(quorum), *_of_brokers(cluster), *_of_partitions(topics)]
+
+
+def _of_quorum(quorum: DescribeQuorumResponse) -> list[Finding]:
     """Do not use the controller in the metadata: it stays there when no quorum is left to elect another one."""
     if quorum.leader_id >= 0 and quorum.unconfirmed_ms < 0:
-        return list(quorum.refused_brokers)
+        return [Finding(weight=Weight.PROBLEM, what=item) for item in quorum.refused_brokers]
     cure = "most of its voters must be up; until then the state below is not confirmed"
-    return [f"the quorum has no leader ({doubt_in_words(quorum)}): {cure}"]
+    what = f"the quorum has no leader ({doubt_in_words(quorum)}): {cure}"
+    costs = "no leader is elected, no topic is changed, and groups commit no offsets"
+    return [Finding(weight=Weight.CRITICAL, what=what, costs=costs)]
 
 
-def _broker_causes(cluster: DescribeClusterResponse) -> list[str]:
+def _of_brokers(cluster: DescribeClusterResponse) -> list[Finding]:
     causes = [
         f"a committed metadata record is quarantined: {item}; change or delete the object it describes"
         for item in cluster.quarantined
@@ -66,7 +83,7 @@ def _broker_causes(cluster: DescribeClusterResponse) -> list[str]:
             causes.append(
                 f"broker {broker.node_id} is empty; finish with `barnabas broker decommission {broker.node_id}`"
             )
-    return causes
+    return [Finding(weight=Weight.PROBLEM, what=cause) for cause in causes]
 
 
 def folder_cause(node_id: int, folder: TroubledFolder) -> str:
@@ -80,20 +97,33 @@ def folder_cause(node_id: int, folder: TroubledFolder) -> str:
     return f"broker {node_id}: data folder {folder.path} is {folder.state} since {since}: {folder.cause}{cure}"
 
 
-def _partition_causes(topics: Sequence[TopicMetadata]) -> list[str]:
-    named = [(f"{topic.name}-{index}", item) for topic in topics for index, item in enumerate(topic.partitions)]
+def _of_partitions(topics: Sequence[TopicMetadata]) -> list[Finding]:
+    named = partitions_by_name(topics)
     offline = [name for name, item in named if item.leader < 0]
     short = [name for name, item in named if item.leader >= 0 and len(item.isr) < len(item.replicas)]
-    causes = []
+    found = []
     if offline:
-        causes.append(f"{len(offline)} partitions have no leader: {_some(offline)}")
+        what = f"{len(offline)} partitions have no leader: {some(offline)}"
+        found.append(
+            Finding(
+                weight=Weight.CRITICAL,
+                what=what,
+                costs="they can be neither written nor read",
+                cure="start the brokers of their replicas: `barnabas topic describe` names those that hold all records",
+            )
+        )
     if short:
-        causes.append(f"{len(short)} partitions have replicas out of sync: {_some(short)}")
-    return causes
+        what = f"{len(short)} partitions have replicas out of sync: {some(short)}"
+        found.append(Finding(weight=Weight.PROBLEM, what=what, costs="they bear fewer failures of brokers"))
+    return found
 
 
-async def _transaction_causes(admin: "Admin") -> list[str]:
-    """Of the brokers that answer: what keeps the others from it is a cause of its own."""
+def partitions_by_name(topics: Sequence[TopicMetadata]) -> list[tuple[str, PartitionMetadata]]:
+    return [(f"{topic.name}-{index}", item) for topic in topics for index, item in enumerate(topic.partitions)]
+
+
+async def transaction_problems(admin: "Admin") -> list[Finding]:
+    """Of the brokers that answer: what keeps the others from it is a problem of its own."""
     overdue = await admin.transactions.overdue(grace_ms=OVERDUE_AFTER_MS)
     causes = []
     if overdue.transactions:
@@ -101,25 +131,23 @@ async def _transaction_causes(admin: "Admin") -> list[str]:
             f"{item.transactional_id} ({item.state}, {item.duration_ms // 1000} s)" for item in overdue.transactions
         ]
         causes.append(
-            f"{len(names)} transactions have outlived their timeout by more than {OVERDUE_AFTER_MS // 1000} s: {_some(names)}; "
+            f"{len(names)} transactions have outlived their timeout by more than {OVERDUE_AFTER_MS // 1000} s: {some(names)}; "
             "`barnabas transaction describe ID` shows which partitions they wait for"
         )
-    try:
+    with suppress(BarnabasError):  # a coordinator does not answer, so nothing is known to hang
         hanging = await admin.transactions.hanging()
-    except BarnabasError:
-        return causes  # a coordinator does not answer, so nothing is known to hang
-    if hanging:
-        names = [f"{item.topic}-{item.partition} (producer {item.producer_id})" for item in hanging]
-        causes.append(
-            f"{len(names)} transactions hang, and readers of committed records wait for them: {_some(names)}; abort them: "
-            "`barnabas transaction hanging` shows how"
-        )
-    return causes
+        if hanging:
+            names = [f"{item.topic}-{item.partition} (producer {item.producer_id})" for item in hanging]
+            causes.append(
+                f"{len(names)} transactions hang, and readers of committed records wait for them: {some(names)}; abort them: "
+                "`barnabas transaction hanging` shows how"
+            )
+    return [Finding(weight=Weight.PROBLEM, what=cause) for cause in causes]
 
 
-def _unclean(topics: Sequence[TopicMetadata]) -> list[str]:
+def unclean_elections(topics: Sequence[TopicMetadata]) -> list[str]:
     """Partitions whose leader was once neither in sync nor eligible: acknowledged records may be lost."""
-    named = ((f"{topic.name}-{index}", item) for topic in topics for index, item in enumerate(topic.partitions))
+    named = partitions_by_name(topics)
     return [f"{name} ({item.unclean_elections})" for name, item in named if item.unclean_elections]
 
 
@@ -132,7 +160,7 @@ def ignored_settings(cluster: DescribeClusterResponse) -> list[str]:
     ]
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + (" ..." if len(names) > NAMES_SHOWN else "")
 
 

@@ -39,7 +39,7 @@ def rows(text: str) -> Any:
     [
         ("topci list", "there is no command 'topci' (did you mean topic?); see `barnabas --help`"),
         ("topic lst", "there is no command 'lst' (did you mean list?); see `barnabas topic --help`"),
-        ("xyzzy", "there is no command 'xyzzy'; choose from up, down, sql, "),
+        ("xyzzy", "there is no command 'xyzzy'; choose from up, down, doctor, sql, "),
         (
             "topic list --bootstarp h:1",
             "there is no option --bootstarp (did you mean --bootstrap?); see `barnabas topic list",

@@ -1,0 +1,101 @@
+"""`barnabas doctor`: what is wrong with the cluster, what it costs whom, and the cure; the gravest first."""
+
+import asyncio
+from argparse import ArgumentParser
+from typing import TYPE_CHECKING, Final
+
+from ...client.admin.finding import Finding, Weight
+from ..frame.command import Context, Verb
+from ..frame.exit_codes import ExitCode
+from ..frame.reachability import address_causes
+
+if TYPE_CHECKING:  # help must not import the client's modules
+    from barnabas.net.client.admin.admin import Admin
+
+WATCH_INTERVAL_S: Final = 2.0
+_NOTHING: Final = "nothing is wrong that the cluster can tell"
+
+
+def _arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--watch", action="store_true", help="look again and again, and print what comes and goes")
+
+
+async def _doctor(context: Context) -> int:
+    """Exit code 3 if something is wrong now; risks alone leave it 0."""
+    async with context.connector.admin(context.bootstrap) as admin:
+        if context.arguments.watch:
+            await _watch(context, admin)
+        async with asyncio.timeout(context.arguments.timeout):
+            found = await _examined(context, admin)
+    if context.out.is_json:
+        context.out.record({"healthy": not _is_ill(found), "findings": [_row(item) for item in found]})
+    else:
+        for item in found:
+            _print(context, item)
+        if not found:
+            context.out.text(_NOTHING)
+    return ExitCode.UNHEALTHY if _is_ill(found) else ExitCode.OK
+
+
+async def _watch(context: Context, admin: "Admin") -> None:
+    """Until Ctrl-C."""
+    known: dict[str, Finding] | None = None
+    while True:
+        async with asyncio.timeout(context.arguments.timeout):
+            found = {item.what: item for item in await _examined(context, admin)}
+        for what, item in found.items():
+            if known is None or what not in known:
+                _tell(context, "found", item)
+        for what, item in (known or {}).items():
+            if what not in found:
+                _tell(context, "gone", item)
+        if not found and known != found:
+            context.out.line(_NOTHING, {"event": "healthy"})
+        known = found
+        context.out.stdout.flush()
+        await asyncio.sleep(WATCH_INTERVAL_S)
+
+
+def _tell(context: Context, event: str, item: Finding) -> None:
+    if context.out.is_json:
+        context.out.record({"event": event, **_row(item)})
+    elif event == "gone":
+        context.out.text(f"{'GONE':<10}{item.what}")
+    else:
+        _print(context, item)
+
+
+async def _examined(context: Context, admin: "Admin") -> list[Finding]:
+    from ...client.admin.doctor import diagnose, look  # imports the client
+
+    picture = await look(admin)
+    addresses = await address_causes(context.connector, picture.cluster)
+    costs = "clients cannot use this broker"
+    unreachable = [Finding(weight=Weight.PROBLEM, what=cause, costs=costs) for cause in addresses]
+    return sorted([*diagnose(picture), *unreachable], key=lambda item: -item.weight)
+
+
+def _is_ill(found: list[Finding]) -> bool:
+    return any(item.weight >= Weight.PROBLEM for item in found)
+
+
+def _row(item: Finding) -> dict[str, object]:
+    return {"weight": item.weight.name.lower(), "what": item.what, "costs": item.costs, "cure": item.cure}
+
+
+def _print(context: Context, item: Finding) -> None:
+    context.out.text(f"{item.weight.name:<10}{item.what}")
+    for label, text in (("costs", item.costs), ("cure", item.cure)):
+        if text:
+            context.out.text(f"{'':10}{label + ':':<7}{text}")
+
+
+VERBS = {
+    "doctor": Verb(
+        name="doctor",
+        summary="say what is wrong with the cluster, and what to do",
+        arguments=_arguments,
+        run=_doctor,
+        timed=False,  # --watch has no end; each look has --timeout
+    ),
+}

@@ -1,0 +1,365 @@
+"""What is wrong with a cluster and what may go wrong, the gravest first: `barnabas doctor`.
+
+`look` asks the cluster, and `diagnose`, which is pure, judges what it answered. A healthy cluster has no findings.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from barnabas.log.vocabulary.group_messages import UnownedPartition
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.log.vocabulary.transaction_messages import TransactionState
+
+from ...protocol.group_responses import DescribeGroupResponse, ListedGroup, UnreadPartitionResponse
+from ...protocol.responses import (
+    DescribeClusterResponse,
+    DescribeQuorumResponse,
+    DescribeStorageResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from ...protocol.transaction_operations import ListedTransaction
+from ..connection.errors import BarnabasError
+from .cluster_health import (
+    ignored_settings,
+    partitions_by_name,
+    problems,
+    some,
+    transaction_problems,
+    unclean_elections,
+)
+from .finding import Finding, Weight
+
+if TYPE_CHECKING:  # commands import this module without importing a client
+    from .admin import Admin
+
+MAX_TOPICS: Final = 1_000  # whose configuration is read
+MAX_GROUPS: Final = 200  # that are asked
+AT_ONCE: Final = 16  # requests on the way
+ALMOST_FULL: Final = 0.10  # of a disk is free
+LAGGING_ENTRIES: Final = 1_000  # of the quorum's log
+UNREAD_AFTER_MS: Final = 30_000  # a partition of a group with members; a rebalance takes less
+LONG_TRANSACTION_MS: Final = 600_000
+SOON: Final = 0.8  # of the retention time has passed for the oldest unread record
+LEADERS_AWAY: Final = 0.2  # of all partitions; fewer are on their way back
+FEW_PARTITIONS: Final = 10  # whose leaders may be anywhere
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLimits:
+    min_insync_replicas: int
+    retention_ms: int  # -1: records stay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """Of one partition of a group."""
+
+    group: str
+    partition: TopicPartition
+    committed: int
+    log: UnreadPartitionResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What a cluster says of itself. What cannot be asked at the moment is left out."""
+
+    cluster: DescribeClusterResponse
+    quorum: DescribeQuorumResponse
+    topics: Sequence[TopicMetadata]
+    limits: Mapping[str, TopicLimits] = field(default_factory=dict)  # by topic
+    storage: Sequence[DescribeStorageResponse] = ()
+    groups: Sequence[DescribeGroupResponse] = ()
+    unread: Sequence[Unread] = ()
+    long_transactions: Sequence[ListedTransaction] = ()
+    transaction_problems: Sequence[Finding] = ()
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+
+
+async def look(admin: "Admin") -> Picture:
+    """Raises BarnabasError if no broker answers."""
+    cluster, quorum, topics = (
+        await admin.describe_cluster(),
+        await admin.describe_quorum(),
+        await admin.describe_topics(),
+    )
+    user_topics = [topic.name for topic in topics if not topic.internal][:MAX_TOPICS]
+    present = [broker.node_id for broker in cluster.brokers if not broker.fenced]
+    limits = await _each(user_topics, lambda name: _limits(admin, name))
+    storage = await _each(present, admin.describe_storage)
+    no_groups: list[ListedGroup] = []
+    names = [group.group_id for group in await _or(admin.list_groups, no_groups)][:MAX_GROUPS]
+    groups = await _each(names, admin.explain_group)
+    offsets = await _each(names, lambda name: admin.group_offsets(name, only_reachable=True))
+    committed = [
+        (name, place, lag.committed)
+        for name, found in offsets.items()
+        for place, lag in found.items()
+        if lag.has_committed
+    ]
+    no_logs: dict[tuple[TopicPartition, int], UnreadPartitionResponse] = {}
+    logs = await _or(lambda: admin.unread_now((place, offset) for _, place, offset in committed), no_logs)
+    long_ones = await _or(lambda: admin.transactions.list(longer_than_ms=LONG_TRANSACTION_MS), None)
+    return Picture(
+        cluster=cluster,
+        quorum=quorum,
+        topics=topics,
+        limits=limits,
+        storage=list(storage.values()),
+        groups=list(groups.values()),
+        unread=[
+            Unread(group=name, partition=place, committed=offset, log=logs[place, offset])
+            for name, place, offset in committed
+            if (place, offset) in logs
+        ],
+        long_transactions=() if long_ones is None else long_ones.transactions,
+        transaction_problems=await _or(lambda: transaction_problems(admin), []),
+    )
+
+
+async def _limits(admin: "Admin", topic: str) -> TopicLimits:
+    values = {entry.key: entry.value for entry in await admin.describe_configs(topic)}
+    return TopicLimits(
+        min_insync_replicas=int(values.get("min.insync.replicas") or 1),
+        retention_ms=int(values.get("retention.ms") or -1),
+    )
+
+
+async def _each(keys: Sequence[K], ask: Callable[[K], Awaitable[T]]) -> dict[K, T]:
+    """The answers; what cannot be asked is left out."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def answer(key: K) -> T:
+        async with gate:
+            return await ask(key)
+
+    answers = await asyncio.gather(*map(answer, keys), return_exceptions=True)
+    for found in answers:
+        if isinstance(found, BaseException) and not isinstance(found, BarnabasError):
+            raise found
+    return {key: found for key, found in zip(keys, answers, strict=True) if not isinstance(found, BaseException)}
+
+
+async def _or(ask: Callable[[], Awaitable[T]], otherwise: T) -> T:
+    try:
+        return await ask()
+    except BarnabasError:
+        return otherwise
+
+
+# --- judging ----------------------------------------------------------------------------------------------------------
+
+
+def diagnose(picture: Picture) -> list[Finding]:
+    """The gravest first."""
+    found = [
+        *problems(picture.cluster, picture.quorum, picture.topics),
+        *picture.transaction_problems,
+        *_writes(picture),
+        *_voters(picture),
+        *_disks(picture),
+        *_groups(picture),
+        *_retention(picture),
+        *_single_copies(picture),
+        *_leaders(picture),
+        *_long_transactions(picture),
+        *_past(picture),
+    ]
+    return sorted(found, key=lambda item: -item.weight)
+
+
+def _writes(picture: Picture) -> Iterator[Finding]:
+    """min.insync.replicas that refuse records with acks=all."""
+    few: list[str] = []
+    for topic in picture.topics:
+        limits = picture.limits.get(topic.name)
+        if limits is None or not topic.partitions:
+            continue
+        wanted, most = limits.min_insync_replicas, max(len(item.replicas) for item in topic.partitions)
+        if wanted > most:
+            yield Finding(
+                weight=Weight.CRITICAL,
+                what=f"topic {topic.name!r} has {most} replicas and min.insync.replicas={wanted}",
+                costs="no record with acks=all can ever be written to it",
+                cure=f"barnabas topic alter {topic.name} -c min.insync.replicas={max(1, most - 1)}, or give it more replicas",
+            )
+        else:
+            few += [
+                f"{topic.name}-{number} ({len(item.isr)} of {wanted})"
+                for number, item in enumerate(topic.partitions)
+                if item.leader >= 0 and len(item.isr) < wanted
+            ]
+    if few:
+        yield Finding(
+            weight=Weight.CRITICAL,
+            what=f"{len(few)} partitions have fewer replicas in sync than min.insync.replicas: {some(few)}",
+            costs="their leaders refuse records with acks=all",
+            cure="bring the brokers of the other replicas back; `barnabas cluster describe` shows their states",
+        )
+
+
+def _voters(picture: Picture) -> Iterator[Finding]:
+    quorum = picture.quorum
+    voters = len(quorum.voters)
+    present = sum(not broker.fenced for broker in picture.cluster.brokers)
+    dead = [peer.node_id for peer in quorum.peers if peer.is_voter and not peer.is_live]
+    slow = [peer for peer in quorum.peers if peer.is_voter and peer.is_live and peer.lag_entries > LAGGING_ENTRIES]
+    if dead:
+        left = (voters - 1) // 2 - len(dead)
+        yield Finding(
+            weight=Weight.PROBLEM,
+            what=f"voters {dead} of the quorum do not answer",
+            costs=f"the quorum survives the loss of {left} more" if left > 0 else "one more loss stops the quorum",
+            cure="start these brokers, or `barnabas cluster voters remove NODE` and add another one",
+        )
+    for peer in slow:
+        yield Finding(
+            weight=Weight.PROBLEM,
+            what=f"voter {peer.node_id} is {peer.lag_entries} entries behind the quorum",
+            costs="it cannot take over, and an even slower one delays all changes",
+            cure="look at its disk, its network and its load",
+        )
+    if voters % 2 == 0 and voters:
+        yield Finding(
+            weight=Weight.RISK,
+            what=f"the quorum has {voters} voters, an even number",
+            costs="one of them adds no safety: it must be asked, and bears no further failure",
+            cure="barnabas cluster voters add NODE, or remove one",
+        )
+    if voters == 1 and present >= 3:
+        yield Finding(
+            weight=Weight.RISK,
+            what=f"the quorum has one voter, and the cluster {present} brokers",
+            costs=f"the cluster stands still without broker {quorum.voters[0]}",
+            cure="barnabas cluster voters add NODE, twice",
+        )
+
+
+def _disks(picture: Picture) -> Iterator[Finding]:
+    for node in picture.storage:
+        for folder in node.folders:
+            if folder.state == "online" and 0 <= folder.free_bytes < ALMOST_FULL * folder.total_bytes:
+                yield Finding(
+                    weight=Weight.RISK,
+                    what=f"broker {node.node_id}: {folder.free_bytes / 2**30:.1f} GiB are free for data folder {folder.path},"
+                    f" {100 * folder.free_bytes / folder.total_bytes:.0f} % of the disk",
+                    costs="a full disk refuses records",
+                    cure="lower retention.bytes or retention.ms, add a folder to log.dirs, or move partitions away",
+                )
+
+
+def _groups(picture: Picture) -> Iterator[Finding]:
+    for group in picture.groups:
+        waiting = [item for item in group.unowned if item.since_ms >= UNREAD_AFTER_MS] if group.members else []
+        if waiting:
+            names = [f"{item.topic}-{item.partition}" for item in waiting]
+            longest: UnownedPartition = max(waiting, key=lambda item: item.since_ms)
+            yield Finding(
+                weight=Weight.PROBLEM,
+                what=f"{len(names)} partitions of group {group.group_id!r} have no reader, for up to"
+                f" {longest.since_ms // 1000} s: {some(names)}; {longest.text}",
+                costs="their records wait",
+                cure=f"barnabas group explain {group.group_id}",
+            )
+
+
+def _retention(picture: Picture) -> Iterator[Finding]:
+    for item in picture.unread:
+        log, place = item.log, item.partition
+        name = f"{place.topic}-{place.partition}"
+        limits = picture.limits.get(place.topic)
+        if item.committed < log.log_start_offset:
+            yield Finding(
+                weight=Weight.CRITICAL,
+                what=f"group {item.group!r} has read {name} up to offset {item.committed}, and the log begins at"
+                f" {log.log_start_offset} now",
+                costs=f"{log.log_start_offset - item.committed} records were deleted before it read them",
+                cure="make retention longer than the longest stop of the readers",
+            )
+        elif limits is not None and limits.retention_ms > 0 and log.first_unread_ms >= 0:
+            age_ms = log.now_ms - log.first_unread_ms
+            if age_ms >= SOON * limits.retention_ms:
+                yield Finding(
+                    weight=Weight.PROBLEM,
+                    what=f"group {item.group!r} lags in {name}: the oldest record that it has not read is {age_ms // 1000} s"
+                    f" old, and retention deletes after {limits.retention_ms // 1000} s",
+                    costs="records are deleted before they are read",
+                    cure=f"start more readers, or barnabas topic alter {place.topic} -c retention.ms=MS",
+                )
+
+
+def _single_copies(picture: Picture) -> Iterator[Finding]:
+    if len(picture.cluster.brokers) < 2:
+        return
+    names = [
+        topic.name
+        for topic in picture.topics
+        if not topic.internal and any(len(item.replicas) == 1 for item in topic.partitions)
+    ]
+    if names:
+        yield Finding(
+            weight=Weight.RISK,
+            what=f"{len(names)} topics have partitions with one replica: {some(names)}",
+            costs="without its broker such a partition is gone, for a while or for ever",
+            cure="`barnabas partition --help` shows how to give them more replicas",
+        )
+
+
+def _leaders(picture: Picture) -> Iterator[Finding]:
+    active = {broker.node_id for broker in picture.cluster.brokers if not broker.fenced}
+    named: list[tuple[str, PartitionMetadata]] = [
+        (name, item)
+        for name, item in partitions_by_name([topic for topic in picture.topics if not topic.internal])
+        if item.leader >= 0
+    ]
+    away = [name for name, item in named if item.leader != item.replicas[0] and item.replicas[0] in active]
+    if len(named) >= FEW_PARTITIONS and len(away) > LEADERS_AWAY * len(named):
+        most, count = Counter(item.leader for _, item in named).most_common(1)[0]
+        yield Finding(
+            weight=Weight.RISK,
+            what=f"{len(away)} of {len(named)} partitions are not led by their preferred replica; broker {most} leads {count}",
+            costs="that broker does more than its share of the work",
+            cure="auto.leader.rebalance.enable=true returns them by itself; `barnabas partition --help` shows how to do it now",
+        )
+
+
+def _long_transactions(picture: Picture) -> Iterator[Finding]:
+    names = [
+        f"{item.transactional_id} ({item.duration_ms // 60_000} min)"
+        for item in picture.long_transactions
+        if item.state == TransactionState.ONGOING.value
+    ]
+    if names:
+        yield Finding(
+            weight=Weight.RISK,
+            what=f"{len(names)} transactions are open for more than {LONG_TRANSACTION_MS // 60_000} minutes: {some(names)}",
+            costs="readers of committed records wait for them, and their partitions are not compacted",
+            cure="commit more often; `barnabas transaction describe ID` shows the partitions",
+        )
+
+
+def _past(picture: Picture) -> Iterator[Finding]:
+    unclean = unclean_elections(picture.topics)
+    if unclean:
+        yield Finding(
+            weight=Weight.RISK,
+            what=f"leaders were elected that did not have all records: {some(unclean)} (how often)",
+            costs="acknowledged records may be lost, once and for all",
+            cure="compare with the sources; unclean.leader.election.enable=false prevents it",
+        )
+    ignored = ignored_settings(picture.cluster)
+    if ignored:
+        yield Finding(
+            weight=Weight.RISK,
+            what=f"settings in brokers' files have no effect: {some(ignored)}",
+            cure="remove them from the files; `barnabas cluster alter` changes the cluster's values",
+        )

@@ -6,7 +6,7 @@ What a power loss leaves of unflushed writes (nothing, a part, a torn end) is th
 from typing import ClassVar
 
 from barnabas.log.vocabulary.errors import DiskFullError, StorageError
-from barnabas.net.testing.simulation.cluster import PLENTY_BYTES, is_serving
+from barnabas.net.testing.simulation.cluster import PLENTY_BYTES, SimulatedNode, is_serving
 from barnabas.net.testing.simulation.disk import Write
 from barnabas.net.testing.simulation.fault_room import FaultRoom
 from barnabas.net.testing.simulation.process import ProcessDied
@@ -75,12 +75,18 @@ class DiskFaults(FaultRoom):
     def _end_refusals(self, node_id: int) -> None:
         node = self.cluster.nodes[node_id]
         node.disk.mend()
-        if is_serving(node) and node.broker is not None:
-            logs = node.broker.logs
-            if logs.offline or any(log.failed for log in logs.logs.values()):
-                self.cluster.kill(node_id)
+        if node.is_running and self._may_be_offline(node):
+            self.cluster.kill(node_id)
         node.disk_may_refuse = False
         self.cluster.start(node_id)
+
+    @staticmethod
+    def _may_be_offline(node: SimulatedNode) -> bool:
+        """A log of it. One that is starting may have left out a log already, and has nothing yet that says so."""
+        if not is_serving(node) or node.broker is None:
+            return True
+        logs = node.broker.logs
+        return bool(logs.offline) or any(log.failed for log in logs.logs.values())
 
     def _mend(self, node_id: int) -> None:
         node = self.cluster.nodes[node_id]

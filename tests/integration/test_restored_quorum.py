@@ -55,9 +55,14 @@ async def produce(cluster: Cluster, topic: str, count: int) -> None:
 
 
 async def move_leader(admin: Admin, target: int) -> None:
-    if not await leads(admin, target):
-        await admin.elect_leader("t", 0, target=target)
-    await until(lambda: leads(admin, target), f"broker {target} leads")
+    """Again, if the controller, which balances leaders soon after a start, has taken the leadership back."""
+
+    async def moved() -> bool:
+        if not await leads(admin, target):
+            await admin.elect_leader("t", 0, target=target)
+        return await leads(admin, target)
+
+    await until(moved, f"broker {target} leads")
 
 
 async def leads(admin: Admin, node_id: int) -> bool:

@@ -133,6 +133,11 @@ async def test_after_a_timeout_the_same_producer_goes_on(shared_cluster: Cluster
     await eventually(shared_cluster, topic, [b"next"])
 
 
+async def joined(consumer: Consumer) -> bool:
+    await consumer.poll(timeout_ms=100)
+    return bool(consumer.assignment)
+
+
 async def test_lost_answers_of_every_kind_lose_and_double_nothing(new_cluster: Callable[..., Cluster]) -> None:
     """Each request to produce, to end a transaction and to commit its offsets arrives twice, and some answers are lost."""
     cluster = new_cluster(3)
@@ -145,6 +150,7 @@ async def test_lost_answers_of_every_kind_lose_and_double_nothing(new_cluster: C
         Producer(bootstrap, transactional_id=topic) as producer,
         Consumer(topic, bootstrap=bootstrap, group=topic, auto_commit=False) as consumer,
     ):
+        await until(lambda: joined(consumer), "the consumer commits as a member")
         for number in range(20):
             transaction = producer.transaction()
             await transaction.begin()

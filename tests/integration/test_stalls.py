@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,17 @@ class Shimmed:
             for node in cluster.nodes
         ]
         cluster.kill(*(node.node_id for node in cluster.nodes))
+        self._sizes = [node.log_size() for node in cluster.nodes]
         for node, shim in zip(cluster.nodes, self.shims, strict=True):
             self._launch(node, shim)
+
+    async def ready(self) -> None:
+        """The new processes are: for a moment, the metadata still shows the old ones, which were killed."""
+        for node, size in zip(self.cluster.nodes, self._sizes, strict=True):
+            await until(
+                partial(_says, node, size, f"broker unfenced node={node.node_id}"), f"broker {node.node_id} serves"
+            )
+        await self.cluster.ready()
 
     def _launch(self, node: Node, shim: Shim) -> None:
         with node.log_path.open("ab") as log:
@@ -58,6 +68,10 @@ class Shimmed:
                 env={**clean_environment(), **shim.environment},
                 start_new_session=True,
             )
+
+
+def _says(node: Node, size: int, text: str) -> bool:
+    return any(text in line for line in node.log_since(size))
 
 
 class Acknowledgements:
@@ -135,7 +149,7 @@ async def at_work(cluster: Cluster):  # type: ignore[no-untyped-def]  # an Async
 async def test_a_broker_with_slow_flushes_answers_and_is_not_fenced(new_cluster: Maker, tmp_path: Path) -> None:
     cluster = await new_cluster().ready()
     shimmed = Shimmed(cluster, tmp_path)
-    await cluster.ready()
+    await shimmed.ready()
     async with at_work(cluster) as acknowledgements:
         controller = await controller_of(cluster)
         victim = next(node for node in cluster.nodes if node.node_id != controller)
@@ -157,7 +171,7 @@ async def test_acknowledgements_go_on_while_the_controllers_disk_hangs(
     cluster = await new_cluster().ready()
     hangs_in_write = what.startswith("writes")
     shimmed = Shimmed(cluster, tmp_path, below=f"{TOPIC}-" if hangs_in_write else "")
-    await cluster.ready()
+    await shimmed.ready()
     async with at_work(cluster) as acknowledgements:
         controller = await controller_of(cluster)
         size = cluster.nodes[controller].log_size()

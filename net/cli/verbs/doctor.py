@@ -4,6 +4,8 @@ import asyncio
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Final
 
+from barnabas.log.vocabulary.errors import BarnabasError
+
 from ...client.admin.finding import Finding, Weight
 from ..frame.command import Context, Verb
 from ..frame.exit_codes import ExitCode
@@ -13,6 +15,7 @@ if TYPE_CHECKING:  # help must not import the client's modules
     from barnabas.net.client.admin.admin import Admin
 
 WATCH_INTERVAL_S: Final = 2.0
+LOOK_SHARE: Final = 0.6  # of --timeout; connections to the advertised addresses take the rest
 _NOTHING: Final = "nothing is wrong that the cluster can tell"
 
 
@@ -41,19 +44,31 @@ async def _watch(context: Context, admin: "Admin") -> None:
     """Until Ctrl-C."""
     known: dict[str, Finding] | None = None
     while True:
-        async with asyncio.timeout(context.arguments.timeout):
-            found = {item.what: item for item in await _examined(context, admin)}
-        for what, item in found.items():
-            if known is None or what not in known:
+        found = await _seen(context, admin, known)
+        for identity, item in found.items():
+            if known is None or identity not in known:
                 _tell(context, "found", item)
-        for what, item in (known or {}).items():
-            if what not in found:
+        for identity, item in (known or {}).items():
+            if identity not in found:
                 _tell(context, "gone", item)
         if not found and known != found:
             context.out.line(_NOTHING, {"event": "healthy"})
         known = found
         context.out.stdout.flush()
         await asyncio.sleep(WATCH_INTERVAL_S)
+
+
+async def _seen(context: Context, admin: "Admin", known: dict[str, Finding] | None) -> dict[str, Finding]:
+    """By identity. A cluster that has answered once, and does not any more, keeps its findings and has one more."""
+    try:
+        async with asyncio.timeout(context.arguments.timeout):
+            return {item.identity: item for item in await _examined(context, admin)}
+    except (BarnabasError, OSError) as error:  # a TimeoutError is an OSError
+        if known is None or (isinstance(error, BarnabasError) and not error.retriable):
+            raise
+        why = str(error) or "no answer in time"
+        silent = Finding(weight=Weight.CRITICAL, key="silent", what=f"the cluster does not answer: {why}")
+        return {**known, silent.identity: silent}
 
 
 def _tell(context: Context, event: str, item: Finding) -> None:
@@ -68,7 +83,7 @@ def _tell(context: Context, event: str, item: Finding) -> None:
 async def _examined(context: Context, admin: "Admin") -> list[Finding]:
     from ...client.admin.doctor import diagnose, look  # imports the client
 
-    picture = await look(admin)
+    picture = await look(admin, limit_s=LOOK_SHARE * context.arguments.timeout)
     addresses = await address_causes(context.connector, picture.cluster)
     costs = "clients cannot use this broker"
     unreachable = [Finding(weight=Weight.PROBLEM, what=cause, costs=costs) for cause in addresses]

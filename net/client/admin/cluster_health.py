@@ -65,7 +65,7 @@ def _of_quorum(quorum: DescribeQuorumResponse) -> list[Finding]:
     cure = "most of its voters must be up; until then the state below is not confirmed"
     what = f"the quorum has no leader ({doubt_in_words(quorum)}): {cure}"
     costs = "no leader is elected, no topic is changed, and groups commit no offsets"
-    return [Finding(weight=Weight.CRITICAL, what=what, costs=costs)]
+    return [Finding(weight=Weight.CRITICAL, what=what, costs=costs, key="the quorum has no leader")]
 
 
 def _of_brokers(cluster: DescribeClusterResponse) -> list[Finding]:
@@ -125,24 +125,27 @@ def partitions_by_name(topics: Sequence[TopicMetadata]) -> list[tuple[str, Parti
 async def transaction_problems(admin: "Admin") -> list[Finding]:
     """Of the brokers that answer: what keeps the others from it is a problem of its own."""
     overdue = await admin.transactions.overdue(grace_ms=OVERDUE_AFTER_MS)
-    causes = []
+    found = []
     if overdue.transactions:
         names = [
             f"{item.transactional_id} ({item.state}, {item.duration_ms // 1000} s)" for item in overdue.transactions
         ]
-        causes.append(
+        what = (
             f"{len(names)} transactions have outlived their timeout by more than {OVERDUE_AFTER_MS // 1000} s: {some(names)}; "
             "`barnabas transaction describe ID` shows which partitions they wait for"
         )
+        key = f"overdue: {', '.join(item.transactional_id for item in overdue.transactions)}"
+        found.append(Finding(weight=Weight.PROBLEM, what=what, key=key))
     with suppress(BarnabasError):  # a coordinator does not answer, so nothing is known to hang
         hanging = await admin.transactions.hanging()
         if hanging:
             names = [f"{item.topic}-{item.partition} (producer {item.producer_id})" for item in hanging]
-            causes.append(
+            what = (
                 f"{len(names)} transactions hang, and readers of committed records wait for them: {some(names)}; abort them: "
                 "`barnabas transaction hanging` shows how"
             )
-    return [Finding(weight=Weight.PROBLEM, what=cause) for cause in causes]
+            found.append(Finding(weight=Weight.PROBLEM, what=what))
+    return found
 
 
 def unclean_elections(topics: Sequence[TopicMetadata]) -> list[str]:

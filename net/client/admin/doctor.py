@@ -5,20 +5,25 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import TYPE_CHECKING, Final, TypeVar
+
+from msgspec.structs import replace
 
 from barnabas.log.vocabulary.group_messages import UnownedPartition
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.log.vocabulary.transaction_messages import TransactionState
 
-from ...protocol.group_responses import DescribeGroupResponse, ListedGroup, UnreadPartitionResponse
+from ...protocol.group_responses import DescribeGroupResponse, UnreadPartitionResponse
 from ...protocol.responses import (
     DescribeClusterResponse,
+    DescribeMovesResponse,
     DescribeQuorumResponse,
     DescribeStorageResponse,
     PartitionMetadata,
+    PartitionMove,
     TopicMetadata,
 )
 from ...protocol.transaction_operations import ListedTransaction
@@ -49,12 +54,13 @@ FEW_PARTITIONS: Final = 10  # whose leaders may be anywhere
 
 K = TypeVar("K")
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLimits:
     min_insync_replicas: int
-    retention_ms: int  # -1: records stay
+    retention_ms: int  # -1: no record is deleted for its age
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +86,15 @@ class Picture:
     unread: Sequence[Unread] = ()
     long_transactions: Sequence[ListedTransaction] = ()
     transaction_problems: Sequence[Finding] = ()
+    unanswered: Sequence[str] = ()  # questions without an answer in time
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------
 
 
-async def look(admin: "Admin") -> Picture:
-    """Raises BarnabasError if no broker answers."""
+async def look(admin: "Admin", *, limit_s: float) -> Picture:
+    """Raises BarnabasError if no broker answers. What has no answer after `limit_s` is left out, and named."""
+    questions = _Questions(limit_s)
     cluster, quorum, topics = (
         await admin.describe_cluster(),
         await admin.describe_quorum(),
@@ -94,66 +102,110 @@ async def look(admin: "Admin") -> Picture:
     )
     user_topics = [topic.name for topic in topics if not topic.internal][:MAX_TOPICS]
     present = [broker.node_id for broker in cluster.brokers if not broker.fenced]
-    limits = await _each(user_topics, lambda name: _limits(admin, name))
-    storage = await _each(present, admin.describe_storage)
-    no_groups: list[ListedGroup] = []
-    names = [group.group_id for group in await _or(admin.list_groups, no_groups)][:MAX_GROUPS]
-    groups = await _each(names, admin.explain_group)
-    offsets = await _each(names, lambda name: admin.group_offsets(name, only_reachable=True))
+    moves, limits, storage, (groups, unread), long_ones, found = await asyncio.gather(
+        questions.one("moves of partitions", admin.describe_moves, DescribeMovesResponse(moves=())),
+        questions.each("configuration of", user_topics, lambda name: _limits(admin, name)),
+        questions.each("data folders of broker", present, admin.describe_storage),
+        _groups_and_unread(admin, questions),
+        questions.one("long transactions", lambda: admin.transactions.list(longer_than_ms=LONG_TRANSACTION_MS), None),
+        questions.one("transactions that hang", lambda: transaction_problems(admin), ()),
+    )
+    return Picture(
+        cluster=cluster,
+        quorum=quorum,
+        topics=without_newcomers(topics, moves.moves),
+        limits=limits,
+        storage=list(storage.values()),
+        groups=groups,
+        unread=unread,
+        long_transactions=() if long_ones is None else long_ones.transactions,
+        transaction_problems=found,
+        unanswered=sorted(questions.unanswered),
+    )
+
+
+def without_newcomers(topics: Sequence[TopicMetadata], moves: Iterable[PartitionMove]) -> list[TopicMetadata]:
+    """Partitions on the move with the replicas from before: one that is still being copied is no replica out of sync."""
+    adding = {(item.topic, item.partition): set(item.adding) for item in moves}
+    moving = {name for name, _ in adding}
+
+    def settled(topic: str, number: int, item: PartitionMetadata) -> PartitionMetadata:
+        newcomers = adding.get((topic, number), set()).difference(item.isr)
+        return replace(item, replicas=tuple(node for node in item.replicas if node not in newcomers))
+
+    return [
+        replace(topic, partitions=tuple(settled(topic.name, *pair) for pair in enumerate(topic.partitions)))
+        if topic.name in moving
+        else topic
+        for topic in topics
+    ]
+
+
+async def _limits(admin: "Admin", topic: str) -> TopicLimits:
+    values = {entry.key: entry.value for entry in await admin.describe_configs(topic)}
+    is_deleted = "delete" in (values.get("cleanup.policy") or "delete")
+    return TopicLimits(
+        min_insync_replicas=int(values.get("min.insync.replicas") or 1),
+        retention_ms=int(values.get("retention.ms") or -1) if is_deleted else -1,
+    )
+
+
+async def _groups_and_unread(
+    admin: "Admin", questions: "_Questions"
+) -> tuple[Sequence[DescribeGroupResponse], Sequence[Unread]]:
+    names = [group.group_id for group in await questions.one("groups", admin.list_groups, ())][:MAX_GROUPS]
+    groups, offsets = await asyncio.gather(
+        questions.each("group", names, admin.explain_group),
+        questions.each("group", names, lambda name: admin.group_offsets(name, only_reachable=True)),
+    )
     committed = [
         (name, place, lag.committed)
         for name, found in offsets.items()
         for place, lag in found.items()
         if lag.has_committed
     ]
-    no_logs: dict[tuple[TopicPartition, int], UnreadPartitionResponse] = {}
-    logs = await _or(lambda: admin.unread_now((place, offset) for _, place, offset in committed), no_logs)
-    long_ones = await _or(lambda: admin.transactions.list(longer_than_ms=LONG_TRANSACTION_MS), None)
-    return Picture(
-        cluster=cluster,
-        quorum=quorum,
-        topics=topics,
-        limits=limits,
-        storage=list(storage.values()),
-        groups=list(groups.values()),
-        unread=[
-            Unread(group=name, partition=place, committed=offset, log=logs[place, offset])
-            for name, place, offset in committed
-            if (place, offset) in logs
-        ],
-        long_transactions=() if long_ones is None else long_ones.transactions,
-        transaction_problems=await _or(lambda: transaction_problems(admin), []),
-    )
+    if not committed:
+        return list(groups.values()), ()
+    places = [(place, offset) for _, place, offset in committed]
+    logs = await questions.one("unread records of groups", lambda: admin.unread_now(places), None)
+    return list(groups.values()), [
+        Unread(group=name, partition=place, committed=offset, log=logs[place, offset])
+        for name, place, offset in committed
+        if logs is not None and (place, offset) in logs
+    ]
 
 
-async def _limits(admin: "Admin", topic: str) -> TopicLimits:
-    values = {entry.key: entry.value for entry in await admin.describe_configs(topic)}
-    return TopicLimits(
-        min_insync_replicas=int(values.get("min.insync.replicas") or 1),
-        retention_ms=int(values.get("retention.ms") or -1),
-    )
+class _Questions:
+    """They end at one time, so that one silent broker does not hide what the others say."""
 
+    def __init__(self, limit_s: float) -> None:
+        self._end_s = asyncio.get_running_loop().time() + limit_s
+        self._gate = asyncio.Semaphore(AT_ONCE)
+        self.unanswered: set[str] = set()
 
-async def _each(keys: Sequence[K], ask: Callable[[K], Awaitable[T]]) -> dict[K, T]:
-    """The answers; what cannot be asked is left out."""
-    gate = asyncio.Semaphore(AT_ONCE)
-
-    async def answer(key: K) -> T:
-        async with gate:
-            return await ask(key)
-
-    answers = await asyncio.gather(*map(answer, keys), return_exceptions=True)
-    for found in answers:
-        if isinstance(found, BaseException) and not isinstance(found, BarnabasError):
-            raise found
-    return {key: found for key, found in zip(keys, answers, strict=True) if not isinstance(found, BaseException)}
-
-
-async def _or(ask: Callable[[], Awaitable[T]], otherwise: T) -> T:
-    try:
-        return await ask()
-    except BarnabasError:
+    async def one(self, name: str, ask: Callable[[], Awaitable[T]], otherwise: D) -> T | D:
+        """`otherwise`: it is refused, or has no answer in time."""
+        try:
+            async with asyncio.timeout_at(self._end_s):
+                return await ask()
+        except TimeoutError:
+            self.unanswered.add(name)
+        except (BarnabasError, OSError):
+            pass
         return otherwise
+
+    async def each(self, name: str, keys: Sequence[K], ask: Callable[[K], Awaitable[T]]) -> dict[K, T]:
+        """The answers; what cannot be asked is left out."""
+
+        async def answer(key: K) -> T | None:
+            async def gated() -> T:
+                async with self._gate:
+                    return await ask(key)
+
+            return await self.one(f"{name} {key}", gated, None)
+
+        answers = await asyncio.gather(*map(answer, keys))
+        return {key: found for key, found in zip(keys, answers, strict=True) if found is not None}
 
 
 # --- judging ----------------------------------------------------------------------------------------------------------
@@ -173,6 +225,7 @@ def diagnose(picture: Picture) -> list[Finding]:
         *_leaders(picture),
         *_long_transactions(picture),
         *_past(picture),
+        *_unanswered(picture),
     ]
     return sorted(found, key=lambda item: -item.weight)
 
@@ -216,14 +269,16 @@ def _voters(picture: Picture) -> Iterator[Finding]:
     if dead:
         left = (voters - 1) // 2 - len(dead)
         yield Finding(
-            weight=Weight.PROBLEM,
+            weight=Weight.PROBLEM if left >= 0 else Weight.CRITICAL,
             what=f"voters {dead} of the quorum do not answer",
-            costs=f"the quorum survives the loss of {left} more" if left > 0 else "one more loss stops the quorum",
-            cure="start these brokers, or `barnabas cluster voters remove NODE` and add another one",
+            costs=_bears(left),
+            cure="start these brokers"
+            + (", or `barnabas cluster voters remove NODE` and add another one" if left >= 0 else ""),
         )
     for peer in slow:
         yield Finding(
             weight=Weight.PROBLEM,
+            key=f"voter {peer.node_id} is behind the quorum",
             what=f"voter {peer.node_id} is {peer.lag_entries} entries behind the quorum",
             costs="it cannot take over, and an even slower one delays all changes",
             cure="look at its disk, its network and its load",
@@ -244,12 +299,19 @@ def _voters(picture: Picture) -> Iterator[Finding]:
         )
 
 
+def _bears(losses: int) -> str:
+    if losses < 0:
+        return "the quorum has no majority"
+    return f"the quorum survives the loss of {losses} more" if losses else "one more loss stops the quorum"
+
+
 def _disks(picture: Picture) -> Iterator[Finding]:
     for node in picture.storage:
         for folder in node.folders:
             if folder.state == "online" and 0 <= folder.free_bytes < ALMOST_FULL * folder.total_bytes:
                 yield Finding(
                     weight=Weight.RISK,
+                    key=f"free space: broker {node.node_id}, {folder.path}",
                     what=f"broker {node.node_id}: {folder.free_bytes / 2**30:.1f} GiB are free for data folder {folder.path},"
                     f" {100 * folder.free_bytes / folder.total_bytes:.0f} % of the disk",
                     costs="a full disk refuses records",
@@ -265,10 +327,11 @@ def _groups(picture: Picture) -> Iterator[Finding]:
             longest: UnownedPartition = max(waiting, key=lambda item: item.since_ms)
             yield Finding(
                 weight=Weight.PROBLEM,
+                key=f"no reader: group {group.group_id!r}, {', '.join(names)}",
                 what=f"{len(names)} partitions of group {group.group_id!r} have no reader, for up to"
                 f" {longest.since_ms // 1000} s: {some(names)}; {longest.text}",
                 costs="their records wait",
-                cure=f"barnabas group explain {group.group_id}",
+                cure=f"barnabas group explain {quote(group.group_id)}",
             )
 
 
@@ -280,6 +343,7 @@ def _retention(picture: Picture) -> Iterator[Finding]:
         if item.committed < log.log_start_offset:
             yield Finding(
                 weight=Weight.CRITICAL,
+                key=f"deleted before it was read: group {item.group!r}, {name}",
                 what=f"group {item.group!r} has read {name} up to offset {item.committed}, and the log begins at"
                 f" {log.log_start_offset} now",
                 costs=f"{log.log_start_offset - item.committed} records were deleted before it read them",
@@ -290,6 +354,7 @@ def _retention(picture: Picture) -> Iterator[Finding]:
             if age_ms >= SOON * limits.retention_ms:
                 yield Finding(
                     weight=Weight.PROBLEM,
+                    key=f"soon deleted: group {item.group!r}, {name}",
                     what=f"group {item.group!r} lags in {name}: the oldest record that it has not read is {age_ms // 1000} s"
                     f" old, and retention deletes after {limits.retention_ms // 1000} s",
                     costs="records are deleted before they are read",
@@ -326,6 +391,7 @@ def _leaders(picture: Picture) -> Iterator[Finding]:
         most, count = Counter(item.leader for _, item in named).most_common(1)[0]
         yield Finding(
             weight=Weight.RISK,
+            key="leaders are not their partitions' preferred replicas",
             what=f"{len(away)} of {len(named)} partitions are not led by their preferred replica; broker {most} leads {count}",
             costs="that broker does more than its share of the work",
             cure="auto.leader.rebalance.enable=true returns them by itself; `barnabas partition --help` shows how to do it now",
@@ -333,14 +399,12 @@ def _leaders(picture: Picture) -> Iterator[Finding]:
 
 
 def _long_transactions(picture: Picture) -> Iterator[Finding]:
-    names = [
-        f"{item.transactional_id} ({item.duration_ms // 60_000} min)"
-        for item in picture.long_transactions
-        if item.state == TransactionState.ONGOING.value
-    ]
+    open_ones = [item for item in picture.long_transactions if item.state == TransactionState.ONGOING.value]
+    names = [f"{item.transactional_id} ({item.duration_ms // 60_000} min)" for item in open_ones]
     if names:
         yield Finding(
             weight=Weight.RISK,
+            key=f"open for long: {', '.join(item.transactional_id for item in open_ones)}",
             what=f"{len(names)} transactions are open for more than {LONG_TRANSACTION_MS // 60_000} minutes: {some(names)}",
             costs="readers of committed records wait for them, and their partitions are not compacted",
             cure="commit more often; `barnabas transaction describe ID` shows the partitions",
@@ -362,4 +426,14 @@ def _past(picture: Picture) -> Iterator[Finding]:
             weight=Weight.RISK,
             what=f"settings in brokers' files have no effect: {some(ignored)}",
             cure="remove them from the files; `barnabas cluster alter` changes the cluster's values",
+        )
+
+
+def _unanswered(picture: Picture) -> Iterator[Finding]:
+    if picture.unanswered:
+        yield Finding(
+            weight=Weight.RISK,
+            what=f"not everything could be examined, no answer came in time: {some(list(picture.unanswered))}",
+            costs="what is wrong there is not in this list",
+            cure="mend what is above, and look again; --timeout SECONDS gives more time",
         )

@@ -12,9 +12,17 @@ class Weight(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`costs`: whom it hurts, and how. `cure`: what to do. Both may be empty, where `what` says it all."""
+    """`costs`: whom it hurts, and how. `cure`: what to do. Both may be empty, where `what` says it all.
+
+    `key` is given where `what` has ages or sizes that change: findings of two looks with the same `identity` are the same.
+    """
 
     weight: Weight
     what: str
     costs: str = ""
     cure: str = ""
+    key: str = ""
+
+    @property
+    def identity(self) -> str:
+        return self.key or self.what

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from barnabas.log.vocabulary.group_messages import UnownedPartition
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.client.admin.doctor import Picture, TopicLimits, Unread, diagnose
+from barnabas.net.client.admin.doctor import Picture, TopicLimits, Unread, diagnose, without_newcomers
 from barnabas.net.client.admin.finding import Weight
 from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMember, UnreadPartitionResponse
 from barnabas.net.protocol.responses import (
@@ -18,6 +18,7 @@ from barnabas.net.protocol.responses import (
     DescribeStorageResponse,
     IgnoredSetting,
     PartitionMetadata,
+    PartitionMove,
     QuorumPeer,
     StorageFolder,
     TopicMetadata,
@@ -218,6 +219,67 @@ def test_each_sickness_is_found_alone(picture: Picture, weight: Weight, what: st
 )
 def test_nothing_is_found_where_nothing_is_wrong(picture: Picture) -> None:
     assert not diagnose(picture)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (group(waits(30_000)), group(waits(32_000))),
+        (unread(3, log_start_offset=5), unread(4, log_start_offset=9)),
+        (
+            unread(3, log_start_offset=0, first_unread_ms=20_000, now_ms=100_000),
+            unread(3, log_start_offset=0, first_unread_ms=20_000, now_ms=102_000),
+        ),
+        (open_for(600_000), open_for(660_000)),
+        (
+            replaced(HEALTHY, storage=(DescribeStorageResponse(node_id=2, folders=(folder(9 << 30),)),)),
+            replaced(HEALTHY, storage=(DescribeStorageResponse(node_id=2, folders=(folder(8 << 30),)),)),
+        ),
+        (
+            replaced(HEALTHY, quorum=replace(QUORUM, peers=(peer(0), peer(1, lag=1_001), peer(2)))),
+            replaced(HEALTHY, quorum=replace(QUORUM, peers=(peer(0), peer(1, lag=1_002), peer(2)))),
+        ),
+        (
+            replaced(HEALTHY, quorum=replace(QUORUM, leader_id=-1, unconfirmed_ms=1_000)),
+            replaced(HEALTHY, quorum=replace(QUORUM, leader_id=-1, unconfirmed_ms=9_000)),
+        ),
+    ],
+)
+def test_a_sickness_that_grows_stays_the_same(before: Picture, after: Picture) -> None:
+    (one,), (other,) = diagnose(before), diagnose(after)
+    assert one.what != other.what
+    assert one.identity == other.identity
+
+
+def test_a_sickness_of_another_partition_is_another_one() -> None:
+    (one,), (other,) = (diagnose(with_topics(topic(name, partition(leader=-1)))) for name in "ab")
+    assert one.identity != other.identity
+
+
+def test_a_replica_that_is_still_being_copied_is_not_out_of_sync() -> None:
+    topics = [topic("t", partition(isr=(0, 1))), topic("u", partition())]
+    move = PartitionMove(topic="t", partition=0, leader=0, replicas=(0, 1, 2), adding=(2,), removing=(1,))
+    assert diagnose(replaced(HEALTHY, topics=topics))
+    assert not diagnose(replaced(HEALTHY, topics=without_newcomers(topics, [move])))
+
+
+def test_a_lost_majority_bears_no_loss_at_all() -> None:
+    (found,) = diagnose(
+        replaced(HEALTHY, quorum=replace(QUORUM, peers=(peer(0), peer(1, live=False), peer(2, live=False))))
+    )
+    assert (found.weight, found.costs) == (Weight.CRITICAL, "the quorum has no majority")
+    assert "voters remove" not in found.cure, "without a majority nothing can be removed"
+
+
+def test_a_cure_can_be_pasted_into_a_shell() -> None:
+    (sick,) = group(waits(30_000)).groups
+    (found,) = diagnose(replaced(HEALTHY, groups=(replace(sick, group_id="a b; c"),)))
+    assert found.cure == "barnabas group explain 'a b; c'"
+
+
+def test_what_was_not_answered_is_named() -> None:
+    (found,) = diagnose(replaced(HEALTHY, unanswered=("groups",)))
+    assert (found.weight, "groups" in found.what) == (Weight.RISK, True)
 
 
 def test_the_gravest_comes_first() -> None:

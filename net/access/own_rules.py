@@ -377,7 +377,8 @@ def _transactional_commit(request: Any, access: Access) -> Partly | None:
 def _listed_transactions(response: Any, access: Access) -> Any:
     names = {item.transactional_id for item in response.transactions}
     seen = set(permitted(names, access, Operation.DESCRIBE, TRANSACTION))
-    return replace(response, transactions=tuple(one for one in response.transactions if one.transactional_id in seen))
+    shown_ones = tuple(one for one in response.transactions if one.transactional_id in seen)
+    return replace(response, transactions=shown_ones, is_filtered=len(seen) < len(names))
 
 
 def _described_transaction(response: Any, access: Access) -> Any:

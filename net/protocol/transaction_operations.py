@@ -30,6 +30,7 @@ class ListTransactionsResponse(Message, frozen=True, kw_only=True):
     transactions: Items[ListedTransaction]
     slots: Items[int]  # those that the broker coordinates: the others are asked elsewhere
     left_out: int = 0  # beyond the limit of an answer
+    is_filtered: bool = False  # there are others, which the user may not describe
 
 
 class DescribeTransactionRequest(Message, frozen=True, kw_only=True):

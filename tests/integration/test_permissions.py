@@ -407,6 +407,20 @@ async def test_librdkafka_writes_and_reads_what_it_may(cluster: Cluster, records
     assert await asyncio.to_thread(read, "bob") == ([b"x"], [])
 
 
+async def test_a_transaction_that_a_user_may_not_see_does_not_hang(cluster: Cluster, records: str) -> None:
+    await grant(cluster, ALICE, Operation.DESCRIBE, CLUSTER, "kafka-cluster")
+    async with (
+        Producer(cluster.bootstrap, transactional_id="hidden", **cluster.security) as producer,
+        producer.transaction() as transaction,
+    ):
+        await (await transaction.send("secret", b"x"))
+        async with Admin(cluster.bootstrap, **security(cluster, "alice")) as alice:
+            with pytest.raises(AuthorizationError, match="which of them hang is not known"):
+                await alice.transactions.hanging(older_than_ms=0)
+        async with cluster.admin() as admin:
+            assert not await admin.transactions.hanging(older_than_ms=0)
+
+
 async def test_librdkafka_needs_its_transactional_id(cluster: Cluster, records: str) -> None:
     await grant(cluster, ALICE, Operation.WRITE, TOPIC, "orders")
     async with cluster.admin() as admin:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from barnabas.log.vocabulary.errors import TransactionalIdNotFoundError
+from barnabas.log.vocabulary.errors import TransactionalIdAuthorizationError, TransactionalIdNotFoundError
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_PARTITIONS, TopicPartition
 from barnabas.log.vocabulary.transaction_messages import UNDECIDED_STATES, TransactionTopic
 
@@ -66,6 +66,7 @@ class TransactionList:
 
     transactions: tuple[ListedTransaction, ...]
     left_out: int
+    is_filtered: bool = False  # the user may not describe all of them
 
 
 class TransactionAdmin:
@@ -127,13 +128,21 @@ class TransactionAdmin:
         await self._ask.coordinator(transactional_id, AbortTransactionRequest(transactional_id=transactional_id))
 
     async def hanging(self, *, older_than_ms: int = HANGING_AFTER_MS) -> Sequence[OpenTransaction]:
-        """Transactions that are open in partitions, and that no coordinator knows there: nothing will end them."""
+        """Transactions that are open in partitions, and that no coordinator knows there: nothing will end them.
+
+        Raises TransactionalIdAuthorizationError if it cannot be told, because the user does not see all transactional ids.
+        """
         opened = await self._open(older_than_ms)
         if not opened:
             return []
         producer_ids = sorted({item.producer_id for item in opened})
-        known = (await self.list(states=UNDECIDED_STATES, producer_ids=producer_ids)).transactions
-        places = [await self._places_of(item) for item in known]
+        known = await self.list(states=UNDECIDED_STATES, producer_ids=producer_ids)
+        if known.is_filtered:
+            raise TransactionalIdAuthorizationError(
+                "transactions are open that you may not describe, so which of them hang is not known: ask an administrator for"
+                " the permission to DESCRIBE all transactional ids"
+            )
+        places = [await self._places_of(item) for item in known.transactions]
         strays = [item for item in opened if not any(_key(item)[:3] in some for some in places)]
         if not strays:
             return []
@@ -197,10 +206,12 @@ class TransactionAdmin:
         return [answer for answer in answers if not isinstance(answer, BaseException)]
 
 
-def _listed(answers: Iterable[ListTransactionsResponse]) -> TransactionList:
+def _listed(answers: Sequence[ListTransactionsResponse]) -> TransactionList:
     found = {item.transactional_id: item for answer in answers for item in answer.transactions}
     return TransactionList(
-        transactions=tuple(found[name] for name in sorted(found)), left_out=sum(answer.left_out for answer in answers)
+        transactions=tuple(found[name] for name in sorted(found)),
+        left_out=sum(answer.left_out for answer in answers),
+        is_filtered=any(answer.is_filtered for answer in answers),
     )
 
 

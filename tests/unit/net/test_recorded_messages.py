@@ -25,6 +25,7 @@ ADDED = {
     "WriteMarkersRequest": (),
     "TransactionMarker": ("started_ms", "leader_epochs", "group_epochs"),
     "OffsetFetchResponse": ("unstable",),
+    "ListTransactionsResponse": ("is_filtered",),
 }
 # Fields that these got after their form of ADDED was recorded.
 ADDED_AGAIN = {"FetchResponse": ("session_id", "error")}
@@ -76,7 +77,7 @@ def messages() -> dict[str, tuple[Any, Any]]:
     for names, some in (
         (None, samples),
         (LATER, Samples(ADDED)),
-        (LATEST, Samples()),
+        (LATEST, Samples(ADDED)),
         (OF_USERS, Samples()),
         (OF_PERMISSIONS, Samples()),
         (OF_QUOTAS, Samples()),

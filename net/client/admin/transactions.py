@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from barnabas.log.vocabulary.errors import TransactionalIdAuthorizationError, TransactionalIdNotFoundError
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_PARTITIONS, TopicPartition
 from barnabas.log.vocabulary.transaction_messages import UNDECIDED_STATES, TransactionTopic
@@ -60,15 +62,6 @@ class TransactionDescription:
         return self.said.summary
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionList:
-    """`left_out`: more than the brokers put into an answer; narrow the filters."""
-
-    transactions: tuple[ListedTransaction, ...]
-    left_out: int
-    is_filtered: bool = False  # the user may not describe all of them
-
-
 class TransactionAdmin:
     def __init__(self, client: Client, ask: Ask, timeout_ms: int) -> None:
         self._client = client
@@ -77,13 +70,13 @@ class TransactionAdmin:
 
     async def list(
         self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), longer_than_ms: int = -1
-    ) -> TransactionList:
+    ) -> ListTransactionsResponse:
         """The transactional ids of all coordinators, sorted. Raises CoordinatorNotAvailableError unless all of them answer."""
         request = ListTransactionsRequest(
             states=tuple(states), producer_ids=tuple(producer_ids), min_duration_ms=longer_than_ms
         )
 
-        async def attempt() -> TransactionList:
+        async def attempt() -> ListTransactionsResponse:
             answers: Sequence[ListTransactionsResponse] = await self._all_brokers(request)
             missing = set(range(CONSUMER_OFFSETS_PARTITIONS)).difference(*(answer.slots for answer in answers))
             if missing:
@@ -166,14 +159,14 @@ class TransactionAdmin:
 
         await self._client.retrying(attempt, timeout_ms=self._timeout_ms, before_retry=self._client.refresh)
 
-    async def overdue(self, *, grace_ms: int) -> TransactionList:
+    async def overdue(self, *, grace_ms: int) -> ListTransactionsResponse:
         """Undecided transactions that have outlived their timeout by `grace_ms`, of the coordinators that answer."""
         answers = await self._those_that_answer(
             ListTransactionsRequest(states=UNDECIDED_STATES, min_duration_ms=grace_ms)
         )
         found = _listed(answers)
         late = tuple(item for item in found.transactions if item.duration_ms > item.timeout_ms + grace_ms)
-        return TransactionList(transactions=late, left_out=found.left_out)
+        return replace(found, transactions=late)
 
     async def _open(self, older_than_ms: int) -> Sequence[OpenTransaction]:
         answers: Sequence[OpenTransactionsResponse] = await self._those_that_answer(
@@ -206,10 +199,12 @@ class TransactionAdmin:
         return [answer for answer in answers if not isinstance(answer, BaseException)]
 
 
-def _listed(answers: Sequence[ListTransactionsResponse]) -> TransactionList:
+def _listed(answers: Sequence[ListTransactionsResponse]) -> ListTransactionsResponse:
+    """One answer of all coordinators."""
     found = {item.transactional_id: item for answer in answers for item in answer.transactions}
-    return TransactionList(
+    return ListTransactionsResponse(
         transactions=tuple(found[name] for name in sorted(found)),
+        slots=tuple(sorted({slot for answer in answers for slot in answer.slots})),
         left_out=sum(answer.left_out for answer in answers),
         is_filtered=any(answer.is_filtered for answer in answers),
     )

@@ -29,12 +29,12 @@ from barnabas.log.vocabulary.group_messages import (
     UnownedPartition,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.client.admin.transactions import TransactionDescription, TransactionList
+from barnabas.net.client.admin.transactions import TransactionDescription
 from barnabas.net.client.connection.records import OffsetAndTimestamp
 from barnabas.net.protocol import group_responses, responses
 from barnabas.net.protocol.lag import Lag
 from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from barnabas.net.protocol.transaction_operations import ListedTransaction, OpenTransaction
+from barnabas.net.protocol.transaction_operations import ListedTransaction, ListTransactionsResponse, OpenTransaction
 from barnabas.net.wire.greeting import Greeting
 
 
@@ -197,9 +197,9 @@ class FakeTransactions:
     described: TransactionDescription | None = None
     left_out: int = 0
 
-    async def list(self, **filters: Any) -> TransactionList:
+    async def list(self, **filters: Any) -> ListTransactionsResponse:
         self.calls.append(("list", filters))
-        return TransactionList(transactions=self.known, left_out=self.left_out)
+        return ListTransactionsResponse(transactions=self.known, slots=(), left_out=self.left_out)
 
     async def describe(self, transactional_id: str) -> TransactionDescription:
         assert self.described is not None and self.described.summary.transactional_id == transactional_id
@@ -214,8 +214,8 @@ class FakeTransactions:
     async def abort_hanging(self, topic: str, partition: int, **producer: Any) -> None:
         self.calls.append(("abort_hanging", topic, partition, producer))
 
-    async def overdue(self, *, grace_ms: int) -> TransactionList:
-        return TransactionList(transactions=self.late, left_out=0)
+    async def overdue(self, *, grace_ms: int) -> ListTransactionsResponse:
+        return ListTransactionsResponse(transactions=self.late, slots=())
 
 
 class FakeAcls:

@@ -2,6 +2,7 @@
 
 import asyncio
 from argparse import ArgumentParser
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError
@@ -84,10 +85,8 @@ async def _examined(context: Context, admin: "Admin") -> list[Finding]:
     from ...client.admin.doctor import diagnose, look  # imports the client
 
     picture = await look(admin, limit_s=LOOK_SHARE * context.arguments.timeout)
-    addresses = await address_causes(context.connector, picture.cluster)
-    costs = "clients cannot use this broker"
-    unreachable = [Finding(weight=Weight.PROBLEM, what=cause, costs=costs) for cause in addresses]
-    return sorted([*diagnose(picture), *unreachable], key=lambda item: -item.weight)
+    unreachable = await address_causes(context.connector, picture.cluster)
+    return diagnose(replace(picture, unreachable=unreachable))
 
 
 def _is_ill(found: list[Finding]) -> bool:

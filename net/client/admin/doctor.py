@@ -16,7 +16,8 @@ from barnabas.log.vocabulary.group_messages import UnownedPartition
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.log.vocabulary.transaction_messages import TransactionState
 
-from ...protocol.group_responses import DescribeGroupResponse, UnreadPartitionResponse
+from ...protocol.group_responses import DescribeGroupResponse
+from ...protocol.lag import Lag
 from ...protocol.responses import (
     DescribeClusterResponse,
     DescribeMovesResponse,
@@ -64,16 +65,6 @@ class TopicLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
-    """Of one partition of a group."""
-
-    group: str
-    partition: TopicPartition
-    committed: int
-    log: UnreadPartitionResponse
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """What a cluster says of itself. What cannot be asked at the moment is left out."""
 
@@ -83,10 +74,11 @@ class Picture:
     limits: Mapping[str, TopicLimits] = field(default_factory=dict)  # by topic
     storage: Sequence[DescribeStorageResponse] = ()
     groups: Sequence[DescribeGroupResponse] = ()
-    unread: Sequence[Unread] = ()
+    lags: Mapping[str, Mapping[TopicPartition, Lag]] = field(default_factory=dict)  # by group
     long_transactions: Sequence[ListedTransaction] = ()
     transaction_problems: Sequence[Finding] = ()
     unanswered: Sequence[str] = ()  # questions without an answer in time
+    unreachable: Sequence[str] = ()  # what is wrong with brokers' addresses, as seen by who looks
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------
@@ -102,11 +94,11 @@ async def look(admin: "Admin", *, limit_s: float) -> Picture:
     )
     user_topics = [topic.name for topic in topics if not topic.internal][:MAX_TOPICS]
     present = [broker.node_id for broker in cluster.brokers if not broker.fenced]
-    moves, limits, storage, (groups, unread), long_ones, found = await asyncio.gather(
+    moves, limits, storage, (groups, lags), long_ones, found = await asyncio.gather(
         questions.one("moves of partitions", admin.describe_moves, DescribeMovesResponse(moves=())),
         questions.each("configuration of", user_topics, lambda name: _limits(admin, name)),
         questions.each("data folders of broker", present, admin.describe_storage),
-        _groups_and_unread(admin, questions),
+        _groups_and_lags(admin, questions),
         questions.one("long transactions", lambda: admin.transactions.list(longer_than_ms=LONG_TRANSACTION_MS), None),
         questions.one("transactions that hang", lambda: transaction_problems(admin), ()),
     )
@@ -117,7 +109,7 @@ async def look(admin: "Admin", *, limit_s: float) -> Picture:
         limits=limits,
         storage=list(storage.values()),
         groups=groups,
-        unread=unread,
+        lags=lags,
         long_transactions=() if long_ones is None else long_ones.transactions,
         transaction_problems=found,
         unanswered=sorted(questions.unanswered),
@@ -150,29 +142,15 @@ async def _limits(admin: "Admin", topic: str) -> TopicLimits:
     )
 
 
-async def _groups_and_unread(
+async def _groups_and_lags(
     admin: "Admin", questions: "_Questions"
-) -> tuple[Sequence[DescribeGroupResponse], Sequence[Unread]]:
+) -> tuple[Sequence[DescribeGroupResponse], Mapping[str, Mapping[TopicPartition, Lag]]]:
     names = [group.group_id for group in await questions.one("groups", admin.list_groups, ())][:MAX_GROUPS]
-    groups, offsets = await asyncio.gather(
+    groups, lags = await asyncio.gather(
         questions.each("group", names, admin.explain_group),
         questions.each("group", names, lambda name: admin.group_offsets(name, only_reachable=True)),
     )
-    committed = [
-        (name, place, lag.committed)
-        for name, found in offsets.items()
-        for place, lag in found.items()
-        if lag.has_committed
-    ]
-    if not committed:
-        return list(groups.values()), ()
-    places = [(place, offset) for _, place, offset in committed]
-    logs = await questions.one("unread records of groups", lambda: admin.unread_now(places), None)
-    return list(groups.values()), [
-        Unread(group=name, partition=place, committed=offset, log=logs[place, offset])
-        for name, place, offset in committed
-        if logs is not None and (place, offset) in logs
-    ]
+    return list(groups.values()), lags
 
 
 class _Questions:
@@ -226,6 +204,7 @@ def diagnose(picture: Picture) -> list[Finding]:
         *_long_transactions(picture),
         *_past(picture),
         *_unanswered(picture),
+        *_addresses(picture),
     ]
     return sorted(found, key=lambda item: -item.weight)
 
@@ -336,30 +315,29 @@ def _groups(picture: Picture) -> Iterator[Finding]:
 
 
 def _retention(picture: Picture) -> Iterator[Finding]:
-    for item in picture.unread:
-        log, place = item.log, item.partition
-        name = f"{place.topic}-{place.partition}"
+    committed = (
+        (group, place, lag) for group, lags in picture.lags.items() for place, lag in lags.items() if lag.has_committed
+    )
+    for group, place, lag in committed:
         limits = picture.limits.get(place.topic)
-        if item.committed < log.log_start_offset:
+        if lag.committed < lag.log_start_offset:
             yield Finding(
                 weight=Weight.CRITICAL,
-                key=f"deleted before it was read: group {item.group!r}, {name}",
-                what=f"group {item.group!r} has read {name} up to offset {item.committed}, and the log begins at"
-                f" {log.log_start_offset} now",
-                costs=f"{log.log_start_offset - item.committed} records were deleted before it read them",
+                key=f"deleted before it was read: group {group!r}, {place}",
+                what=f"group {group!r} has read {place} up to offset {lag.committed}, and the log begins at"
+                f" {lag.log_start_offset} now",
+                costs=f"{lag.log_start_offset - lag.committed} records were deleted before it read them",
                 cure="make retention longer than the longest stop of the readers",
             )
-        elif limits is not None and limits.retention_ms > 0 and log.first_unread_ms >= 0:
-            age_ms = log.now_ms - log.first_unread_ms
-            if age_ms >= SOON * limits.retention_ms:
-                yield Finding(
-                    weight=Weight.PROBLEM,
-                    key=f"soon deleted: group {item.group!r}, {name}",
-                    what=f"group {item.group!r} lags in {name}: the oldest record that it has not read is {age_ms // 1000} s"
-                    f" old, and retention deletes after {limits.retention_ms // 1000} s",
-                    costs="records are deleted before they are read",
-                    cure=f"start more readers, or barnabas topic alter {place.topic} -c retention.ms=MS",
-                )
+        elif limits is not None and limits.retention_ms > 0 and lag.lag_ms >= SOON * limits.retention_ms:
+            yield Finding(
+                weight=Weight.PROBLEM,
+                key=f"soon deleted: group {group!r}, {place}",
+                what=f"group {group!r} lags in {place}: the oldest record that it has not read is {lag.lag_ms // 1000} s"
+                f" old, and retention deletes after {limits.retention_ms // 1000} s",
+                costs="records are deleted before they are read",
+                cure=f"start more readers, or barnabas topic alter {place.topic} -c retention.ms=MS",
+            )
 
 
 def _single_copies(picture: Picture) -> Iterator[Finding]:
@@ -437,3 +415,8 @@ def _unanswered(picture: Picture) -> Iterator[Finding]:
             costs="what is wrong there is not in this list",
             cure="mend what is above, and look again; --timeout SECONDS gives more time",
         )
+
+
+def _addresses(picture: Picture) -> Iterator[Finding]:
+    for cause in picture.unreachable:
+        yield Finding(weight=Weight.PROBLEM, what=cause, costs="clients cannot use this broker")

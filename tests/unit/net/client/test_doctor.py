@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from barnabas.log.vocabulary.group_messages import UnownedPartition
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.client.admin.doctor import Picture, TopicLimits, Unread, diagnose, without_newcomers
+from barnabas.net.client.admin.doctor import Picture, TopicLimits, diagnose, without_newcomers
 from barnabas.net.client.admin.finding import Weight
 from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMember, UnreadPartitionResponse
+from barnabas.net.protocol.lag import lag_behind
 from barnabas.net.protocol.responses import (
     ClusterBroker,
     DescribeClusterResponse,
@@ -107,13 +108,8 @@ def group(*unowned: UnownedPartition, members: int = 1) -> Picture:
 
 
 def unread(committed: int, **log: int) -> Picture:
-    item = Unread(
-        group="billing",
-        partition=TopicPartition("orders", 0),
-        committed=committed,
-        log=UnreadPartitionResponse(topic="orders", partition=0, **log),
-    )
-    return replaced(HEALTHY, unread=(item,))
+    lag = lag_behind(committed, UnreadPartitionResponse(topic="orders", partition=0, log_end_offset=10, **log))
+    return replaced(HEALTHY, lags={"billing": {TopicPartition("orders", 0): lag}})
 
 
 def waits(ms: int) -> UnownedPartition:

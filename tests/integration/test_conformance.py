@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from integration.cluster import SESSION, Cluster, clean_environment
 
+from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.protocol.kafka.apis import LISTED
 
 FOLDER = Path(
@@ -45,6 +46,7 @@ CHECKS = (
     "idempotent", "txn_commit_abort", "txn_offsets", "group_848",
 )  # fmt: skip
 NOT_IMPLEMENTED = "not implemented by this client"
+LEADER_IS_BEHIND = f"produce: got {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:d}, expected 0"
 
 if not (FOLDER / "run_matrix.py").exists():
     pytest.skip(f"no conformance folder at {FOLDER}; BARNABAS_CONFORMANCE names it", allow_module_level=True)
@@ -102,8 +104,18 @@ def test_what_a_client_compresses_the_next_one_reads(bootstrap: str, producer: s
 
 @pytest.mark.timeout(SWEEP_LIMIT_S + 10)
 def test_every_version_of_every_api_that_is_listed_is_served(bootstrap: str) -> None:
-    """And the behaviour that has broken some real client before."""
+    """And the behaviour that has broken some real client before.
+
+    The folder's script sends to the leader of a topic as soon as another broker has named it. A leader that is some milliseconds
+    behind answers UNKNOWN_TOPIC_OR_PARTITION, as Kafka's does; clients repeat the request, the script does not: its check is
+    repeated, once.
+    """
     found = list(verdicts("c_sweep.py", "--bootstrap", bootstrap, limit_s=SWEEP_LIMIT_S))
+    too_early = [line for line in found if line.startswith("FAIL") and line.endswith(LEADER_IS_BEHIND)]
+    for line in too_early:
+        found.remove(line)
+        name = line.split()[1].rstrip(":")
+        found += verdicts("c_sweep.py", "--bootstrap", bootstrap, "--check", name, limit_s=LIMIT_S)
     assert [line for line in found if line.startswith("FAIL")] == []
     passed = [line for line in found if line.startswith("PASS")]
     assert len(passed) >= len(LISTED)

@@ -66,7 +66,7 @@ async def test_topics_of_one_request_have_errors_of_their_own(shared_cluster: Cl
         "kp-gap": {"assignments": {0: [1], 2: [2]}},
     }
     looked_at = await asyncio.to_thread(admin.create_topics, wanted, validate_only=True, raise_errors=False)
-    assert await asyncio.to_thread(admin.list_topics) == ["__consumer_offsets"], "nothing was made"
+    assert not wanted.keys() & set(await asyncio.to_thread(admin.list_topics)), "nothing was made"
     made = await asyncio.to_thread(admin.create_topics, wanted, raise_errors=False)
     for answer in (looked_at, made):
         errors = {topic["name"]: topic["error_code"] for topic in answer["topics"]}

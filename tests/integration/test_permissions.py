@@ -373,8 +373,7 @@ def produce_with_librdkafka(producer: RdProducer, topic: str) -> int:
 
 async def test_librdkafka_writes_and_reads_what_it_may(cluster: Cluster, records: str) -> None:
     async with cluster.admin() as admin:
-        if "orders" not in await admin.list_topics():
-            await admin.create_topic("orders", partitions=1, replication_factor=3)
+        await admin.create_topic("orders", partitions=1, replication_factor=3)
 
     def write(user: str) -> int:
         return produce_with_librdkafka(RdProducer(rd(cluster, user, message_timeout_ms=10_000)), "orders")
@@ -422,19 +421,18 @@ async def test_a_transaction_that_a_user_may_not_see_does_not_hang(cluster: Clus
 
 
 async def test_librdkafka_needs_its_transactional_id(cluster: Cluster, records: str) -> None:
-    await grant(cluster, ALICE, Operation.WRITE, TOPIC, "orders")
+    await grant(cluster, ALICE, Operation.WRITE, TOPIC, "paid")
     async with cluster.admin() as admin:
-        if "orders" not in await admin.list_topics():
-            await admin.create_topic("orders", partitions=1, replication_factor=3)
+        await admin.create_topic("paid", partitions=1, replication_factor=3)
 
     def commit() -> int:
         producer = RdProducer(rd(cluster, "alice", transactional_id="payments"))
         try:
             producer.init_transactions(LIMIT_S)
             producer.begin_transaction()
-            producer.produce("orders", b"paid")
+            producer.produce("paid", b"paid")
             producer.send_offsets_to_transaction(
-                [TopicPartition("orders", 0, 1)],
+                [TopicPartition("paid", 0, 1)],
                 RdConsumer(rd(cluster, "alice", group_id="tx")).consumer_group_metadata(),
             )
             producer.commit_transaction(LIMIT_S)
@@ -447,7 +445,7 @@ async def test_librdkafka_needs_its_transactional_id(cluster: Cluster, records: 
     assert await asyncio.to_thread(commit) == KafkaError.GROUP_AUTHORIZATION_FAILED
     await grant(cluster, ALICE, Operation.READ, GROUP, "tx")
     assert await asyncio.to_thread(commit) == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    await grant(cluster, ALICE, Operation.READ, TOPIC, "orders")
+    await grant(cluster, ALICE, Operation.READ, TOPIC, "paid")
     assert await asyncio.to_thread(commit) == 0
 
 

@@ -5,7 +5,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 from integration.cluster import Cluster, active_brokers, full_isr, until
@@ -53,10 +52,6 @@ async def has_voters(admin: Admin, voters: list[int]) -> None:
     await until(is_so, f"voters are {voters}, all live")
 
 
-async def all_active(cluster: Cluster) -> bool:
-    return await active_brokers(cluster) == {0, 1, 2, 3, 4}
-
-
 async def test_voters_are_added_and_the_leader_is_removed_under_load(new_cluster: Maker) -> None:
     cluster = await new_cluster(5).ready()
     async with cluster.admin() as admin:
@@ -72,15 +67,15 @@ async def test_voters_are_added_and_the_leader_is_removed_under_load(new_cluster
             await has_voters(admin, [0, 1, 2, 3, 4])
             leader = (await admin.describe_quorum()).leader_id
             began_s = time.monotonic()
-            await admin.remove_voter(leader)
+            async with Admin(cluster.nodes[leader].address) as its_own:  # it carries out its own removal
+                await its_own.remove_voter(leader)
             took_s.append(time.monotonic() - began_s)
+            assert await active_brokers(cluster) == {0, 1, 2, 3, 4}, "no session has ended meanwhile"
             rest = sorted({0, 1, 2, 3, 4} - {leader})
             await has_voters(admin, rest)
             count = load.count
             await until(lambda: load.count > count + 300, "writes go on")
             await until(lambda: observers_are(admin, (leader,)), "who was removed observes")
-            # It may learn of its removal a second later, and with these short sessions it is then fenced for a moment.
-            await until(partial(all_active, cluster), "every broker is active")
         print(f"\nadd, add, remove the leader: {[round(s, 3) for s in took_s]} s; longest pause {load.longest_s:.3f} s")
         assert not load.failed
         assert load.longest_s < MAX_PAUSE_S

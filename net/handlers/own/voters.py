@@ -47,6 +47,10 @@ class VoterHandlers:
             if self._services.clock.now_ms() >= deadline_ms:
                 raise RequestTimedOutError(f"not done within {request.timeout_ms} ms: {progress.state}")
             await asyncio.sleep(POLL_S)
+            if not request.add and node_id == self._services.node_id:
+                # The new leader sends nothing to a former voter: until this broker observes, it knows no leader to ask, and its
+                # heartbeats reach nobody.
+                await self._role().look()
         if not request.add:
             await self._tell_removed(node_id)
         return AlterVotersResponse(state=progress.state)

@@ -6,12 +6,14 @@ from barnabas.log.vocabulary.group_messages import CommittedOffset, OffsetToComm
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...protocol.group_responses import OffsetCommitResponse, OffsetFetchResponse
-from ...protocol.requests import OffsetCommitRequest, OffsetFetchRequest
+from ...protocol.requests import MetadataRequest, OffsetCommitRequest, OffsetFetchRequest
+from ...protocol.responses import MetadataResponse
 from ..connection.client import API_TIMEOUT_MS, Client
 from ..connection.errors import (
     BarnabasError,
     CommitDuringRebalanceError,
     ErrorCode,
+    LeaderNotAvailableError,
     PartitionGoneError,
     UnstableOffsetCommitError,
     error_for,
@@ -27,14 +29,23 @@ _WAIT_FOR_REBALANCE = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALAN
 async def commit_offsets(client: Client, group_id: str, offsets: Offsets, *, timeout_ms: int = API_TIMEOUT_MS) -> None:
     """Commit from outside of the group, again and again until it is taken or the time is over. Raises the first refusal.
 
-    PartitionGoneError: it does not exist any more. Consumers commit by their `commit_pipeline`.
+    PartitionGoneError: it does not exist (any more). Consumers commit by their `commit_pipeline`.
     """
 
     async def attempt() -> None:
-        for error in (await commit_once(client, group_id, offsets)).values():
+        for partition, error in (await commit_once(client, group_id, offsets)).items():
+            if isinstance(error, PartitionGoneError) and await _is_known(client, partition):
+                raise LeaderNotAvailableError(f"{error.message}, as far as the coordinator knows: it is new") from error
             raise error
 
     await client.retrying(attempt, timeout_ms=timeout_ms)
+
+
+async def _is_known(client: Client, partition: TopicPartition) -> bool:
+    """Whether the controller knows it: a coordinator learns of a new topic some milliseconds later."""
+    request = MetadataRequest(topics=(partition.topic,), allow_auto_topic_creation=False)
+    answer: MetadataResponse = await client.call_controller(request)
+    return any(partition.partition < len(topic.partitions) for topic in answer.topics)
 
 
 async def commit_once(

@@ -7,8 +7,11 @@ from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.virtual_time import run
 
 from barnabas.log.vocabulary.errors import ErrorCode, NetworkError
+from barnabas.log.vocabulary.group_messages import PartitionOutcome
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
-from barnabas.net.client.connection.errors import UnknownTopicOrPartitionError
+from barnabas.net.client.connection.errors import PartitionGoneError, UnknownTopicOrPartitionError
+from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import requests as q
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
@@ -43,6 +46,39 @@ def test_a_deletion_whose_first_copy_was_carried_out_is_done() -> None:
         async with Admin(client=cluster.client()) as admin:
             await admin.delete_topic("t")
         assert len(cluster.sent(q.DeleteTopicRequest)) == 2
+
+    run(body())
+
+
+def not_here(node_id: int, request: q.OffsetCommitRequest) -> g.OffsetCommitResponse:
+    """A coordinator that has not heard of the topics."""
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    outcomes = (
+        PartitionOutcome(topic=item.topic, partition=item.partition, error=error) for item in request.partitions
+    )
+    return g.OffsetCommitResponse(partitions=tuple(outcomes))
+
+
+def test_a_commit_waits_until_the_coordinator_has_heard_of_a_new_topic() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(topics={"new": 1})
+        cluster.script(ApiKey.OFFSET_COMMIT, not_here, not_here)
+        async with Admin(client=cluster.client()) as admin:
+            await admin.commit_offsets("g", {TopicPartition("new", 0): 7})
+        assert cluster.committed["g"] == {TopicPartition("new", 0): 7}
+
+    run(body())
+
+
+@pytest.mark.parametrize("partition", [TopicPartition("new", 1), TopicPartition("nope", 0)])
+def test_a_commit_of_a_partition_that_nobody_knows_is_refused_at_once(partition: TopicPartition) -> None:
+    async def body() -> None:
+        cluster = FakeCluster(topics={"new": 1})
+        cluster.script(ApiKey.OFFSET_COMMIT, not_here, forever=True)
+        async with Admin(client=cluster.client()) as admin:
+            with pytest.raises(PartitionGoneError):
+                await admin.commit_offsets("g", {partition: 7})
+            assert asyncio.get_running_loop().time() < 1
 
     run(body())
 

@@ -37,8 +37,6 @@ class Authority:
 
     @property
     def pem(self) -> bytes:
-        from cryptography.hazmat.primitives.serialization import Encoding
-
         return self.certificate.public_bytes(Encoding.PEM)
 
 
@@ -47,6 +45,33 @@ def make_authority(folder: Path, name: str, *, now: datetime.datetime, days: int
     because the certificates that it has signed would no longer be trusted. Its key may be kept elsewhere."""
     if (folder / AUTHORITY).exists():
         raise FileExistsError(f"{folder / AUTHORITY} exists already; remove it yourself if it is no longer needed")
+    made = _new_authority(name, now=now, days=days)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_secret(folder / AUTHORITY_KEY, _key_pem(made.key), replace=False)
+    write_public(folder / AUTHORITY, made.pem)
+    return made
+
+
+def rotate_authority(folder: Path, name: str, *, now: datetime.datetime, days: int = AUTHORITY_DAYS) -> Authority:
+    """Make another authority, which signs from now on. `ca.pem` then has both: who has the new file trusts the certificates of
+    both. The former key is gone. Raises InvalidConfigError (there is no authority), OSError."""
+    read_authority(folder)
+    trusted = (folder / AUTHORITY).read_bytes()
+    made = _new_authority(name, now=now, days=days)
+    write_public(folder / AUTHORITY, made.pem + trusted)  # first: without it, nobody trusts what the new key signs
+    write_secret(folder / AUTHORITY_KEY, _key_pem(made.key))
+    return made
+
+
+def retire_authorities(folder: Path) -> int:
+    """Leave only the authority that signs in `ca.pem`, and return how many were removed. Raises InvalidConfigError, OSError."""
+    current = read_authority(folder)
+    count = len(x509.load_pem_x509_certificates((folder / AUTHORITY).read_bytes()))
+    write_public(folder / AUTHORITY, current.pem)
+    return count - 1
+
+
+def _new_authority(name: str, *, now: datetime.datetime, days: int) -> Authority:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(name)
     certificate = (
@@ -56,18 +81,13 @@ def make_authority(folder: Path, name: str, *, now: datetime.datetime, days: int
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    made = Authority(certificate=certificate, key=key)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_secret(folder / AUTHORITY_KEY, _key_pem(key), replace=False)
-    (folder / AUTHORITY).write_bytes(made.pem)
-    return made
+    return Authority(certificate=certificate, key=key)
 
 
 def read_authority(folder: Path) -> Authority:
-    """Raises InvalidConfigError: there is none, or it cannot be read."""
-
+    """The authority of `ca.pem` that the key belongs to. Raises InvalidConfigError: there is none, or it cannot be read."""
     try:
-        certificate = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes())
+        trusted = x509.load_pem_x509_certificates((folder / AUTHORITY).read_bytes())
         key = load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -76,7 +96,10 @@ def read_authority(folder: Path) -> Authority:
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InvalidConfigError(f"the key {folder / AUTHORITY_KEY} is not an elliptic one; make another authority")
-    return Authority(certificate=certificate, key=key)
+    for certificate in trusted:
+        if certificate.public_key() == key.public_key():
+            return Authority(certificate=certificate, key=key)
+    raise InvalidConfigError(f"the key {folder / AUTHORITY_KEY} belongs to no certificate in {folder / AUTHORITY}")
 
 
 def broker_certificate(
@@ -98,8 +121,17 @@ def write_secret(path: Path, data: bytes, *, replace: bool = True) -> None:
     """Write a file that only its owner can read, in one step: a broker may read it at any moment. Raises OSError."""
     if not replace and path.exists():
         raise FileExistsError(f"{path} exists already; remove it yourself if it is no longer needed")
+    _write(path, data, mode=0o600)
+
+
+def write_public(path: Path, data: bytes) -> None:
+    """Write a file that anyone may read, in one step. Raises OSError."""
+    _write(path, data, mode=0o644)
+
+
+def _write(path: Path, data: bytes, *, mode: int) -> None:
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
     beside.replace(path)
@@ -108,7 +140,6 @@ def write_secret(path: Path, data: bytes, *, replace: bool = True) -> None:
 def _certificate(
     authority: Authority, name: str, hosts: Iterable[str], *, is_server: bool, now: datetime.datetime, days: int
 ) -> bytes:
-
     key = ec.generate_private_key(ec.SECP256R1())
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH]  # A broker is a client of other brokers, too.
     builder = _signed_for(_name(name), authority.certificate.subject, key, now=now, days=days)
@@ -129,7 +160,6 @@ def _certificate(
 def _signed_for(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, now: datetime.datetime, days: int
 ) -> x509.CertificateBuilder:
-
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -142,12 +172,10 @@ def _signed_for(
 
 
 def _name(name: str) -> x509.Name:
-
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def _general_name(host: str) -> x509.GeneralName:
-
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -155,7 +183,6 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _key_usage(*, signs: bool) -> x509.KeyUsage:
-
     return x509.KeyUsage(
         digital_signature=not signs,
         key_cert_sign=signs,
@@ -171,5 +198,4 @@ def _key_usage(*, signs: bool) -> x509.KeyUsage:
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     """PKCS#8: the only form that Java reads from a PEM file."""
-
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -25,9 +25,10 @@ NOUNS: Final = {
     "transaction": ("verbs.transactions", "list, describe and abort transactions; find those that hang"),
     "cluster": ("verbs.cluster", "health, brokers and quorum of the cluster"),
     "partition": ("verbs.partitions", "move replicas and leadership of partitions"),
-    "user": ("verbs.users", "add, list and remove users with passwords"),
-    "acl": ("verbs.acls", "permissions: who may do what; needs authorizer.class.name"),
-    "quota": ("verbs.quotas", "limits of what users, client ids and addresses may use"),
+    "user": ("security.users", "add, list and remove users with passwords"),
+    "acl": ("security.acls", "permissions: who may do what; needs authorizer.class.name"),
+    "quota": ("security.quotas", "limits of what users, client ids and addresses may use"),
+    "security": ("security.certificates", "an authority, and certificates of brokers and clients"),
     "connect": ("connect.verbs", "copy changes of PostgreSQL's tables into topics, and topics into tables"),
     "broker": ("verbs.brokers", "start, add, drain and decommission brokers; their data folders"),
 }

@@ -1,0 +1,1 @@
+"""The commands about who may do what: users, permissions, quotas, certificates."""

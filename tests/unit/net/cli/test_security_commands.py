@@ -1,0 +1,115 @@
+"""`barnabas security ...`: files only."""
+
+import datetime
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.net.certificates import client_certificate, read_authority, write_secret
+
+
+def rows(run: Any, *files: Path) -> list[dict[str, Any]]:
+    return list(json.loads(run("security", "show", *map(str, files), "-f", "json")[1]))
+
+
+def verified(context_of: Path, certificate: Path) -> bool:
+    """Whether who trusts the authorities of the first file trusts the client certificate in the second one: a TLS handshake."""
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server.load_verify_locations(context_of)
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.load_cert_chain(certificate)
+    client.load_verify_locations(context_of)
+    client.check_hostname = False
+    client.load_cert_chain(certificate)
+    there, here = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = (client.wrap_bio(here, there), server.wrap_bio(there, here, server_side=True))
+    for _ in range(10):
+        for side in sides:
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError:
+                return False
+    return sides[1].getpeercert() is not None
+
+
+def test_an_authority_and_certificates_are_made_and_shown(run: Any, tmp_path: Path) -> None:
+    assert run("security", "ca", str(tmp_path), "--name", "acme")[0] == 0
+    assert run("security", "broker", str(tmp_path), "3", "kafka-3.example.com", "10.0.0.3")[0] == 0
+    assert run("security", "client", str(tmp_path), "alice", "--days", "10")[0] == 0
+    broker, alice = tmp_path / "broker-3.pem", tmp_path / "alice.pem"
+    assert [path.stat().st_mode & 0o077 for path in (broker, alice, tmp_path / "ca.key")] == [0, 0, 0]
+    assert [(row["subject"], row["names"], row["issuer"], row["state"]) for row in rows(run, broker, alice)] == [
+        ("CN=node-3", ["node-3", "kafka-3.example.com", "10.0.0.3"], "CN=acme", "valid"),
+        ("CN=alice", [], "CN=acme", "expires soon"),
+    ]
+    assert verified(tmp_path / "ca.pem", broker)
+
+
+def test_an_authority_is_rotated_while_the_former_certificates_are_trusted(run: Any, tmp_path: Path) -> None:
+    def broker(name: str) -> Path:
+        assert run("security", "broker", str(tmp_path), "0", "localhost", "--out", str(tmp_path / name))[0] == 0
+        return tmp_path / name
+
+    assert run("security", "ca", str(tmp_path), "--name", "first")[0] == 0
+    old = broker("old.pem")
+    trust_of_old = tmp_path / "trust-of-old.pem"
+    trust_of_old.write_bytes((tmp_path / "ca.pem").read_bytes())
+    code, out, _ = run("security", "ca", str(tmp_path), "--rotate", "--name", "second")
+    assert code == 0 and "copy it to all brokers and clients first" in out
+    assert [row["subject"] for row in rows(run, tmp_path / "ca.pem")] == ["CN=second", "CN=first"]
+    new = broker("new.pem")
+    assert rows(run, new)[0]["issuer"] == "CN=second"
+    assert verified(tmp_path / "ca.pem", old) and verified(tmp_path / "ca.pem", new)
+    assert not verified(trust_of_old, new)
+    assert run("security", "ca", str(tmp_path), "--retire")[0] == 0
+    assert verified(tmp_path / "ca.pem", new) and not verified(tmp_path / "ca.pem", old)
+
+
+def test_a_rotation_that_was_interrupted_before_the_new_key_has_left_the_former_authority(
+    run: Any, tmp_path: Path
+) -> None:
+    run("security", "ca", str(tmp_path), "--name", "first")
+    key = (tmp_path / "ca.key").read_bytes()
+    run("security", "ca", str(tmp_path), "--rotate", "--name", "second")
+    write_secret(tmp_path / "ca.key", key)
+    assert run("security", "client", str(tmp_path), "alice")[0] == 0
+    assert rows(run, tmp_path / "alice.pem")[0]["issuer"] == "CN=first"
+
+
+def test_certificates_that_have_expired_are_an_error(run: Any, tmp_path: Path) -> None:
+    run("security", "ca", str(tmp_path))
+    then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=20)
+    write_secret(tmp_path / "old.pem", client_certificate(read_authority(tmp_path), "bob", now=then, days=7))
+    code, out, _ = run("security", "show", str(tmp_path / "old.pem"))
+    assert code == 1 and "expired" in out
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("ca", "{there}"), "exists already"),
+        (("ca", "{nowhere}", "--rotate"), "no usable authority"),
+        (("ca", "{there}", "--rotate", "--retire"), "not allowed with"),
+        (("ca", "{nowhere}", "--days", "0"), "integer of at least 1"),
+        (("ca", "{nowhere}", "--days", "40000"), "1 to 36500"),
+        (("broker", "{nowhere}", "1", "localhost"), "no usable authority"),
+        (("broker", "{there}", "-1", "localhost"), "give an integer of at least 0"),
+        (("broker", "{there}", "1"), "HOST"),
+        (("client", "{there}", "../alice"), "add --out FILE"),
+        (("client", "{there}", ""), "cannot be a name"),
+        (("show", "{there}/ca.key"), "no certificates in PEM form"),
+        (("show", "{nowhere}"), "No such file"),
+    ],
+)
+def test_mistakes_are_explained(run: Any, tmp_path: Path, given: tuple[str, ...], told: str) -> None:
+    run("security", "ca", str(tmp_path / "there"))
+    before = (tmp_path / "there" / "ca.pem").read_bytes()
+    places = {"there": tmp_path / "there", "nowhere": tmp_path / "nowhere"}
+    code, _, err = run("security", *(item.format(**places) for item in given))
+    assert code in (1, 2) and told in err, err
+    assert (tmp_path / "there" / "ca.pem").read_bytes() == before

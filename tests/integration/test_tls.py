@@ -24,6 +24,7 @@ from barnabas.net.certificates import (
     read_authority,
     write_secret,
 )
+from barnabas.net.cli.main import main
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import InvalidConfigError, NoBrokersAvailableError
 from barnabas.net.client.connection.security import SecurityOptions
@@ -32,6 +33,7 @@ from barnabas.net.client.producer.producer import Producer
 from barnabas.net.wire.tcp import MAX_HANDSHAKES
 
 LIMIT_S = 30.0
+RELOADED = "event=certificates_reloaded"
 TOLD = 1_048_576  # bytes of a record that is larger than any buffer of TLS
 
 
@@ -230,10 +232,43 @@ async def test_a_new_certificate_is_used_without_a_restart(cluster: Cluster) -> 
         assert await asyncio.to_thread(serial, cluster, node) == before
         fresh = broker_certificate(read_authority(home(cluster)), node.node_id, (node.host,), now=now())
         write_secret(path, fresh)
-        await until(lambda: "event=certificates_reloaded" in node.log(), "the new certificate is loaded")
+        await until(lambda: RELOADED in node.log(), "the new certificate is loaded")
         assert await asyncio.to_thread(serial, cluster, node) != before
         await (await producer.send("rotation", b"2"))  # over the connection that it had
     assert node.is_running
+
+
+async def test_the_authority_is_replaced_while_the_cluster_runs(cluster: Cluster) -> None:
+    """In the order of docs/security.md: trust in both, new certificates, trust in the new one alone."""
+    await cluster.ready()
+    folder = home(cluster)
+
+    before = [node.log().count(RELOADED) for node in cluster.nodes]
+
+    async def run(*words: str) -> None:
+        assert await asyncio.to_thread(main, ["security", *words]) == 0
+
+    async def loaded(times: int) -> None:
+        wanted = [count + times for count in before]
+        await until(lambda: [node.log().count(RELOADED) for node in cluster.nodes] == wanted, "files are loaded")
+
+    async with Producer(cluster.bootstrap, **cluster.security) as producer:
+        name = await topic(cluster, "authority")
+        await (await producer.send(name, b"1", partition=0))
+        await run("ca", str(folder), "--rotate", "--name", "second")
+        await loaded(1)
+        for node in cluster.nodes:
+            await run("broker", str(folder), str(node.node_id), node.host, "--out", str(node.folder / "broker.pem"))
+        await run("client", str(folder), "admin")
+        await loaded(2)
+        await run("ca", str(folder), "--retire")
+        await loaded(3)
+        await (await producer.send(name, b"2", partition=0))  # over the connection that it had
+    async with Producer(cluster.bootstrap, **cluster.security) as producer:
+        await (await producer.send(name, b"3"))
+    cluster.kill(0)
+    cluster.start(0)
+    await cluster.ready()  # with brokers that have certificates of the new authority only
 
 
 def serial(cluster: Cluster, node: Node) -> object:

@@ -31,8 +31,9 @@ from ..client.connection.errors import TransactionAbortedError, TransactionOutco
 from ..client.consumer.consumer import Consumer
 from ..client.producer.producer import Producer
 from ..client.producer.transaction import Transaction
+from ..server.descriptors import raise_descriptor_limit
 from .folders import look
-from .following import Followed, Following
+from .following import MAX_FILES, Followed, Following
 from .line_patterns import first_lines
 from .lines import MAX_RECORD_BYTES, RecordSplitter
 from .parsers import PARSERS, Parsed
@@ -52,6 +53,7 @@ POLL_MS: Final = 500
 MAX_PARSED_BYTES: Final = (
     2 * MAX_RECORD_BYTES - 64 * 1_024
 )  # Escapes make a value longer than its line; a batch takes 1 MiB.
+RESERVED_DESCRIPTORS: Final = 128  # of the limit: connections to brokers, folders, the libraries of codecs
 MAX_AHEAD_MS: Final = 1_800_000  # Brokers refuse records of the future: by default, of more than an hour.
 PARSE_ERROR_HEADER: Final = "barnabas-parse-error"
 _BACKOFF: Final = Backoff(first_ms=100, max_ms=10_000)
@@ -96,7 +98,8 @@ class Collector:
         self._config = config
         is_first = first_lines(config.first_line) if config.first_line is not None else None
         self._reading = FileReading(lambda: RecordSplitter(is_first))
-        self._following = Following()
+        self._max_files = min(MAX_FILES, max(1, raise_descriptor_limit().total - RESERVED_DESCRIPTORS))
+        self._following = Following(max_files=self._max_files)
         self._parser = PARSERS[config.parser] if config.parser is not None else None
         self._owner = uuid.uuid4().hex.encode()  # of this process
         self._is_owner = False  # from the first transaction on
@@ -195,7 +198,8 @@ class Collector:
         self._reading.forget_what_was_read()
         before = self._following
         is_first_start = not saved and owner_of(self._config.name, records) is None
-        self._following = Following(saved.values(), from_end=self._config.from_end and is_first_start)
+        is_from_end = self._config.from_end and is_first_start
+        self._following = Following(saved.values(), from_end=is_from_end, max_files=self._max_files)
         for file_id, known in before.files.items():
             restored = self._following.files.get(file_id)
             if restored is not None:

@@ -22,7 +22,7 @@ MAX_FILES: Final = 1_000  # each has an open descriptor, so that a file that is 
 
 
 class TooManyFilesToFollowError(BarnabasError):
-    """More files than MAX_FILES match the patterns."""
+    """More files match the patterns than can be followed: MAX_FILES, or what the process may open."""
 
 
 class Seen(NamedTuple):
@@ -86,8 +86,11 @@ def _oldest_first(item: tuple[FileId, Seen]) -> tuple[bool, int]:
 
 
 class Following:
-    def __init__(self, positions: Iterable[Position] = (), *, from_end: bool = False) -> None:
+    def __init__(
+        self, positions: Iterable[Position] = (), *, from_end: bool = False, max_files: int = MAX_FILES
+    ) -> None:
         """`from_end`: of the files at the first look, only what comes later is collected; not if there are positions."""
+        self._max_files = max_files
         self.files: dict[FileId, Followed] = {}
         self._numbers = 0
         self.restarted: list[Followed] = []  # by the last look: their splitters have bytes of something else
@@ -99,6 +102,8 @@ class Following:
 
     def look(self, seen: Iterable[Seen]) -> None:
         """Take note of what is there now. Raises TooManyFilesToFollowError."""
+        if len(self.files) > self._max_files:  # a former process could open more
+            raise self._too_many()
         self.restarted = []
         shown = {}
         for item in seen:
@@ -116,14 +121,18 @@ class Following:
         self._skips = False
 
     def _found(self, item: Seen, head: bytes) -> None:
-        if len(self.files) >= MAX_FILES:
-            raise TooManyFilesToFollowError(
-                f"more than {MAX_FILES} files match: run several collectors (--name) with narrower patterns"
-            )
+        if len(self.files) >= self._max_files:
+            raise self._too_many()
         offset = item.size_bytes if self._skips else 0
         added = self._add(item.file_id, stream_of(item.path), item.path, Head.of(head), offset)
         added.size_bytes = item.size_bytes
         logger.info("event=found file=%s size_bytes=%d offset=%d", item.path, item.size_bytes, added.offset)
+
+    def _too_many(self) -> TooManyFilesToFollowError:
+        cure = "run several collectors (--name) with narrower patterns"
+        if self._max_files < MAX_FILES:
+            cure = f"this process may not open more at a time: raise the limit (ulimit -Hn), or {cure}"
+        return TooManyFilesToFollowError(f"more than {self._max_files} files match; {cure}")
 
     def _seen_again(self, known: Followed, item: Seen, head: bytes | None) -> None:
         known.is_present = True

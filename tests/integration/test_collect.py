@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -212,6 +213,28 @@ async def test_mistakes_are_told(shared_cluster: Cluster, tmp_path: Path, more: 
     )
     assert done.returncode in (1, 2) and told in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
+
+
+async def test_more_files_than_the_process_may_open_are_an_error_at_once(
+    shared_cluster: Cluster, tmp_path: Path
+) -> None:
+    """The collector used to wait for ever: the files left no descriptor for a connection."""
+    cluster = await shared_cluster.ready()
+
+    def limited(name: str, files: int) -> subprocess.CompletedProcess[str]:
+        (tmp_path / name).mkdir()
+        for number in range(files):
+            (tmp_path / name / f"{number}.log").write_bytes(b"line\n")
+        words = shlex.join(command(cluster, tmp_path / name, "--topic", name, "--name", name, "--once"))
+        return subprocess.run(
+            ["bash", "-c", f"ulimit -n 256; exec {words}"],
+            capture_output=True, text=True, timeout=60, env=clean_environment(), check=False,
+        )  # fmt: skip
+
+    done = await asyncio.to_thread(limited, "too-many", 1_000)
+    assert done.returncode == 1 and "ulimit -Hn" in done.stderr and "Traceback" not in done.stderr, done.stderr
+    done = await asyncio.to_thread(limited, "enough", 100)
+    assert done.returncode == 0 and "collected 100 records" in done.stderr, done.stderr
 
 
 class Runs:

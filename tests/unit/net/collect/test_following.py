@@ -131,3 +131,10 @@ def test_the_name_before_the_rotation(path: str, stream: str) -> None:
 def test_there_is_a_limit() -> None:
     with pytest.raises(TooManyFilesToFollowError, match="narrower"):
         following([seen(f"/logs/{number}", number, 1) for number in range(MAX_FILES + 1)])
+    of_a_former_process = [
+        item.position_at(0) for item in following([seen(f"/l/{n}", n, 1) for n in range(3)]).files.values()
+    ]
+    for positions, files in (((), 3), (of_a_former_process, 0)):
+        few = Following(positions, max_files=2)
+        with pytest.raises(TooManyFilesToFollowError, match=r"more than 2 files match; .*ulimit -Hn"):
+            few.look([seen(f"/l/{number}", number, 1) for number in range(files)])

@@ -90,6 +90,7 @@ class Client:
         self.coordinators = Coordinators(self)
         self._connecting: set[int] = set()  # Node ids.
         self._told_by = ""  # The source address of the newest metadata.
+        self._changed_at: Address | None = None  # Of the broker that carried out the last change that we asked for.
         self._clock = clock or (around.clock if around else None)
         self._network = network or (around.network if around else network_of(security))
         self._home = home
@@ -273,10 +274,11 @@ class Client:
         reasons.append(f"{host}:{port}: {error.message}")
 
     def _addresses(self) -> list[Address]:
-        """Known brokers, those with an open connection first, then the bootstrap list."""
+        """Known brokers, those with an open connection first, then the bootstrap list. First of all the one that carried out our
+        last change, as long as it is connected: others may hear of the change some milliseconds later."""
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
         self.rng.shuffle(known)
-        known.sort(key=lambda address: self._control.peek(*address) is None)
+        known.sort(key=lambda address: (self._control.peek(*address) is None, address != self._changed_at))
         return list(dict.fromkeys([*known, *self.bootstrap]))
 
     # --- the controller ----------------------------------------------------------------------------------------------
@@ -298,9 +300,12 @@ class Client:
 
         async def attempt() -> Any:
             try:
-                if self._home is None and self.metadata.controller_id in self.metadata.brokers:
-                    return await self.call(self.metadata.controller_id, request, timeout_ms=timeout_ms)
-                return await self.call_any(request)
+                controller = self.metadata.brokers.get(self.metadata.controller_id)
+                if self._home is not None or controller is None:
+                    return await self.call_any(request)
+                response = await self.call(controller.node_id, request, timeout_ms=timeout_ms)
+                self._changed_at = (controller.host, controller.port)
+                return response
             except final as error:
                 return None if copies.is_done(error, done_already) else error
             except BarnabasError as error:

@@ -90,6 +90,7 @@ class FakeCluster:
     def __init__(self, *, brokers: int = 1, topics: dict[str, int] | None = None) -> None:
         self.nodes = {node_id: ("fake", 9000 + node_id) for node_id in range(brokers)}
         self.down: set[int] = set()
+        self.controller = 0
         self.bootstrap_node: int | None = None  # Answers at the clients' bootstrap address, and only there.
         self.logs: dict[TopicPartition, FakeLog] = {}
         self.topic_ids: dict[str, str] = {}
@@ -182,7 +183,7 @@ class FakeCluster:
                     self.create(topic, 1)
         return r.MetadataResponse(
             cluster_id="fake",
-            controller_id=0,
+            controller_id=self.controller,
             offset=self.offset,
             brokers=tuple(
                 r.BrokerMetadata(node_id=node, host=host, port=port) for node, (host, port) in self.nodes.items()

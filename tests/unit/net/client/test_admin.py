@@ -50,6 +50,27 @@ def test_a_deletion_whose_first_copy_was_carried_out_is_done() -> None:
     run(body())
 
 
+def test_the_broker_that_carried_out_a_change_is_asked_first_what_there_is_now() -> None:
+    """Others may hear of the change later: a topic that was deleted would still be described."""
+
+    async def body(controller: int) -> None:
+        cluster = FakeCluster(brokers=5)
+        cluster.controller = controller
+        cluster.script(ApiKey.DELETE_TOPIC, lambda *_: r.EmptyResponse(), forever=True)
+        async with Admin(client=cluster.client()) as admin:
+            await admin.describe_topics()
+            await admin.delete_topic("t")
+            cluster.requests.clear()
+            for _ in range(10):
+                await admin.describe_topics()
+            assert {node_id for node_id, _ in cluster.requests} == {controller}
+            cluster.down.add(controller)
+            await admin.describe_topics()
+
+    for controller in range(5):
+        run(body(controller))
+
+
 def not_here(node_id: int, request: q.OffsetCommitRequest) -> g.OffsetCommitResponse:
     """A coordinator that has not heard of the topics."""
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -5,6 +5,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from barnabas.net.client.admin.cluster_health import utc_time
+
 from ..frame.command import Context, Verb, number_from
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
@@ -165,7 +167,7 @@ def _state(certificate: "x509.Certificate") -> str:
 
 
 def _until(certificate: "x509.Certificate") -> str:
-    return certificate.not_valid_after_utc.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return utc_time(int(certificate.not_valid_after_utc.timestamp() * 1000))
 
 
 def _now() -> datetime.datetime:

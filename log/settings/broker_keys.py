@@ -46,6 +46,7 @@ _RATE: Final = int64(1, unit=Unit.BYTES_PER_SECOND)
 # A fifth of it is the heartbeat interval, which a busy loop must keep.
 _WINDOW: Final = int32(1, 3_600, unit=Unit.SECONDS)
 _ELECTION_TIMEOUT: Final = int32(100, unit=Unit.MILLISECONDS)
+_LOG_FORMAT: Final = one_of("text", "json")
 _NAME: Final[Kind[str | None]] = optional(TEXT)
 
 
@@ -172,6 +173,8 @@ class BrokerKeys:
     metadata_log_dir: str | None = key(
         None, _NAME, "Folder of the quorum's journal; default: inside the first data folder."
     )
+
+    log_format: str = key("text", _LOG_FORMAT, "Form of the broker's log: lines of text, or JSON objects.")
 
     # --- topics
     num_partitions: int = key(

@@ -24,7 +24,7 @@ from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError
 
 from ..base.clock import SystemClock
 from ..base.loop_delays import measure
-from ..base.printable import PrintableFormatter, printable
+from ..base.printable import JsonFormatter, PrintableFormatter, printable
 from ..sasl.verifiers import UserFile, read_users
 from ..server.descriptors import raise_descriptor_limit
 from ..server.native_memory import return_freed_memory
@@ -61,7 +61,11 @@ def run(
     """Run a broker until SIGTERM or SIGINT, and return the exit code. `decommissioned` is called if the broker has left the
     cluster permanently; `adapt`, on the broker's loop, before the broker is built."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(
+        JsonFormatter()
+        if config.log_format == "json"
+        else PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(message)s")
+    )
     logging.basicConfig(level=os.environ.get("BARNABAS_LOG_LEVEL", "INFO"), handlers=[handler])
     return_freed_memory()
     try:

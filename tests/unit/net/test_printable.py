@@ -3,12 +3,14 @@
 import io
 import json
 import logging
+import sys
+from datetime import datetime
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
-from barnabas.net.base.printable import PrintableFormatter, printable
+from barnabas.net.base.printable import JsonFormatter, PrintableFormatter, key_values, printable
 from barnabas.net.cli.frame.exit_codes import message_of
 from barnabas.net.cli.frame.output import Output
 
@@ -77,3 +79,25 @@ def test_json_has_what_was_said() -> None:
 
 def test_an_error_of_the_command_is_one_printable_line() -> None:
     assert message_of(InvalidRequestError(f"group {EVIL}")).isprintable()
+
+
+def test_values_that_could_look_like_something_else_are_quoted() -> None:
+    assert key_values({"a": "1", "b": "t-0,t-1", "c": ""}) == 'a=1 b=t-0,t-1 c=""'
+    line = key_values({"group": 'x event=login\nuser="root"\u202e\\', "z": "end"})
+    assert line == 'group="x event=login\\nuser=\\"root\\"\\u202e\\\\" z=end'
+    assert line.isprintable()
+
+
+def test_a_line_as_json() -> None:
+    record = logging.LogRecord("barnabas.x", logging.WARNING, "f.py", 1, "a=%s", ("1\n2",), None)
+    found = json.loads(JsonFormatter().format(record))
+    assert (found["level"], found["logger"], found["message"]) == ("WARNING", "barnabas.x", "a=1\\n2")
+    assert datetime.fromisoformat(found["time"]).utcoffset() is not None
+    try:
+        raise ValueError("x")
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    line = JsonFormatter().format(record)
+    assert "\n" not in line and "ValueError" in json.loads(line)["traceback"]
+    shown = PrintableFormatter("%(asctime)s %(message)s").format(record)
+    assert datetime.fromisoformat(shown.split()[0]).utcoffset() is not None

@@ -49,7 +49,7 @@ from .members.targets import Targets
 from .model.classic_messages import LeaveOutcome, Ticket
 from .model.decision import Decision
 from .model.messages import CommitPlace, CoordinatorResult, GroupDescription, ListedGroup
-from .model.rebalance_log import RebalanceLog
+from .model.rebalance_log import RebalanceLog, RebalanceNews
 from .model.settings import GroupSettings
 from .offsets.offset_expiry import OffsetExpiry
 from .offsets.offset_resets import OffsetResets
@@ -349,6 +349,10 @@ class GroupCoordinator:
         """What the group is waiting for now. The explanation of a group that does not exist is empty."""
         self._check_slot(group_id)
         return CoordinatorResult(records=(), response=explained(group_id, self._view, now_ms))
+
+    def take_rebalances(self) -> tuple[RebalanceNews, ...]:
+        """The rebalances that have begun or ended since the last call."""
+        return self._log.take_news()
 
     @property
     def unowned_counts(self) -> Mapping[str, int]:

@@ -25,6 +25,20 @@ MOVES_PER_REBALANCE: Final = 2_000  # further moves are counted, but not listed
 # Causes, moves and records of all groups of one slot together, at some 150 bytes each. With all 50 slots on one broker that
 # is 75 MB at most; the oldest records are dropped first, regardless of their group.
 ITEMS_KEPT_PER_SLOT: Final = 10_000
+NEWS_KEPT: Final = (
+    200  # beginnings and ends of rebalances that the shell has not taken yet; the oldest are dropped first
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceNews:
+    """A rebalance has begun, or the group is stable again: `event` is as it was then, without reasons and moves. `detail` is that
+    of its first reason."""
+
+    group_id: str
+    event: RebalanceEvent
+    detail: str
+    client_id: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,6 +68,7 @@ class RebalanceLog:
         self._gaps: dict[str, dict[PartitionKey, Gap]] = {}  # none of them empty
         self._item_count = 0
         self._last_id = 0
+        self._news: deque[RebalanceNews] = deque(maxlen=NEWS_KEPT)
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
@@ -67,6 +82,8 @@ class RebalanceLog:
             record = self._begin(group_id, reason)
         record.event = replace(record.event, group_epoch=max(record.event.group_epoch, reason.group_epoch))
         record.reasons.append(reason)
+        if len(record.reasons) == 1:
+            self._tell(record)
         self._grow()
 
     def wanted(self, group_id: str, keys: Iterable[PartitionKey], now_ms: int) -> None:
@@ -99,6 +116,7 @@ class RebalanceLog:
         record = self._open.pop(group_id, None)
         if record is not None:
             record.event = replace(record.event, stable_after_ms=now_ms - record.event.at_ms)
+            self._tell(record)
 
     def forget(self, group_id: str) -> None:
         for record in self._rings.pop(group_id, ()):
@@ -106,6 +124,21 @@ class RebalanceLog:
             self._item_count -= record.item_count
         self._gaps.pop(group_id, None)
         self._open.pop(group_id, None)
+
+    def take_news(self) -> tuple[RebalanceNews, ...]:
+        """What has begun or ended since the last call, for operators."""
+        if not self._news:
+            return ()
+        taken = tuple(self._news)
+        self._news.clear()
+        return taken
+
+    def _tell(self, record: _Record) -> None:
+        first = record.reasons[0]
+        news = RebalanceNews(
+            group_id=record.group_id, event=record.event, detail=first.detail, client_id=first.client_id or ""
+        )
+        self._news.append(news)
 
     # --- queries ------------------------------------------------------------------------------------------------------
 

@@ -64,6 +64,7 @@ class MetadataPublication:
     leader: Leadership
     is_active_controller: bool
     restored: bool = False  # from a snapshot: group state must be read again with `slot_snapshot`
+    records: tuple[tuple[int, Record], ...] = ()  # of the image, with the index of their command, without void ones
     quarantined: tuple[str, ...] = ()  # committed records that could not be applied, since the start of this process
 
 
@@ -296,7 +297,11 @@ class MetadataNode:
                 settled.append((command.index, pending))
         self._follow_controller()
         self._advance_controller(replayed.records, settled)
-        self._publish(changes=replayed.changes, group_records=tuple(replayed.group_records))
+        self._publish(
+            changes=replayed.changes,
+            records=tuple(replayed.records),
+            group_records=tuple(replayed.group_records),
+        )
         for index, pending in settled:
             for waiter in pending.waiters:
                 waiter.committed(index, self.image)
@@ -387,6 +392,7 @@ class MetadataNode:
     def _publish(
         self,
         changes: MetadataChanges | None = None,
+        records: tuple[tuple[int, Record], ...] = (),
         group_records: tuple[tuple[int, Record], ...] = (),
         restored: bool = False,
     ) -> None:
@@ -394,6 +400,7 @@ class MetadataNode:
             MetadataPublication(
                 image=self.image,
                 changes=changes or MetadataChanges(),
+                records=records,
                 group_records=group_records,
                 leader=self._leadership,
                 is_active_controller=self._controller.is_active,

@@ -1,17 +1,20 @@
 """`barnabas.audit`: who was refused what, who logged in, and who has changed what. One JSON line for each event.
 
 Clients cause these lines, so their rate is bounded: beyond it, events are counted, and the next line tells how many are missing.
-Logins, what was refused or has failed, and the changes of each principal have rates of their own: none hides the others.
+Logins, what was refused or has failed, and the changes of each principal have rates of their own: none hides the others. Each is
+also an event of the cluster, with a rate that `net/events` decides on.
 Values come from clients, too: they are cut, and JSON escapes what could look like another line. There are no secrets here:
 callers pass names only.
 """
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
+from barnabas.log.vocabulary.access.acls import ResourceKind
 from barnabas.log.vocabulary.principal import Principal
+from barnabas.net.protocol.event_messages import EventKind
 
 from .changes import DONE
 
@@ -30,6 +33,21 @@ class Subject(Protocol):
     def client_host(self) -> str: ...
     @property
     def principal(self) -> Principal: ...
+
+
+class Recorder(Protocol):
+    """Where events of the cluster are kept."""
+
+    def __call__(self, kind: EventKind, name: str, fields: Mapping[str, str], /, *, topic: str = "") -> bool: ...
+
+
+def silent(line: str) -> None:
+    """There is no audit."""
+
+
+def unrecorded(kind: EventKind, name: str, fields: Mapping[str, str], /, *, topic: str = "") -> bool:
+    """Events are not kept."""
+    return False
 
 
 class _Budget:
@@ -55,27 +73,40 @@ class _Budget:
 class AuditLog:
     """A client that is refused often, logs in often or changes much must not hide what another one has changed."""
 
-    def __init__(self, now_ms: Callable[[], int], write: Callable[[str], None] = logger.info) -> None:
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        write: Callable[[str], None] = logger.info,
+        *,
+        record: Recorder = unrecorded,
+    ) -> None:
         """`now_ms` is a monotonic clock."""
         self._now_ms = now_ms
         self._write = write
+        self._record = record
         self._logins, self._refused = _Budget(now_ms()), _Budget(now_ms())
         self._changes: dict[str, _Budget] = {}  # by principal, the last one to change something last
 
     def denied(self, client: Subject, operation: str, kind: str, name: str) -> None:
         """A client has no permission."""
-        self._event(self._refused, "denied", client, operation=operation, resource=kind, name=name)
+        topic = name if kind == ResourceKind.TOPIC.name else ""
+        fields = {"operation": operation, "resource": kind, "name": name}
+        self._event(self._refused, EventKind.DENIED, "denied", client, fields, topic)
 
     def login(self, client: Subject, *, mechanism: str, user: str, failure: str = "") -> None:
         """The first login of a connection has succeeded, or a login has failed. `failure` says why, and never what was sent."""
-        event, budget = ("login_failed", self._refused) if failure else ("login", self._logins)
-        self._event(budget, event, client, mechanism=mechanism, user=user, reason=failure)
+        fields = {"mechanism": mechanism, "user": user, "reason": failure}
+        if failure:
+            self._event(self._refused, EventKind.FAILED_LOGIN, "login_failed", client, fields)
+        else:
+            self._event(self._logins, EventKind.LOGIN, "login", client, fields)
 
     def changed(self, client: Subject, change: str, *, target: str, outcome: str) -> None:
         """An administrative request was executed or has failed: `outcome` is DONE, the name of the error, or both for parts."""
         is_done = DONE in outcome.split(",")
         budget = self._changes_of(str(client.principal)) if is_done else self._refused
-        self._event(budget, "changed", client, change=change, target=target, outcome=outcome)
+        kind = EventKind.CHANGE if is_done else EventKind.FAILED_CHANGE
+        self._event(budget, kind, "changed", client, {"change": change, "target": target, "outcome": outcome})
 
     def _changes_of(self, principal: str) -> _Budget:
         budget = self._changes.pop(principal, None) or _Budget(self._now_ms())
@@ -84,15 +115,21 @@ class AuditLog:
             del self._changes[next(iter(self._changes))]
         return budget
 
-    def _event(self, budget: _Budget, event: str, client: Subject, **fields: str) -> None:
+    def _event(
+        self,
+        budget: _Budget,
+        kind: EventKind,
+        event: str,
+        client: Subject,
+        fields: Mapping[str, str],
+        topic: str = "",
+    ) -> None:
+        told = {"principal": str(client.principal), "host": client.client_host}
+        told |= {key: value for key, value in fields.items() if value}
+        self._record(kind, event, told, topic=topic[:MAX_VALUE_LENGTH])
         if not budget.takes(self._now_ms()):
             return
-        line: dict[str, object] = {
-            "event": event,
-            "principal": _cut(str(client.principal)),
-            "host": _cut(client.client_host),
-            **{key: _cut(value) for key, value in fields.items() if value},
-        }
+        line: dict[str, object] = {"event": event, **{key: _cut(value) for key, value in told.items()}}
         if budget.suppressed:
             line["suppressed"], budget.suppressed = budget.suppressed, 0
         self._write(json.dumps(line))

@@ -5,16 +5,24 @@ from collections.abc import Callable
 from barnabas.kraft.metadata.image import MetadataImage
 
 from ..access.access import AccessControl
-from ..access.audit import AuditLog
+from ..access.audit import AuditLog, silent
 from ..access.authorizer import AccessRules
 from ..access.guard import Guard
 from ..base.clock import Clock
+from ..events.event_log import EventLog
 from ..settings.config import BrokerConfig
 from ..settings.listeners import is_quorum_encrypted
 
 
+def audit_of(config: BrokerConfig, clock: Clock, events: EventLog) -> AuditLog:
+    """Without an authorizer, the audit writes no lines: logins become events, and failures are logged by the listener."""
+    if config.authorizer_class_name is None:
+        return AuditLog(clock.now_ms, silent, record=events.record)
+    return AuditLog(clock.now_ms, record=events.record)
+
+
 def access_of(
-    config: BrokerConfig, image: Callable[[], MetadataImage], clock: Clock, is_current: Callable[[], bool]
+    config: BrokerConfig, image: Callable[[], MetadataImage], audit: AuditLog, is_current: Callable[[], bool]
 ) -> AccessControl | None:
     """None: there is no authorizer, so every client may do everything."""
     if config.authorizer_class_name is None:
@@ -26,7 +34,7 @@ def access_of(
     return AccessControl(
         image,
         rules,
-        AuditLog(clock.now_ms),
+        audit,
         brokers_are_certified=is_quorum_encrypted(config),
         creates_topics=config.auto_create_topics_enable,
         is_current=is_current,

@@ -25,7 +25,9 @@ from barnabas.log.vocabulary.errors import BarnabasError, CoordinatorLoadInProgr
 from ..base.broker_clients import REPLICA_PREFIX
 from ..base.clock import Clock
 from ..base.loop_delays import LoopDelays
+from ..events.broker_events import BrokerEvents
 from ..groups.group_service import GroupService
+from ..groups.rebalance_events import RebalanceEvents
 from ..groups.slot_hosting import SlotHosting
 from ..handlers.common.services import Services
 from ..handlers.registry import build_handlers
@@ -47,7 +49,6 @@ from ..metadata.journal_ballast import BallastedStorage
 from ..metadata.liveness import LivenessWatch, client_id_of
 from ..metadata.metadata_service import MetadataService, MetadataSource
 from ..metadata.producer_ids import ProducerIds
-from ..metadata.state_log import StateLog
 from ..protocol.msgpack import ServerHello
 from ..quotas.client_quotas import ClientQuotas
 from ..sasl.oauthbearer import Tokens
@@ -60,7 +61,7 @@ from ..settings.config import BrokerConfig
 from ..settings.server_limits import UNLIMITED_DESCRIPTORS
 from ..wire.network import Network
 from ..wire.rpc import RpcPool
-from .access import access_of, guard_of
+from .access import access_of, audit_of, guard_of
 from .core_settings import fetch_settings, quota_bursts
 from .effects import BrokerEffects
 from .listeners import BrokerListeners
@@ -99,6 +100,7 @@ class Ports:
     intercept: Callable[[dict[int, Handler]], dict[int, Handler]] | None = None  # of `barnabas.testing`: injects faults
     users: UserFile = field(default_factory=dict)  # that this broker knows without the quorum
     tokens: Tokens | None = None  # of OAUTHBEARER
+    writes_events: bool = True  # False: they stay in memory (simulations, whose disks draw a fault for every operation)
 
     def listener_network(self, name: str) -> Network:
         return self.network if self.network_of is None else self.network_of(name)
@@ -161,6 +163,8 @@ class Broker:
             memory=self.memory,
             quotas=self.quotas,
         )
+        if self.ports.writes_events:
+            await self.events.open(self.config.data_folders()[0], self.ports.files, self.ports.fatal)
         self.metadata.subscribe(self._published)
         await self.metadata.start()
         self.lifecycle = self.effects.lifecycle = self._build_lifecycle()
@@ -188,7 +192,7 @@ class Broker:
     def _build(self) -> None:
         config, ports = self.config, self.ports
         self.metadata = MetadataService(ports.make_source(self), taken_up=self.effects.taken_up_offset)
-        self.state_log = StateLog(self.node_id, ports.clock)
+        self.events = BrokerEvents(self.node_id, ports.clock, is_current=lambda: self.metadata.is_current)
         self.controller = ControllerChannel(
             node_id=self.node_id,
             metadata=self.metadata,
@@ -229,16 +233,11 @@ class Broker:
         self.flusher = self._build_flusher()
         self.repair = self._build_repair()
         self._build_slots()
-        self.access = access_of(config, lambda: self.metadata.image, ports.clock, lambda: self.metadata.is_current)
-        self.authenticator = authenticator_of(
-            config,
-            ports.users,
-            ports.clock,
-            lambda: self.metadata.image,
-            self.access,
-            ports.tokens,
-            lambda: self.metadata.is_current,
-        )
+        audit = audit_of(config, ports.clock, self.events.log)
+        image, is_current = (lambda: self.metadata.image), (lambda: self.metadata.is_current)
+        self.access = access_of(config, image, audit, is_current)
+        users, clock = ports.users, ports.clock
+        self.authenticator = authenticator_of(config, users, clock, image, audit, ports.tokens, is_current)
         self.services = self._build_services()
         handlers = build_handlers(self.services, shut_down=self.shutdown_requested.set, storage=self.storage)
         self.dispatcher = Dispatcher(ports.intercepted(handlers), guard_of(self.access))
@@ -261,6 +260,7 @@ class Broker:
             verification=self.transactions.verification,
             memory=self.memory,
             quotas=self.quotas,
+            events=self.events.log,
             authenticator=self.authenticator,
         )
 
@@ -276,6 +276,7 @@ class Broker:
             fatal=ports.fatal,
             max_group_size=max(config.group_max_size, config.group_consumer_max_size),
         )
+        self.slots.observe(RebalanceEvents(self.events.log))
         self.groups = GroupService(metadata=self.metadata, slots=self.slots)
         self.producer_ids = ProducerIds(self._fetch_producer_ids)
         self.transactions = BrokerTransactions(
@@ -421,7 +422,7 @@ class Broker:
 
     def _published(self, publication: MetadataPublication) -> None:
         self.settings_report.published(publication)
-        self.state_log.published(publication)
+        self.events.published(publication)
         self.log_service.published(publication)
         self.throttle.published(publication)
         self.quotas.follow(publication.image.quotas)
@@ -496,6 +497,7 @@ class Broker:
         await self.dispatcher.close()
         self.authenticator.close()
         await self.metadata.close()
+        await self.events.close()
         await self.pool.close()
         await self.fetch_pool.close()
         try:

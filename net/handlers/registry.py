@@ -83,6 +83,7 @@ def build_handlers(services: Services, *, shut_down: Callable[[], None], storage
         ApiKey.DESCRIBE_CONFIGS: answering(configs.describe),
         ApiKey.ALTER_CONFIG: answering(configs.alter, survives_disconnect=True),
         ApiKey.DESCRIBE_CLUSTER: answering(cluster.describe_cluster),
+        ApiKey.EVENTS: answering(cluster.events),
         ApiKey.DESCRIBE_QUORUM: answering(voters.describe),
         ApiKey.ALTER_VOTERS: answering(voters.alter),
         ApiKey.QUORUM_ROLE: answering(voters.role, survives_disconnect=True),

@@ -60,3 +60,5 @@ class ApiKey(IntEnum):
     # 1017: FORWARDED.
     AUTHENTICATE = 1018
     DESCRIBE_USERS = 1019
+    # 1020 to 1022: FORWARDED.
+    EVENTS = 1023

@@ -31,7 +31,7 @@ from barnabas.log.vocabulary.transaction_messages import (
     TransactionalOffsetCommitRequest,
 )
 
-from . import group_responses, requests, responses, transaction_operations, user_messages
+from . import event_messages, group_responses, requests, responses, transaction_operations, user_messages
 from .api_keys import ApiKey
 from .kafka.apis import KafkaApi
 from .kafka.schema import snake_case
@@ -104,6 +104,7 @@ APIS: dict[int, tuple[type[Request], type[Response]]] = {
     ApiKey.DESCRIBE_ACLS: (requests.DescribeAclsRequest, responses.DescribeAclsResponse),
     ApiKey.DESCRIBE_QUOTAS: (requests.DescribeQuotasRequest, responses.DescribeQuotasResponse),
     ApiKey.DESCRIBE_MOVES: (requests.DescribeMovesRequest, responses.DescribeMovesResponse),
+    ApiKey.EVENTS: (event_messages.EventsRequest, event_messages.EventsResponse),
     **{row.api_key: (row.request, row.response or responses.EmptyResponse) for row in FORWARDED},
 }
 

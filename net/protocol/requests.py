@@ -39,6 +39,7 @@ from barnabas.log.vocabulary.transaction_messages import (
     TransactionMarker,
 )
 
+from .event_messages import EventsRequest
 from .transaction_operations import (
     AbortHangingRequest,
     AbortTransactionRequest,
@@ -408,6 +409,7 @@ Request = (
     | TransactionalOffsetCommitRequest
     | WriteMarkersRequest
     | ListTransactionsRequest
+    | EventsRequest
     | DescribeTransactionRequest
     | AbortTransactionRequest
     | OpenTransactionsRequest

@@ -22,6 +22,7 @@ from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.quorum import CommittedCommand, QuorumPeer
 from barnabas.log.vocabulary.transaction_messages import NOT_STARTED, GroupOutcome, ProducerIdentity
 
+from .event_messages import EventsResponse
 from .group_responses import (
     DescribeGroupResponse,
     FindCoordinatorResponse,
@@ -375,6 +376,7 @@ Response = (
     | AddToTransactionResponse
     | WriteMarkersResponse
     | ListTransactionsResponse
+    | EventsResponse
     | DescribeTransactionResponse
     | OpenTransactionsResponse
     | AuthenticateResponse

@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass, field
 
 from barnabas.net.base.clock import Clock
+from barnabas.net.events.event_log import EventLog
 from barnabas.net.groups.group_service import GroupService
 from barnabas.net.logins.authenticator import Authenticator
 from barnabas.net.logs.replication_service import ReplicationService
@@ -38,6 +39,7 @@ class Services:
     transaction_operations: TransactionOperations
     verification: TransactionVerification
     authenticator: Authenticator
+    events: EventLog
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas({}))
 

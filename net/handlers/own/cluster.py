@@ -1,6 +1,7 @@
-"""DescribeCluster (60), UnregisterBroker (64), BrokerShutdown (1003): the cluster as a whole.
+"""DescribeCluster (60), UnregisterBroker (64), BrokerShutdown (1003), Events (1023): the cluster as a whole.
 
-Versions: 0. Behaviour: descriptions come from the image of the broker that is asked; changes go to the active controller.
+Versions: 0. Behaviour: descriptions come from the image of the broker that is asked; changes go to the active controller. Events
+are those that the asked broker keeps, with or without a quorum; a question may wait for the next one.
 """
 
 from collections import Counter
@@ -10,6 +11,7 @@ from barnabas.kraft.metadata.controller_errors import BrokerIdNotRegisteredError
 from barnabas.kraft.metadata.image import BrokerImage, MetadataImage
 from barnabas.log.vocabulary.cluster_changes import UnregisterBrokerRequest
 from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.net.protocol.event_messages import EventsRequest, EventsResponse
 from barnabas.net.protocol.requests import BrokerShutdownRequest, DescribeClusterRequest
 from barnabas.net.protocol.responses import (
     ClusterBroker,
@@ -77,6 +79,10 @@ class ClusterHandlers:
             settings=cluster_values(image),
             quarantined=self._services.metadata.quarantined,
         )
+
+    async def events(self, request: EventsRequest, context: RequestContext) -> EventsResponse:
+        services = self._services
+        return await services.events.wait_and_select(request, services.metadata.unconfirmed_ms)
 
     async def unregister(self, request: UnregisterBrokerRequest, context: RequestContext) -> EmptyResponse:
         await decided(self._services, request, done_already=(BrokerIdNotRegisteredError,))

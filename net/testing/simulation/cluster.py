@@ -211,6 +211,7 @@ class SimulatedCluster:
             make_source=lambda broker: build_source(broker, quorum),
             fatal=lambda reason: self._fatal(node, process, reason),
             incarnation=f"{rng.getrandbits(128):032x}",
+            writes_events=False,
         )
         try:
             broker = self._make_broker(load(None, self._properties(node), {}), ports)

@@ -19,11 +19,12 @@ from barnabas.log.vocabulary.principal import Principal
 from barnabas.net.access.access import AccessControl
 from barnabas.net.access.audit import AuditLog
 from barnabas.net.base.clock import SystemClock
-from barnabas.net.broker.access import access_of
+from barnabas.net.broker.access import access_of, audit_of
 from barnabas.net.broker.logins import authenticator_of
 from barnabas.net.broker.tls import BrokerTls, tls_of
 from barnabas.net.broker.token_keys import tokens_of
 from barnabas.net.certificates import broker_certificate, make_authority, write_secret
+from barnabas.net.events.event_log import EventLog
 from barnabas.net.sasl.exchange import Accepted
 from barnabas.net.sasl.scram import credential_for
 from barnabas.net.settings.config import BrokerConfig, load
@@ -66,8 +67,12 @@ def client(name: str, node_id: int | None = None) -> Client:
     return made
 
 
+def audit(broker: BrokerConfig) -> AuditLog:
+    return audit_of(broker, SystemClock(), EventLog(0, SystemClock()))
+
+
 def control_of(broker: BrokerConfig, image: MetadataImage | None = None) -> AccessControl:
-    control = access_of(broker, lambda: image or MetadataImage(), SystemClock(), lambda: True)
+    control = access_of(broker, lambda: image or MetadataImage(), audit(broker), lambda: True)
     assert control is not None
     return control
 
@@ -84,7 +89,7 @@ async def test_permissions_are_demanded_of_all_but_super_users(files: dict[str, 
     assert may_read(broker, "alice", image) and not may_read(broker, "bob", image)
     everyone = config(**files, **{"allow.everyone.if.no.acl.found": "true"})
     assert may_read(everyone, "alice") and not may_read(everyone, "bob", image)
-    assert access_of(plain(), MetadataImage, SystemClock(), lambda: True) is None
+    assert access_of(plain(), MetadataImage, audit(plain()), lambda: True) is None
 
 
 @simulated
@@ -110,10 +115,9 @@ async def test_logins_obey_the_configuration_and_are_in_the_audit() -> None:
             "connection.failed.authentication.delay.ms": "400",
         }
     )
-    control = control_of(broker)
     lines: list[str] = []
-    control.audit = AuditLog(lambda: 0, lines.append)
-    logins = authenticator_of(broker, FILE_USERS, SystemClock(), MetadataImage, control, AnyToken())
+    told = AuditLog(lambda: 0, lines.append)
+    logins = authenticator_of(broker, FILE_USERS, SystemClock(), MetadataImage, told, AnyToken())
     began_s = asyncio.get_running_loop().time()
     failing = Connection()
     logins.choose(failing, "OAUTHBEARER")

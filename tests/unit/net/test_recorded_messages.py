@@ -56,6 +56,7 @@ LATEST = {
 OF_USERS = {"AlterUsersRequest", "AuthenticateRequest", "DescribeUsersRequest"}
 OF_PERMISSIONS = {"DescribeAclsRequest", "CreateAclsRequest", "DeleteAclsRequest"}
 OF_QUOTAS = {"DescribeQuotasRequest", "AlterQuotasRequest"}
+OF_EVENTS = {"EventsRequest"}
 
 
 def asked(request_type: Any) -> DecodedRequest:
@@ -81,6 +82,7 @@ def messages() -> dict[str, tuple[Any, Any]]:
         (OF_USERS, Samples()),
         (OF_PERMISSIONS, Samples()),
         (OF_QUOTAS, Samples()),
+        (OF_EVENTS, Samples()),
     ):
         made |= _of_one_time(names, some)
     return made
@@ -91,7 +93,8 @@ def _of_one_time(names: set[str] | None, samples: Samples) -> dict[str, tuple[An
 
     def is_here(request_type: Any) -> bool:
         name = request_type.__name__
-        return name not in LATER | LATEST | OF_USERS | OF_PERMISSIONS | OF_QUOTAS if names is None else name in names
+        later = LATER | LATEST | OF_USERS | OF_PERMISSIONS | OF_QUOTAS | OF_EVENTS
+        return name not in later if names is None else name in names
 
     made: dict[str, tuple[Any, Any]] = {}
     for make in (samples.full, samples.least):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage, differences
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.quorum.quorum import Leadership
-from barnabas.net.metadata.state_log import BURST_LINES, LINES_PER_S, SHOWN_PER_EVENT, StateLog
+from barnabas.net.events.state_log import BURST_LINES, LINES_PER_S, SHOWN_PER_EVENT, StateLog
 
 PARTITION = PartitionImage(replicas=(0, 1, 2), isr=(0, 1, 2), leader=0)
 
@@ -107,21 +107,21 @@ CASES: tuple[tuple[MetadataImage, MetadataImage, list[str]], ...] = (
         image(PARTITION),
         image(replace(PARTITION, leader=1, leader_epoch=1, isr=(1, 2), eligible_leader_replicas=(0,))),
         [
-            "controller event=elected partition=t-0 leader=1 was=0 leader_epoch=1",
-            "controller event=isr partition=t-0 isr=1,2 was=0,1,2 eligible=0",
+            "controller event=elected partition=t-0 leader=1 was=0 leader_epoch=1 why=leader_unregistered",
+            "controller event=isr partition=t-0 isr=1,2 was=0,1,2 eligible=0 why=unregistered",
         ],
     ),
     (
         image(PARTITION),
         image(replace(PARTITION, leader=-1, leader_epoch=1)),
-        ["controller event=leaderless partition=t-0 leader=-1 was=0 leader_epoch=1"],
+        ["controller event=leaderless partition=t-0 leader=-1 was=0 leader_epoch=1 why=leader_unregistered"],
     ),
     (
         image(replace(PARTITION, leader=-1)),
         image(replace(PARTITION, unclean_elections=1)),
         [
-            "controller event=elected partition=t-0 leader=0 was=-1 leader_epoch=0",
-            "controller event=unclean_election partition=t-0 leader=0: acknowledged records may be lost",
+            "controller event=elected partition=t-0 leader=0 was=-1 leader_epoch=0 why=replica_returned",
+            'controller event=unclean_election partition=t-0 leader=0 risk="acknowledged records may be lost"',
         ],
     ),
     (image(PARTITION), image(MOVING), ["controller event=reassignment partition=t-0 adding=3 removing=0"]),
@@ -149,7 +149,7 @@ CASES: tuple[tuple[MetadataImage, MetadataImage, list[str]], ...] = (
         [
             "controller event=controlled_shutdown broker=1",
             "controller event=decommissioning broker=1",
-            "controller event=fenced broker=1",
+            "controller event=fenced broker=1 why=not_heard",
         ],
     ),
     (
@@ -200,7 +200,7 @@ def test_a_thousand_elections_are_some_lines_and_a_sum(world: World) -> None:
     world.publish(many)
     lines = world.publish(image(*[replace(PARTITION, leader=1, leader_epoch=1)] * 1_000))
     assert len(lines) == SHOWN_PER_EVENT + 1
-    assert lines[0] == "controller event=elected partition=t-0 leader=1 was=0 leader_epoch=1"
+    assert lines[0] == "controller event=elected partition=t-0 leader=1 was=0 leader_epoch=1 why=leader_unregistered"
     assert lines[-1] == f"controller event=elected total=1000 not_shown={1_000 - SHOWN_PER_EVENT}"
 
 

@@ -31,6 +31,7 @@ def test_a_cluster_that_allows_no_deletion_says_how_to_allow_it() -> None:
         markers=nobody,
         verification=nobody,
         authenticator=nobody,
+        events=nobody,
     )
     with pytest.raises(TopicDeletionDisabledError, match="delete.topic.enable"):
         asyncio.run(TopicHandlers(services).delete(DeleteTopicRequest(name="t"), nobody))

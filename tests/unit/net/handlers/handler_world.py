@@ -23,6 +23,7 @@ from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.broker.logins import authenticator_of
 from barnabas.net.broker.transactions import BrokerTransactions
+from barnabas.net.events.event_log import EventLog
 from barnabas.net.groups.group_service import GroupService
 from barnabas.net.groups.slot_hosting import LoadedSlot, SlotHosting
 from barnabas.net.handlers.common.services import Services
@@ -96,9 +97,8 @@ class HandlerWorld:
         )
         self.groups = GroupService(metadata=shell.metadata, slots=self.slots)
         throttle = ReplicationThrottle(node_id=0, config=self.config, clock=shell.clock)
-        shell.metadata.subscribe(log_service.published)
-        shell.metadata.subscribe(throttle.published)
-        shell.metadata.subscribe(self.replication.published)
+        for part in (log_service, throttle, self.replication):
+            shell.metadata.subscribe(part.published)
         producer_ids = ProducerIds(self._fetch_producer_ids)
         transactions = BrokerTransactions(
             node_id=0,
@@ -126,6 +126,7 @@ class HandlerWorld:
             transaction_operations=transactions.operations,
             verification=transactions.verification,
             authenticator=authenticator_of(self.config, {}, shell.clock, lambda: shell.metadata.image),
+            events=EventLog(1, shell.clock),
         )
 
     async def _fetch_producer_ids(self) -> ProducerIdBlock:

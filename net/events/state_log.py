@@ -8,13 +8,15 @@ by one. Each publication logs a few lines and a sum for each kind of change, and
 import itertools
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.net.protocol.event_messages import EventKind
 
 from ..base.clock import Clock
-from .state_changes import CONTROLLER, Change, decisions, own_roles
+from .state_changes import Change, controller_change, decisions, own_roles
 
 SHOWN_PER_EVENT: Final = 10  # of one kind in one publication: enough to see what happened
 BURST_LINES: Final = 500  # a topic, or a rolling restart of a small cluster, is logged completely
@@ -35,12 +37,12 @@ class StateLog:
     def published(self, publication: MetadataPublication) -> None:
         old, new = self._image, publication.image
         self._image = new
-        if new.controller_id != old.controller_id or new.controller_epoch != old.controller_epoch:
-            text = f"controller={new.controller_id} controller_epoch={new.controller_epoch} was={old.controller_id}"
-            self._write(Change(domain=CONTROLLER, event="controller", text=text))
+        for change in controller_change(old, new):
+            self._write(change)
         if publication.restored:
-            text = f"offset={new.offset} topics={len(new.topics)} brokers={len(new.brokers)}"
-            self._write(Change(domain="barnabas.metadata", event="restored", text=text))
+            counts = {"offset": new.offset, "topics": len(new.topics), "brokers": len(new.brokers)}
+            fields = {key: str(value) for key, value in counts.items()}
+            self._write(Change(domain="barnabas.metadata", kind=EventKind.METADATA, event="restored", fields=fields))
             return  # the first image: everything is new, but there was no change
         if publication.is_active_controller:
             self._write_some(decisions(old, new, publication.changes))
@@ -48,13 +50,13 @@ class StateLog:
 
     def _write_some(self, changes: Iterable[Change]) -> None:
         by_event = sorted(changes, key=_kind)  # stable: within a kind, the order of the metadata
-        for (_, event), group in itertools.groupby(by_event, key=_kind):
+        for _, group in itertools.groupby(by_event, key=_kind):
             lines = list(group)
             for change in lines[:SHOWN_PER_EVENT]:
                 self._write(change)
             if len(lines) > SHOWN_PER_EVENT:
-                text = f"total={len(lines)} not_shown={len(lines) - SHOWN_PER_EVENT}"
-                self._write(Change(domain=lines[0].domain, event=event, text=text, level=lines[0].level))
+                fields = {"total": str(len(lines)), "not_shown": str(len(lines) - SHOWN_PER_EVENT)}
+                self._write(replace(lines[0], fields=fields))
 
     def _write(self, change: Change) -> None:
         now_ms = self._clock.now_ms()

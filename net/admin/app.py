@@ -24,7 +24,7 @@ from ..access.changes import DONE
 from ..wire.tcp import ListeningServer, TcpListener
 from .frame import openapi
 from .frame.backend import AdminBackend
-from .frame.call import Call, Json, Reply, Route, check_body
+from .frame.call import Call, Json, Reply, Route, check_body, check_query
 from .frame.connections import IDLE_S, MAX_CONNECTIONS, SWEEP_S, AdminConnections
 from .frame.doubts import STALE, Doubts
 from .frame.errors import ApiError, bad_request, refusal
@@ -35,6 +35,7 @@ from .routes import (
     acls,
     clusters,
     configs,
+    events,
     group_explain,
     group_seek,
     groups,
@@ -95,6 +96,7 @@ async def _openapi(call: Call) -> Reply:
 
 ROUTES: Final[tuple[Route, ...]] = (
     *clusters.ROUTES,
+    *events.ROUTES,
     *storage.ROUTES,
     *topics.ROUTES,
     *records.ROUTES,
@@ -214,6 +216,7 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.Response]]:
             backend=request.app[_BACKEND],
             base=f"{request.scheme}://{request.host}",
             path=dict(request.match_info),
+            query=check_query(route.query, request.query),
             lags=request.app[_LAGS],
         )
         call.check_cluster()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 HERE_TIMEOUT_MS: Final = 30_000  # the time that a broker itself looks for the controller
 Json = dict[str, Any]
+_LARGE_NUMBER: Final = re.compile(r"[0-9]{1,15}")  # milliseconds since 1970 have 13 digits
 _NUMBER: Final = re.compile(
     r"[0-9]{1,10}"
 )  # more digits do not fit into int32, and int() raises for thousands of digits
@@ -63,6 +64,7 @@ class Call:
     path: Mapping[str, str]
     lags: "LagsOfGroups"  # for metrics: the result of the last scrape
     body: Json = field(default_factory=dict)
+    query: Json = field(default_factory=dict)  # the parameters that the route declares
     access: Access | None = None  # of the caller; None: everyone may do everything
 
     def shows_topic(self, name: str) -> bool:
@@ -150,6 +152,8 @@ class Route:
     handler: Handler
     summary: str
     body: tuple[Field, ...] = ()
+    query: tuple[Field, ...] = ()  # integers and strings; a route that declares some refuses others
+    answer: tuple[Field, ...] = ()  # for the document; (): not described
     status: int = HTTPStatus.OK
 
 
@@ -160,6 +164,24 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "array": (list,),
     "object": (dict,),
 }
+
+
+def check_query(fields: Sequence[Field], query: Mapping[str, str]) -> Json:
+    """Validate and return the query. A route that declares no parameters ignores them, as Confluent's API does."""
+    if not fields:
+        return {}
+    known = {item.name: item for item in fields}
+    found: Json = {}
+    for name, text in query.items():
+        if name not in known:
+            raise bad_request(f"unknown parameter {name[:SHOWN_CHARS]}: {_nearest(name, sorted(known))}")
+        if known[name].type == "integer":
+            if not _LARGE_NUMBER.fullmatch(text):
+                raise bad_request(f"the parameter {name} must be an integer, not {text[:SHOWN_CHARS]!r}")
+            found[name] = int(text)
+        else:
+            found[name] = text
+    return found
 
 
 def check_body(fields: Sequence[Field], body: object) -> Json:

@@ -37,7 +37,7 @@ def _operation(route: Route) -> Json:
         "operationId": _operation_id(route),
         "summary": route.summary,
         "responses": {
-            str(int(route.status)): {"description": HTTPStatus(route.status).phrase},
+            str(int(route.status)): _answer(route),
             "default": {
                 "description": "An error",
                 "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
@@ -45,12 +45,20 @@ def _operation(route: Route) -> Json:
         },
     }
     names = re.findall(r"\{(\w+)\}", route.path)
-    if names:
-        operation["parameters"] = [_parameter(name) for name in names]
+    if names or route.query:
+        operation["parameters"] = [_parameter(name) for name in names] + [_query(field) for field in route.query]
     if route.body:
         schema = {"schema": _schema(route.body)}
         operation["requestBody"] = {"required": True, "content": {"application/json": schema}}
     return operation
+
+
+def _answer(route: Route) -> Json:
+    answer: Json = {"description": HTTPStatus(route.status).phrase}
+    if route.answer:  # an answer may get more fields
+        schema = _schema(route.answer) | {"additionalProperties": True}
+        answer["content"] = {"application/json": {"schema": schema}}
+    return answer
 
 
 def _operation_id(route: Route) -> str:
@@ -61,6 +69,10 @@ def _operation_id(route: Route) -> str:
 def _parameter(name: str) -> Json:
     kind = "integer" if name in ("broker_id", "partition_id") else "string"
     return {"name": name, "in": "path", "required": True, "schema": {"type": kind}}
+
+
+def _query(field: Field) -> Json:
+    return {"name": field.name, "in": "query", "description": field.description, "schema": {"type": field.type}}
 
 
 def _schema(fields: Sequence[Field]) -> Json:

@@ -130,6 +130,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     "GET /v3/clusters": _free,
     f"GET {_CLUSTER}": _free,
     f"GET {_CLUSTER}/health": _DESCRIBE,
+    f"GET {_CLUSTER}/events": _DESCRIBE,
     f"GET {_CLUSTER}/brokers": _DESCRIBE,
     f"GET {_BROKER}": _DESCRIBE,
     f"GET {_BROKER}/partition-replicas": _DESCRIBE,

@@ -15,6 +15,7 @@ from ..frame.command import Context, Verb, key_value, no_arguments
 from ..frame.confirmation import exit_code_in, shown_doubt
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.reachability import address_causes
+from ..streams import events
 from .recover import recover, recover_arguments
 
 if TYPE_CHECKING:  # help must not import the client's modules
@@ -200,6 +201,13 @@ VERBS = (
         timed=False,  # it applies --timeout itself, to report what it waited for
     ),
     Verb(name="describe", summary="list the brokers", arguments=no_arguments, run=_describe),
+    Verb(
+        name="events",
+        summary="what has happened: elections, ISRs, topics, brokers, logins; --follow",
+        arguments=events.arguments,
+        run=events.events,
+        timed=False,  # --follow has no end
+    ),
     Verb(name="alter", summary="change settings of the cluster", arguments=_alter_arguments, run=_alter),
     Verb(name="quorum", summary="leader and voters of the quorum", arguments=no_arguments, run=_quorum),
     Verb(

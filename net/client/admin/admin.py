@@ -45,6 +45,7 @@ from ..positions.offset_lookup import isolation_level as isolation_level_of
 from .acls import AclAdmin
 from .admin_groups import GroupAdmin
 from .asking import Ask
+from .events import EventAdmin
 from .quotas import QuotaAdmin
 from .transactions import TransactionAdmin
 from .users import UserAdmin
@@ -90,6 +91,7 @@ class Admin(GroupAdmin):
         self.users = UserAdmin(self._ask)
         self.acls = AclAdmin(self._ask)
         self.quotas = QuotaAdmin(self._ask)
+        self.events = EventAdmin(self._client, self._ask)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -29,6 +29,7 @@ from barnabas.log.vocabulary.group_messages import (
     UnownedPartition,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.events import EventPage
 from barnabas.net.client.admin.transactions import TransactionDescription
 from barnabas.net.client.connection.records import OffsetAndTimestamp
 from barnabas.net.protocol import group_responses, responses
@@ -75,6 +76,7 @@ class FakeCluster:
 
     def __post_init__(self) -> None:
         self.transactions = FakeTransactions(self.calls)
+        self.events = FakeEvents(self.calls)
         self.acls = FakeAcls()
         self.quotas = FakeQuotas()
 
@@ -186,6 +188,21 @@ class FakeConsumer:
         self._cluster.calls.append(("commit", dict(offsets)))
 
 
+class FakeEvents:
+    """The pages of events that a test wants shown, one for each question."""
+
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
+        self.pages: list[EventPage | BarnabasError] = []
+        self._calls = calls
+
+    async def __call__(self, **asked: Any) -> EventPage:
+        self._calls.append(("events", asked))
+        page = self.pages.pop(0)
+        if isinstance(page, BarnabasError):
+            raise page
+        return page
+
+
 @dataclass
 class FakeTransactions:
     """What a test says about transactions; aborts are among the calls of the cluster."""
@@ -255,6 +272,7 @@ class FakeAdmin:
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
         self.transactions = cluster.transactions
+        self.events = cluster.events
         self.acls = cluster.acls
         self.quotas = cluster.quotas
 

@@ -1,14 +1,12 @@
 """The parser of the command line: usage errors are one line that names the nearest word, and options may come anywhere."""
 
 import argparse
-import difflib
 import sys
 from collections.abc import Container, Iterable, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
+from ...base.near_words import did_you_mean
 from .exit_codes import ExitCode
-
-CUTOFF: Final = 0.5  # how alike a word must be to be proposed
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -47,12 +45,6 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         print(f"barnabas: {message}; see `{self.prog} --help`", file=sys.stderr)
         raise SystemExit(ExitCode.USAGE)
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """To be appended to an error; empty if nothing is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=CUTOFF)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def with_leading_options_last(given: Sequence[str], options: Iterable[str], nouns: Container[str]) -> list[str]:

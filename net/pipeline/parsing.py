@@ -1,0 +1,179 @@
+"""`parse_pipeline`: the text of a pipeline's file to a `PipelineSpec`, or to all of its problems. Pure.
+
+Sources are read in `source_parsing`, sinks in `sink_parsing`. Here are the document, its steps, and the rules between its parts.
+"""
+
+import re
+from typing import Final
+
+from barnabas.log.settings.addresses import parse_bootstrap
+from barnabas.log.vocabulary.errors import InvalidRegularExpressionError
+from barnabas.log.vocabulary.name_pattern import name_pattern
+
+from .sink_parsing import read_errors, read_output_mode, read_sink
+from .source_parsing import is_view_name, read_interval, read_sources, read_watermark
+from .spec import (
+    INPUT,
+    PipelineSpec,
+    PythonStep,
+    RestartPolicy,
+    SourceSpec,
+    SqlStep,
+    TopicSink,
+    TopicSource,
+)
+from .toml_table import Problem, TomlTable, parse_toml
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_FUNCTION: Final = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
+MAX_STEPS: Final = 100  # each is a view that Spark analyses again for the ones behind it
+MAX_ATTEMPTS: Final = 1_000
+
+
+def parse_pipeline(text: str) -> PipelineSpec | list[Problem]:
+    """The problems are in the order of their lines."""
+    document = parse_toml(text)
+    if isinstance(document, Problem):
+        return [document]
+    spec = _read(document)
+    document.finish()
+    if document.problems:
+        return sorted(document.problems, key=lambda problem: problem.line)
+    return spec
+
+
+def _read(document: TomlTable) -> PipelineSpec:
+    name = document.required_text("name", '"web-requests"')
+    if name and not _NAME.fullmatch(name):
+        document.refuse("name", f"is {name!r}: use up to 100 letters, digits, '.', '_' and '-'")
+    is_batch = document.text("mode", "stream", choices=("stream", "batch")) == "batch"
+    sources = read_sources(document)
+    steps = _steps(document, sources)
+    sink = read_sink(document)
+    spec = PipelineSpec(
+        name=name,
+        is_batch=is_batch,
+        bootstrap=_bootstrap(document),
+        sources=sources,
+        steps=steps,
+        sink=sink,
+        output_mode=read_output_mode(document, sink, is_batch=is_batch),
+        trigger=read_interval(document, "trigger"),
+        errors=read_errors(document),
+        restarts=_restarts(document),
+        state_folder=document.text("state"),
+        checkpoint=document.text("checkpoint"),
+        spark_settings=_spark_settings(document),
+    )
+    if is_batch:
+        for key in document.given("trigger", "checkpoint"):
+            document.refuse(key, 'has no effect with mode = "batch": remove it')
+    if len(sources) > 1 and not steps:
+        document.refuse("", "there are several sources and no step: join them with a step in SQL")
+    _refuse_loops(document, spec)
+    return spec
+
+
+def _bootstrap(document: TomlTable) -> str:
+    text = document.text("bootstrap")
+    try:
+        if text:
+            parse_bootstrap(text)
+    except ValueError as error:
+        document.refuse("bootstrap", f"is {text!r}: {error}; write HOST:PORT[,HOST:PORT...]")
+    return text
+
+
+def _spark_settings(document: TomlTable) -> dict[str, str]:
+    table = document.table("spark")
+    if table is None:
+        return {}
+    found = {}
+    for name in table.names():
+        if name.startswith("spark."):
+            found[name] = table.text(name)
+        else:
+            table.given(name)
+            table.refuse_key(name, 'is no setting of Spark: write its full name in quotes, "spark.sql.shuffle.partitions"')
+    table.finish()
+    return found
+
+
+def _restarts(document: TomlTable) -> RestartPolicy:
+    table = document.table("restarts")
+    if table is None:
+        return RestartPolicy()
+    plain = RestartPolicy()
+    found = RestartPolicy(
+        attempts=table.integer("attempts", plain.attempts, least=0, most=MAX_ATTEMPTS),
+        first_ms=table.integer("first_ms", plain.first_ms, least=1, most=3_600_000),
+        max_ms=table.integer("max_ms", plain.max_ms, least=1, most=3_600_000),
+    )
+    if found.first_ms > found.max_ms:
+        table.refuse("first_ms", f"is {found.first_ms}, which is more than max_ms ({found.max_ms}): lower it")
+    table.finish()
+    return found
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------------
+
+
+def _steps(document: TomlTable, sources: tuple[SourceSpec, ...]) -> tuple[SqlStep | PythonStep, ...]:
+    steps: list[SqlStep | PythonStep] = []
+    taken = {source.name for source in sources}
+    for table in document.tables("steps"):
+        step = _step(table)
+        if table.has("name") and step.name in taken:
+            table.refuse("name", f"is {step.name!r}, which another view has already: choose another name")
+        taken.add(step.name)
+        steps.append(step)
+        table.finish()
+    if len(steps) > MAX_STEPS:
+        document.refuse("steps", f"has {len(steps)} steps: use at most {MAX_STEPS}")
+    return tuple(steps)
+
+
+def _step(table: TomlTable) -> SqlStep | PythonStep:
+    name = table.text("name", INPUT)
+    if not is_view_name(name):
+        table.refuse("name", f"is {name!r}: a view's name has letters, digits and '_', and begins with a letter")
+    kinds = table.given("sql", "python")
+    if len(kinds) != 1:
+        table.refuse("", "a step has either sql (a SELECT) or python (module:function): write one of them")
+    watermark = read_watermark(table)
+    if kinds == ["python"]:
+        text = table.text("python")
+        match = _FUNCTION.fullmatch(text)
+        if match is None:
+            table.refuse("python", f'is {text!r}: write "module:function", such as "steps:only_errors"')
+        module, function = match.groups() if match else ("", "")
+        return PythonStep(
+            name=name, module=module, function=function, line=table.line_of("python"), watermark=watermark
+        )
+    return SqlStep(name=name, statement=table.text("sql").rstrip().rstrip(";"), watermark=watermark)
+
+
+# --- between the parts ----------------------------------------------------------------------------------------------------
+
+
+def _refuse_loops(document: TomlTable, spec: PipelineSpec) -> None:
+    """A pipeline that reads what it writes never ends."""
+    targets = {"errors.topic": spec.errors.topic}
+    if isinstance(spec.sink, TopicSink):
+        targets["sink.topic"] = spec.sink.topic
+        if spec.sink.topic and spec.sink.topic == spec.errors.topic:
+            document.refuse("errors.topic", "is the topic of the sink, too: use a topic of its own for dead letters")
+    for key, topic in targets.items():
+        if topic and any(_reads(source, topic) for source in spec.sources):
+            document.refuse(key, f"is {topic!r}, which a source reads: the pipeline would read what it writes")
+
+
+def _reads(source: SourceSpec, topic: str) -> bool:
+    if not isinstance(source.origin, TopicSource):
+        return False
+    if not source.origin.name_pattern:
+        return topic in source.origin.topics
+    try:
+        return name_pattern(source.origin.name_pattern).matches(topic)
+    except InvalidRegularExpressionError:
+        return False  # which is reported at the pattern

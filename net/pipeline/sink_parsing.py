@@ -1,0 +1,101 @@
+"""The sink in a pipeline's file, its output mode, and what happens with bad records. Pure."""
+
+from typing import Any, Final
+
+from .source_parsing import check_topic
+from .spec import ConsoleSink, ErrorPolicy, OutputMode, ParquetSink, TableSink, TopicSink
+from .toml_table import TomlTable
+
+Sink = TopicSink | ParquetSink | TableSink | ConsoleSink
+KINDS: Final = ("topic", "parquet", "table", "console")
+OUTPUT_MODES: Final = ("append", "update", "complete")
+ACTIONS: Final = ("stop", "skip", "dead-letter")
+DATABASES: Final = ("sqlite", "postgresql")
+
+
+def read_sink(document: TomlTable) -> Sink:
+    table = document.table("sink")
+    if table is None:
+        if not document.has("sink"):
+            document.refuse("sink", 'is missing: add [sink] with topic = "NAME", or parquet, table, console')
+        return ConsoleSink()
+    kinds = table.given(*KINDS)
+    if len(kinds) != 1:
+        table.refuse("", "a sink has one of topic, parquet (a folder), table and console = true")
+    found = _sink(table, kinds[0] if kinds else "console")
+    table.given("output_mode")
+    table.finish()
+    return found
+
+
+def _sink(table: TomlTable, kind: str) -> Sink:
+    if kind == "topic":
+        return _topic(table)
+    if table.text("delivery", choices=("exactly_once", "at_least_once")) and table.has("delivery"):
+        words = "prints rows again after a crash" if kind == "console" else "writes each row once"
+        table.refuse("delivery", f"this sink always {words}: remove the key")
+    if kind == "table":
+        return _table(table)
+    if kind == "parquet":
+        return ParquetSink(folder=table.text("parquet"), partition_by=table.texts("partition_by"))
+    if table.has("console") and not table.boolean("console", default=True):
+        table.refuse("console", "is false: write console = true")
+    return ConsoleSink()
+
+
+def _topic(table: TomlTable) -> TopicSink:
+    topic = table.text("topic")
+    if topic:
+        check_topic(table, "topic", topic)
+    is_records = table.text("format", "json", choices=("json", "record")) == "record"
+    if is_records and table.has("key"):
+        table.refuse("key", 'has no effect with format = "record": name the column key in the result')
+    delivery: Any = table.text("delivery", "exactly_once", choices=("exactly_once", "at_least_once"))
+    return TopicSink(topic=topic, key=table.text("key"), is_records=is_records, delivery=delivery)
+
+
+def _table(table: TomlTable) -> TableSink:
+    database = table.required_text("database", '"sqlite:web.db"')
+    kind, _, place = database.partition(":")
+    if database and (kind not in DATABASES or not place):
+        # The value may contain a password, so the message does not repeat it.
+        table.refuse("database", 'must be "sqlite:FILE" or "postgresql:CONNECTION"')
+    is_upsert = table.text("write", "append", choices=("append", "upsert")) == "upsert"
+    key = table.texts("key")
+    if is_upsert and not key:
+        table.refuse("key", 'upsert needs the columns by which rows are replaced: add key = ["id"]')
+    if key and not is_upsert:
+        table.refuse("key", 'has no effect with write = "append": remove it, or write = "upsert"')
+    return TableSink(table=table.text("table"), database=database, key=key if is_upsert else ())
+
+
+def read_output_mode(document: TomlTable, sink: Sink, *, is_batch: bool) -> OutputMode:
+    """By default, a table that replaces rows takes every change, and any other sink takes rows that are final."""
+    table = document.table("sink")
+    default = "update" if isinstance(sink, TableSink) and sink.key and not is_batch else "append"
+    if table is None:
+        return "append"
+    found: Any = table.text("output_mode", default, choices=OUTPUT_MODES)
+    if found != "append" and is_batch:
+        table.refuse("output_mode", 'a batch has one result: remove the key, or use mode = "stream"')
+    if found != "append" and isinstance(sink, ParquetSink):
+        table.refuse("output_mode", "files take rows that do not change later: use append, with a watermark for windows")
+    if found == "complete" and isinstance(sink, TableSink) and not sink.key:
+        table.refuse("output_mode", 'would append the whole result again and again: use write = "upsert"')
+    return found  # type: ignore[no-any-return]  # one of OUTPUT_MODES
+
+
+def read_errors(document: TomlTable) -> ErrorPolicy:
+    table = document.table("errors")
+    if table is None:
+        return ErrorPolicy()
+    action: Any = table.required_text("action", '"stop"', choices=ACTIONS)
+    topic = table.text("topic")
+    if topic:
+        check_topic(table, "topic", topic)
+    if action == "dead-letter" and not topic:
+        table.refuse("topic", 'is missing: add topic = "NAME", where bad records go')
+    if topic and action != "dead-letter":
+        table.refuse("topic", f'has no effect with action = "{action}": remove it, or use "dead-letter"')
+    table.finish()
+    return ErrorPolicy(action=action, topic=topic)

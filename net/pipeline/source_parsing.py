@@ -1,0 +1,213 @@
+"""The sources in a pipeline's file: topics or files, how values become columns, watermarks. Pure."""
+
+import re
+from typing import Any, Final
+
+from barnabas.log.vocabulary.errors import InvalidRegularExpressionError, InvalidTopicError
+from barnabas.log.vocabulary.name_pattern import name_pattern
+from barnabas.log.vocabulary.topic_partition import check_topic_name
+
+from ..base.near_words import did_you_mean
+from .spec import (
+    FILE_COLUMNS,
+    INPUT,
+    RECORD_COLUMNS,
+    FileSource,
+    SourceSpec,
+    TopicSource,
+    ValueField,
+    ValueSpec,
+    Watermark,
+)
+from .toml_table import TomlTable
+
+FORMATS: Final = ("json", "csv", "access_log", "text", "raw")
+ACCESS_PATTERNS: Final = ("combined", "common")
+TYPES: Final = (
+    "string",
+    "boolean",
+    "tinyint",
+    "smallint",
+    "int",
+    "integer",
+    "bigint",
+    "long",
+    "float",
+    "double",
+    "decimal",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "binary",
+    "array",
+    "map",
+    "struct",
+)
+MAX_SAMPLE: Final = 100_000  # records that the driver reads at the start
+_INTERVAL: Final = re.compile(r"\d{1,9} (millisecond|second|minute|hour|day|week)s?")
+_VIEW: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+
+
+def is_view_name(name: str) -> bool:
+    return _VIEW.fullmatch(name) is not None
+
+
+def read_sources(document: TomlTable) -> tuple[SourceSpec, ...]:
+    kinds = document.given("source", "sources")
+    if len(kinds) != 1:
+        document.refuse("", "a pipeline has either [source], or [sources.NAME] for each of several: write one of them")
+    if "sources" not in kinds:
+        table = document.table("source")
+        return () if table is None else (_source(INPUT, table),)
+    tables = document.table("sources")
+    found = []
+    for name in tables.names() if tables else ():
+        assert tables is not None
+        if not is_view_name(name):
+            tables.refuse_key(name, "is the name of a view: use letters, digits and '_', and begin with a letter")
+        table = tables.table(name)
+        if table is not None:
+            found.append(_source(name, table))
+    return tuple(found)
+
+
+def _source(name: str, table: TomlTable) -> SourceSpec:
+    kinds = table.given("topics", "pattern", "files")
+    if len(kinds) != 1:
+        table.refuse("", "a source has one of topics (a list), pattern (a regular expression) and files (a path)")
+    origin = _files(table) if kinds == ["files"] else _topics(table)
+    found = SourceSpec(name=name, origin=origin, value=_value(table, origin), watermark=read_watermark(table))
+    table.finish()
+    return found
+
+
+def _topics(table: TomlTable) -> TopicSource:
+    for topic in (topics := table.texts("topics")):
+        check_topic(table, "topics", topic)
+    pattern = table.text("pattern")
+    try:
+        if pattern:
+            name_pattern(pattern)
+    except InvalidRegularExpressionError as error:
+        table.refuse("pattern", error.message)
+    start = table.text("start", "earliest", choices=("earliest", "latest"))
+    return TopicSource(
+        topics=topics,
+        name_pattern=pattern,
+        start="latest" if start == "latest" else "earliest",
+        max_records=table.integer("max_records", 0, least=1, most=1_000_000_000),
+    )
+
+
+def _files(table: TomlTable) -> FileSource:
+    return FileSource(
+        path=table.text("files"),
+        is_parquet=table.text("format", "lines", choices=("lines", "parquet")) == "parquet",
+        max_files=table.integer("max_files", 0, least=1, most=1_000_000),
+    )
+
+
+def check_topic(table: TomlTable, key: str, topic: str) -> None:
+    try:
+        check_topic_name(topic)
+    except InvalidTopicError as error:
+        table.refuse(key, error.message)
+
+
+def read_watermark(table: TomlTable) -> Watermark | None:
+    found = table.table("watermark")
+    if found is None:
+        return None
+    column = found.required_text("column", '"time"')
+    if not found.has("delay"):
+        found.refuse("delay", 'is missing: add delay = "10 minutes", how late a row may come')
+    delay = read_interval(found, "delay")
+    found.finish()
+    return Watermark(column=column, delay=delay)
+
+
+def read_interval(table: TomlTable, name: str) -> str:
+    text = table.text(name)
+    if text and not _INTERVAL.fullmatch(text):
+        table.refuse(name, f'is {text!r}: write a number and a unit, such as "10 seconds" or "5 minutes"')
+    return text
+
+
+# --- values ---------------------------------------------------------------------------------------------------------------
+
+
+def _value(table: TomlTable, origin: TopicSource | FileSource) -> ValueSpec | None:
+    found = table.table("value")
+    if isinstance(origin, FileSource) and origin.is_parquet:
+        if found is not None:
+            table.refuse("value", "Parquet files have columns already: remove this table")
+        return None
+    if found is None:
+        table.refuse("value", 'is missing: add value = { format = "json" }, or csv, access_log, text, raw')
+        return None
+    name: Any = found.required_text("format", '"json"', choices=FORMATS)
+    fields = _fields(found)
+    required = found.texts("required")
+    for item in required:
+        if fields and item not in {field.name for field in fields}:
+            near = did_you_mean(item, [field.name for field in fields])
+            found.refuse("required", f"has {item!r}, which is not in fields{near}: add it there, or remove it here")
+    delimiter = found.text("delimiter", ",")
+    if len(delimiter) != 1:
+        found.refuse("delimiter", f"is {delimiter!r}: must be one character")
+    spec = ValueSpec(
+        format=name,
+        fields=fields,
+        required=required,
+        pattern=found.text("pattern", ACCESS_PATTERNS[0], choices=ACCESS_PATTERNS),
+        delimiter=delimiter,
+        has_header=found.boolean("header"),
+        sample_records=found.integer("sample_records", 1_000, least=1, most=MAX_SAMPLE),
+    )
+    _refuse_keys_of_other_formats(found, spec)
+    found.finish()
+    return spec
+
+
+def _refuse_keys_of_other_formats(table: TomlTable, spec: ValueSpec) -> None:
+    belongs = {
+        "fields": ("json", "csv"),
+        "required": ("json", "csv"),
+        "sample_records": ("json",),
+        "pattern": ("access_log",),
+        "delimiter": ("csv",),
+        "header": ("csv",),
+    }
+    for key in table.given(*belongs):
+        if spec.format not in belongs[key]:
+            table.refuse(key, f"has no effect with the format {spec.format}: remove it")
+    if spec.format == "csv" and not spec.fields:
+        table.refuse("fields", 'csv needs the names and types of its columns: add fields = { id = "bigint" }')
+    if spec.format == "json" and spec.fields and table.has("sample_records"):
+        table.refuse("sample_records", "has no effect if fields are declared: remove one of them")
+
+
+def _fields(table: TomlTable) -> tuple[ValueField, ...]:
+    found = []
+    for name, type_name in table.text_by_name("fields").items():
+        if name.lower() in (*RECORD_COLUMNS, *FILE_COLUMNS):
+            table.refuse(f"fields.{name}", "is the name of a column that each row has anyway: use another name")
+        base = re.split(r"[(<]", type_name.strip().lower(), maxsplit=1)[0].strip()
+        if base not in TYPES:
+            table.refuse(
+                f"fields.{name}",
+                f"is {type_name!r}, which is no type{did_you_mean(base, TYPES)}: use {', '.join(TYPES)}",
+            )
+        elif not _is_balanced(type_name):
+            table.refuse(f"fields.{name}", f'is {type_name!r}: its brackets do not match, write "array<string>"')
+        found.append(ValueField(name=name, type_name=type_name))
+    return tuple(found)
+
+
+def _is_balanced(text: str) -> bool:
+    depth = 0
+    for letter in text:
+        depth += (letter in "<(") - (letter in ">)")
+        if depth < 0:
+            return False
+    return depth == 0

@@ -1,0 +1,149 @@
+"""`PipelineSpec`: a pipeline as values, from its sources through its steps to its sink. `parsing` makes it from a file. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+ValueFormat = Literal["json", "csv", "access_log", "text", "raw"]
+OutputMode = Literal["append", "update", "complete"]
+Delivery = Literal["exactly_once", "at_least_once"]
+ErrorAction = Literal["stop", "skip", "dead-letter"]
+
+INPUT = "input"  # the view of the only source, and of the result of a step without a name
+# Columns of each row beside the fields of its value: where it comes from. A field of a value cannot have such a name.
+RECORD_COLUMNS = ("record_key", "record_topic", "record_partition", "record_offset", "record_timestamp")
+FILE_COLUMNS = ("record_file",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermark:
+    """Rows that are later than the newest time in `column` minus `delay` may be left out by windows and joins."""
+
+    column: str
+    delay: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueField:
+    name: str
+    type_name: str  # in Spark's SQL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueSpec:
+    """How the bytes of a value become columns."""
+
+    format: ValueFormat
+    fields: tuple[ValueField, ...] = ()  # empty with json: inferred from a sample
+    required: tuple[str, ...] = ()  # fields whose absence makes a record a bad one
+    pattern: str = "combined"  # of access_log
+    delimiter: str = ","  # of csv
+    has_header: bool = False  # csv: lines that repeat the names of the fields are left out
+    sample_records: int = 1_000  # json without fields: how many records the schema is inferred from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSource:
+    topics: tuple[str, ...] = ()  # either these
+    name_pattern: str = ""  # or this (RE2, whole names)
+    start: Literal["earliest", "latest"] = "earliest"
+    max_records: int = 0  # of a micro-batch; 0: no limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSource:
+    path: str  # a folder, or a pattern of files
+    is_parquet: bool = False  # else each line is a value
+    max_files: int = 0  # of a micro-batch; 0: no limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSpec:
+    name: str  # of its view
+    origin: TopicSource | FileSource
+    value: ValueSpec | None  # None for Parquet, which has columns already
+    watermark: Watermark | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlStep:
+    name: str
+    statement: str
+    watermark: Watermark | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonStep:
+    """`module:function`, from DataFrame to DataFrame."""
+
+    name: str
+    module: str
+    function: str
+    line: int  # of the file, for errors
+    watermark: Watermark | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSink:
+    topic: str
+    key: str = ""  # the column that becomes the record's key
+    is_records: bool = False  # the result has the columns of a record: value, and if you like key, partition, headers
+    delivery: Delivery = "exactly_once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetSink:
+    folder: str
+    partition_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSink:
+    table: str
+    database: str  # sqlite:FILE or postgresql:CONNECTION
+    key: tuple[str, ...] = ()  # the columns by which rows are replaced; empty: rows are appended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleSink:
+    """JSON lines on stdout, for trying."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorPolicy:
+    """What happens with a record whose value does not fit its schema."""
+
+    action: ErrorAction = "stop"
+    topic: str = ""  # of dead letters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """How often in a row a driver that fails is started again, and how long the pauses are."""
+
+    attempts: int = 5
+    first_ms: int = 1_000
+    max_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSpec:
+    name: str
+    is_batch: bool
+    bootstrap: str  # "": of the command line
+    sources: tuple[SourceSpec, ...]
+    steps: tuple[SqlStep | PythonStep, ...]
+    sink: TopicSink | ParquetSink | TableSink | ConsoleSink
+    output_mode: OutputMode
+    trigger: str  # "": as soon as there are records
+    errors: ErrorPolicy
+    restarts: RestartPolicy
+    state_folder: str  # "": beside the file
+    checkpoint: str  # "": in the state folder
+    spark_settings: Mapping[str, str]
+
+    def result_view(self) -> str:
+        """The view that goes to the sink."""
+        if self.steps:
+            return self.steps[-1].name
+        return self.sources[0].name

@@ -1,0 +1,175 @@
+"""`TomlTable`: reads the keys of one table, and collects what is wrong with them, each with its line and what to write. Pure.
+
+A reader asks for the keys that it knows, and calls `finish`, which reports all other keys. After a problem, the reader gets a
+value of the right type and goes on: so all problems of a file are reported at once, and its result is not used.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..base.near_words import did_you_mean
+from .toml_lines import KeyPath, lines_of_keys
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What is wrong at a key, and what to do."""
+
+    line: int
+    key: str
+    message: str
+
+    def text(self, file: str) -> str:
+        return f"{file}:{self.line}: {self.key}: {self.message}" if self.key else f"{file}:{self.line}: {self.message}"
+
+
+def parse_toml(text: str) -> "TomlTable | Problem":
+    """The whole document, or where the text stops to be TOML."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        reason, _, place = str(error).partition(" (at line ")
+        line = int(place.split(",")[0]) if place else text.count("\n") + 1
+        return Problem(line=line, key="", message=f"not valid TOML: {reason}; strings need quotes, see https://toml.io")
+    return TomlTable(document, path=(), lines=lines_of_keys(text), problems=[])
+
+
+class TomlTable:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        *,
+        path: KeyPath,
+        lines: Mapping[KeyPath, int],
+        problems: list[Problem],
+    ) -> None:
+        self._values = values
+        self._path = path
+        self._lines = lines
+        self._known: list[str] = []
+        self.problems = problems  # of the whole document
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def text(self, name: str, default: str = "", *, choices: Sequence[str] = ()) -> str:
+        """A string that is not empty, or the default."""
+        found = self._value(name, str, "a string")
+        if found is None:
+            return default
+        if choices and found not in choices:
+            self.refuse(name, f"is {found!r}: write {' or '.join(choices)}{did_you_mean(found, choices)}")
+            return default or choices[0]
+        if not found.strip():
+            self.refuse(name, "is empty: write a value, or remove the key")
+            return default
+        return found
+
+    def required_text(self, name: str, example: str, *, choices: Sequence[str] = ()) -> str:
+        if name not in self._values:
+            self._known.append(name)
+            self.refuse(name, f"is missing: add {name} = {example}")
+            return choices[0] if choices else ""
+        return self.text(name, choices=choices)
+
+    def integer(self, name: str, default: int, *, least: int, most: int) -> int:
+        found = self._value(name, int, "an integer")
+        if found is None:
+            return default
+        if not least <= found <= most:
+            self.refuse(name, f"is {found}: must be an integer between {least} and {most}")
+            return default
+        return found
+
+    def boolean(self, name: str, *, default: bool = False) -> bool:
+        found = self._value(name, bool, "true or false")
+        return default if found is None else found
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of strings; empty without the key."""
+        found = self._value(name, list, 'a list of strings, such as ["a", "b"]')
+        if found is None:
+            return ()
+        if not found or not all(isinstance(item, str) and item for item in found):
+            self.refuse(name, f'is {found!r}: write a list of strings, such as ["a", "b"]')
+            return ()
+        return tuple(found)
+
+    def text_by_name(self, name: str) -> Mapping[str, str]:
+        """A table of strings; empty without the key."""
+        found = self._value(name, dict, "a table of strings")
+        for key, value in (found or {}).items():
+            if not isinstance(value, str):
+                self.refuse(f"{name}.{key}", f'is {value!r}: write a string, such as "{value}"')
+        return {key: value for key, value in (found or {}).items() if isinstance(value, str)}
+
+    def table(self, name: str) -> "TomlTable | None":
+        found = self._value(name, dict, f"a table: write [{name}] and its keys below")
+        return None if found is None else self._within(found, name)
+
+    def tables(self, name: str) -> Iterator["TomlTable"]:
+        """The elements of an array of tables."""
+        found = self._value(name, list, f"an array of tables: write [[{name}]] before each")
+        for index, item in enumerate(found or ()):
+            if isinstance(item, dict):
+                yield self._within(item, name, index)
+            else:
+                self.refuse(name, f"has the item {item!r}: write [[{name}]] and its keys below")
+
+    def _value(self, name: str, kind: type[T], words: str) -> T | None:
+        self._known.append(name)
+        if name not in self._values:
+            return None
+        found = self._values[name]
+        if type(found) is not kind:  # isinstance would take true for an integer
+            self.refuse(name, f"is {found!r}: must be {words}")
+            return None
+        return found
+
+    def _within(self, values: Mapping[str, Any], *names: str | int) -> "TomlTable":
+        return TomlTable(values, path=(*self._path, *names), lines=self._lines, problems=self.problems)
+
+    # --- problems -----------------------------------------------------------------------------------------------------
+
+    def has(self, name: str) -> bool:
+        return name in self._values
+
+    def line_of(self, name: str) -> int:
+        return self._line((*self._path, name))
+
+    def names(self) -> list[str]:
+        return list(self._values)
+
+    def given(self, *names: str) -> list[str]:
+        """Which of these keys are there; they are known from now on."""
+        self._known.extend(names)
+        return [name for name in names if name in self._values]
+
+    def refuse(self, name: str, message: str) -> None:
+        """A problem at a key of this table; "" is the table itself."""
+        path = (*self._path, *(part for part in name.split(".") if part))
+        shown = ".".join(f"[{part + 1}]" if isinstance(part, int) else part for part in path).replace(".[", "[")
+        self.problems.append(Problem(line=self._line(path), key=shown, message=message))
+
+    def finish(self) -> None:
+        """Report the keys that the reader has not asked for."""
+        known = list(dict.fromkeys(self._known))
+        for name in self._values:
+            if name not in known:
+                near = did_you_mean(name, known)
+                self.refuse_key(name, f"unknown key{near}; the keys here are {', '.join(known)}")
+
+    def refuse_key(self, name: str, message: str) -> None:
+        """As `refuse`, for a name that may contain dots."""
+        path = (*self._path, name)
+        shown = ".".join(str(part + 1) if isinstance(part, int) else part for part in path)
+        self.problems.append(Problem(line=self._line(path), key=shown, message=message))
+
+    def _line(self, path: KeyPath) -> int:
+        """A key that is missing has the line of its table; an empty document has line 1."""
+        while path and path not in self._lines:
+            path = path[:-1]
+        return self._lines.get(path, 1)

@@ -1,4 +1,4 @@
-"""`local_session`: Spark on this machine, configured for the connector, with a clear error if Java is missing.
+"""`local_session` and `session_on`: Spark, configured for the connector, with a clear error if Java is missing.
 
 This module is optional: any SparkSession finds the format "barnabas". But without Java PySpark only reports that its gateway
 exited, and the defaults for a cluster make every micro-batch on one machine take twice as long.
@@ -27,17 +27,27 @@ LOCAL_SETTINGS = {
     ),
 }
 
+CLUSTER_SETTINGS = {"spark.sql.session.timeZone": "UTC"}
+
 
 def local_session(
     app_name: str = "barnabas", *, cores: int = 2, settings: Mapping[str, str] | None = None
 ) -> "SparkSession":
     """A session on `cores` cores of this machine; `settings` override LOCAL_SETTINGS. Raises JavaMissingError."""
+    return session_on(f"local[{cores}]", app_name, settings=settings)
+
+
+def session_on(master: str, app_name: str, *, settings: Mapping[str, str] | None = None) -> "SparkSession":
+    """A session on any master. LOCAL_SETTINGS are for local ones only; UTC is for all. Raises JavaMissingError."""
     require_java()
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Workers need the packages of this interpreter.
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName(app_name).master(f"local[{cores}]")
-    for name, value in {**LOCAL_SETTINGS, **(settings or {})}.items():
+    defaults = CLUSTER_SETTINGS
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        defaults = LOCAL_SETTINGS
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in {**defaults, **(settings or {})}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

@@ -30,6 +30,7 @@ NOUNS: Final = {
     "quota": ("security.quotas", "limits of what users, client ids and addresses may use"),
     "security": ("security.certificates", "an authority, and certificates of brokers and clients"),
     "connect": ("connect.verbs", "copy changes of PostgreSQL's tables into topics, and topics into tables"),
+    "pipeline": ("pipeline.verbs", "run pipelines on Spark that a file describes: topics, SQL, windows, databases"),
     "broker": ("verbs.brokers", "start, add, drain and decommission brokers; their data folders"),
 }
 SHARED_OPTIONS: Final = ("--bootstrap", "--command-config", "-f", "--format", "--timeout")  # each takes a value

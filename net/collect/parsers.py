@@ -20,7 +20,7 @@ class Parsed(NamedTuple):
 Parser = Callable[[bytes, datetime], Parsed | None]  # a line, and the time now: some logs leave the year out
 
 # Common and combined log format of Apache and nginx; what follows the combined fields is kept as `rest`.
-_ACCESS: Final = re.compile(
+ACCESS_LINE: Final = re.compile(
     r'(?P<client>\S+) (?P<identity>\S+) (?P<user>\S+) \[(?P<time>[^\]]{1,40})\] "(?P<request>[^"\\]*(?:\\.[^"\\]*)*)" '
     r"(?P<status>\d{3}) (?P<bytes>\d{1,19}|-)"
     r'(?: "(?P<referer>[^"\\]*(?:\\.[^"\\]*)*)" "(?P<agent>[^"\\]*(?:\\.[^"\\]*)*)")?(?: (?P<rest>.*))?'
@@ -45,7 +45,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 def access_log(line: bytes, now: datetime) -> Parsed | None:
     """Common and combined log format, as Apache and nginx write it."""
-    found = _ACCESS.fullmatch(line.decode("utf-8", "replace"))
+    found = ACCESS_LINE.fullmatch(line.decode("utf-8", "replace"))
     if found is None:
         return None
     fields: dict[str, Any] = {

@@ -94,7 +94,9 @@ def _spark_settings(document: TomlTable) -> dict[str, str]:
             found[name] = table.text(name)
         else:
             table.given(name)
-            table.refuse_key(name, 'is no setting of Spark: write its full name in quotes, "spark.sql.shuffle.partitions"')
+            table.refuse_key(
+                name, 'is no setting of Spark: write its full name in quotes, "spark.sql.shuffle.partitions"'
+            )
     table.finish()
     return found
 

@@ -65,7 +65,7 @@ def _table(table: TomlTable) -> TableSink:
     if is_upsert and not key:
         table.refuse("key", 'upsert needs the columns by which rows are replaced: add key = ["id"]')
     if key and not is_upsert:
-        table.refuse("key", 'has no effect with write = "append": remove it, or write = "upsert"')
+        table.refuse("key", 'needs write = "upsert": add that, or remove the key')
     return TableSink(table=table.text("table"), database=database, key=key if is_upsert else ())
 
 
@@ -79,7 +79,9 @@ def read_output_mode(document: TomlTable, sink: Sink, *, is_batch: bool) -> Outp
     if found != "append" and is_batch:
         table.refuse("output_mode", 'a batch has one result: remove the key, or use mode = "stream"')
     if found != "append" and isinstance(sink, ParquetSink):
-        table.refuse("output_mode", "files take rows that do not change later: use append, with a watermark for windows")
+        table.refuse(
+            "output_mode", "files take rows that do not change later: use append, with a watermark for windows"
+        )
     if found == "complete" and isinstance(sink, TableSink) and not sink.key:
         table.refuse("output_mode", 'would append the whole result again and again: use write = "upsert"')
     return found  # type: ignore[no-any-return]  # one of OUTPUT_MODES

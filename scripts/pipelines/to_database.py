@@ -9,7 +9,6 @@ offsets, not batches. One connection writes, in the driver; for more than that, 
 """
 
 import argparse
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -21,9 +20,11 @@ from job import command_line, finish, read, session, triggered
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from barnabas.spark_connector.pipeline import database as databases
+from barnabas.spark_connector.pipeline.database import ROWS_AT_ONCE
+
 COLUMNS = "value binary, topic string, partition int, offset bigint"
 ROW = ("topic", "partition", "offset", "client", "time", "method", "path", "status", "size")
-ROWS_AT_ONCE = 1_000  # of one round trip to the database; the driver's memory holds no more, however large a batch is
 TABLES = (
     """CREATE TABLE IF NOT EXISTS requests (
         topic TEXT, partition_id INTEGER, record_offset BIGINT, client TEXT, time TEXT, method TEXT, path TEXT,
@@ -33,33 +34,11 @@ TABLES = (
 )
 
 
-class Database:
-    """A kind of database: how it is reached, what stands for a value in its SQL, and how writers are kept apart."""
+class Database(databases.Database):
+    """With this job's own ledger, of offsets."""
 
     def __init__(self, address: str) -> None:
-        """`address` is sqlite:FILE or postgresql:CONNECTION. Raises ValueError."""
-        kind, _, self._place = address.partition(":")
-        if kind not in ("sqlite", "postgresql") or not self._place:
-            raise ValueError(f"{address!r}: write sqlite:FILE or postgresql:CONNECTION")
-        self._is_sqlite = kind == "sqlite"
-
-    def connect(self) -> Any:
-        if self._is_sqlite:
-            return sqlite3.connect(self._place, timeout=60, isolation_level=None)
-        import psycopg
-
-        return psycopg.connect(self._place, autocommit=True)
-
-    def begin(self, cursor: Any) -> None:
-        """Start a transaction that excludes other transactions on the ledger."""
-        if self._is_sqlite:
-            cursor.execute("BEGIN IMMEDIATE")
-            return
-        cursor.execute("BEGIN")
-        cursor.execute("LOCK TABLE requests_ledger IN EXCLUSIVE MODE")
-
-    def sql(self, statement: str) -> str:
-        return statement if self._is_sqlite else statement.replace("?", "%s")
+        super().__init__(address, ledger="requests_ledger")
 
 
 def store(database: Database, rows: Iterator[Any]) -> int:

@@ -1,0 +1,265 @@
+"""`barnabas pipeline ...`: a pipeline on Spark that a TOML file describes: check, plan, run, watch, stop and reset it."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from argparse import ArgumentParser
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ..frame.command import Context, Verb
+from ..frame.exit_codes import CommandError, ExitCode
+from ..frame.progress import Progress
+
+if TYPE_CHECKING:  # help must not import the pipeline's modules
+    from barnabas.net.pipeline.files import PipelineFile
+    from barnabas.net.pipeline.state import RunProgress, RunState, StateFolder
+    from barnabas.net.pipeline.supervisor import DriverOrder
+
+STOP_PAUSE_S: Final = 0.2
+DEFAULT_MASTER: Final = "local[*]"
+
+
+def _file_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file (TOML)")
+
+
+def _master_arguments(parser: ArgumentParser) -> None:
+    _file_argument(parser)
+    parser.add_argument(
+        "--master",
+        default=DEFAULT_MASTER,
+        help="where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://URL (default: %(default)s)",
+    )
+
+
+def _run_arguments(parser: ArgumentParser) -> None:
+    _master_arguments(parser)
+    parser.add_argument("--once", action="store_true", help="process what is there now, and end")
+
+
+def _reset_arguments(parser: ArgumentParser) -> None:
+    _file_argument(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+async def _validate(context: Context) -> int:
+    """Every problem is a line on stderr; exit code 2 if there is one."""
+    found = _read(context)
+    kinds = [type(source.origin).__name__.removesuffix("Source").lower() for source in found.spec.sources]
+    row = {
+        "pipeline": found.spec.name,
+        "mode": "batch" if found.spec.is_batch else "stream",
+        "sources": kinds,
+        "steps": len(found.spec.steps),
+        "sink": type(found.spec.sink).__name__.removesuffix("Sink").lower(),
+    }
+    context.out.line(f"{context.arguments.file}: valid", row)
+    return ExitCode.OK
+
+
+async def _plan(context: Context) -> int:
+    """The plan goes to stdout. It has a folder of its own, so that it does not disturb a pipeline that is running."""
+    from barnabas.net.pipeline.supervisor import plan
+
+    found = _read(context)
+    folder = found.state_folder().of_plan()
+    folder.prepare()
+    folder.write_pipeline(found.text)
+    context.out.stdout.flush()
+    error = await asyncio.to_thread(plan, _order(context, found, folder, is_plan=True), folder)
+    if error:
+        raise CommandError(error)
+    return ExitCode.OK
+
+
+async def _run(context: Context) -> int:
+    """Until Ctrl-C or SIGTERM, the end of bounded work, or more failures than `restarts.attempts`."""
+    from barnabas.net.pipeline.state import LockedError
+
+    found = _read(context)
+    folder = found.state_folder()
+    folder.prepare()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        with folder.locked("run"):
+            folder.note_pid(os.getpid())
+            folder.write_pipeline(found.text)
+            state = await _supervised(context, found)
+    except LockedError:
+        raise CommandError(
+            f"pipeline {found.spec.name} is running already (process {folder.pid()}): see `barnabas pipeline status`, or stop"
+            " it with `barnabas pipeline stop`"
+        ) from None
+    if state.state == "failed":
+        raise CommandError(f"pipeline {found.spec.name} failed: {state.last_error}")
+    done = folder.read_progress()
+    context.out.note(f"{state.state}: {done.records} records read, {done.rows} rows written, {done.bad_records} bad")
+    return ExitCode.OK
+
+
+async def _supervised(context: Context, found: "PipelineFile") -> "RunState":
+    from barnabas.net.pipeline.supervisor import Supervisor
+
+    folder = found.state_folder()
+    is_bounded = context.arguments.once or found.spec.is_batch
+    bar = _Bar(folder.read_progress().records, is_visible=is_bounded)
+    supervisor = Supervisor(_order(context, found, folder), found.spec.restarts, folder, on_progress=bar.show)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, supervisor.stop)
+    try:
+        return await supervisor.run()
+    finally:
+        bar.finish()
+
+
+class _Bar:
+    """The progress of bounded work: what is read, of that and what is left."""
+
+    def __init__(self, records_before: int, *, is_visible: bool) -> None:
+        self._before = records_before
+        self._is_visible = is_visible
+        self._seen = 0
+        self._bar: Progress | None = None
+
+    def show(self, progress: "RunProgress") -> None:
+        done = progress.records - self._before
+        if not self._is_visible or done <= 0:
+            return
+        if self._bar is None:
+            self._bar = Progress(sys.stderr, "records", None if progress.lag is None else done + progress.lag)
+        self._bar.advance(done - self._seen, done - self._seen)
+        self._seen = done
+
+    def finish(self) -> None:
+        if self._bar is not None:
+            self._bar.finish()
+
+
+async def _status(context: Context) -> int:
+    """Exit code 3 for a pipeline that failed, or whose process has died."""
+    found = _read(context)
+    folder = found.state_folder()
+    state, progress = folder.read_run(), folder.read_progress()
+    is_running = folder.is_locked("run")
+    word: str = "never run" if state is None else state.state
+    if word in ("running", "restarting") and not is_running:
+        word = "died"  # kill -9, or the machine
+    context.out.record(
+        {
+            "pipeline": found.spec.name,
+            "state": word,
+            "process": folder.pid() if is_running else None,
+            "since": _time(state.since_ms if state else 0),
+            "restarts": state.restarts if state else 0,
+            "records": progress.records,
+            "bad_records": progress.bad_records,
+            "rows": progress.rows,
+            "batches": progress.batches,
+            "lag": progress.lag,
+            "watermark": progress.watermark or None,
+            "last_batch": _time(progress.last_batch_ms),
+            "last_error": (state.last_error if state else "") or None,
+        }
+    )
+    return ExitCode.UNHEALTHY if word in ("failed", "died") else ExitCode.OK
+
+
+async def _stop(context: Context) -> int:
+    """Wait, for --timeout, until the pipeline has ended after the micro-batch that is running."""
+    from barnabas.net.pipeline.supervisor import sent_stop
+
+    found = _read(context)
+    folder = found.state_folder()
+    if not folder.is_locked("run") or not sent_stop(folder.pid()):
+        context.out.note(f"pipeline {found.spec.name} is not running")
+        return ExitCode.OK
+    while folder.is_locked("run"):  # noqa: ASYNC110 - another process holds the lock, and sets no event here
+        await asyncio.sleep(STOP_PAUSE_S)
+    context.out.line(f"stopped {found.spec.name}", {"pipeline": found.spec.name, "state": "stopped"})
+    return ExitCode.OK
+
+
+async def _reset(context: Context) -> int:
+    """Remove the state, so that the next run begins at the start of its sources. What the sink has is not removed."""
+    from barnabas.net.pipeline.state import LockedError
+
+    found = _read(context)
+    folder = found.state_folder()
+    if not folder.path.exists():
+        context.out.note(f"pipeline {found.spec.name} has no state: nothing to reset")
+        return ExitCode.OK
+    question = (
+        f"The next run of {found.spec.name} begins at the start of its sources and writes everything again; rows that the sink"
+        " has stay there."
+    )
+    if not context.arguments.yes:
+        await asyncio.to_thread(_confirm, question, found.spec.name)
+    try:
+        with folder.locked("run"), folder.locked("driver"):
+            folder.remove()
+    except LockedError:
+        raise CommandError(f"pipeline {found.spec.name} is running: `barnabas pipeline stop` first") from None
+    context.out.line(f"reset {found.spec.name}", {"pipeline": found.spec.name, "state": "never run"})
+    return ExitCode.OK
+
+
+def _confirm(question: str, name: str) -> None:
+    """Raises CommandError unless the user types the name. Without a terminal, --yes is needed."""
+    if not sys.stdin.isatty():
+        raise CommandError(f"{question} Add --yes to confirm", ExitCode.USAGE)
+    print(f"{question} Type {name} to confirm: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != name:
+        raise CommandError("not confirmed; nothing was changed")
+
+
+def _time(time_ms: int) -> str | None:
+    return datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(timespec="seconds") if time_ms else None
+
+
+def _read(context: Context) -> "PipelineFile":
+    from barnabas.net.pipeline.files import PipelineFileError, read_pipeline
+
+    try:
+        return read_pipeline(context.arguments.file)
+    except PipelineFileError as error:
+        for problem in error.problems[:-1]:
+            context.out.note(f"barnabas: {problem}")
+        raise CommandError(error.problems[-1], ExitCode.USAGE) from None
+
+
+def _order(context: Context, found: "PipelineFile", folder: "StateFolder", *, is_plan: bool = False) -> "DriverOrder":
+    from barnabas.net.pipeline.supervisor import DriverOrder
+
+    given = context.arguments
+    if given.master.startswith("sc://"):
+        raise CommandError(
+            f"--master {given.master}: Spark Connect is not available yet, because sinks need the driver's own JVM; use"
+            " local[N], spark://HOST:PORT, yarn or k8s://URL",
+            ExitCode.USAGE,
+        )
+    said = given.bootstrap or os.environ.get("BARNABAS_BOOTSTRAP")
+    config = given.command_config or os.environ.get("BARNABAS_COMMAND_CONFIG") or ""
+    return DriverOrder(
+        state=folder.path,
+        base=found.base,
+        bootstrap=context.bootstrap if said or not found.spec.bootstrap else found.spec.bootstrap,
+        master=given.master,
+        command_config=str(Path(config).resolve()) if config else "",
+        is_once=not is_plan and given.once,
+        is_plan=is_plan,
+    )
+
+
+VERBS: Final = (
+    Verb(name="validate", summary="check the file, without Spark", arguments=_file_argument, run=_validate),
+    Verb(name="plan", summary="show what would run", arguments=_master_arguments, run=_plan, timed=False),
+    Verb(name="run", summary="run it in the foreground", arguments=_run_arguments, run=_run, timed=False),
+    Verb(name="status", summary="state, rows, lag, watermark and last error", arguments=_file_argument, run=_status),
+    Verb(name="stop", summary="stop it after its micro-batch", arguments=_file_argument, run=_stop),
+    Verb(name="reset", summary="forget positions and state", arguments=_reset_arguments, run=_reset),
+)

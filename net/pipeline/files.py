@@ -1,0 +1,94 @@
+"""`read_pipeline`: a pipeline's file from disk, with what can be checked without Spark: its form, and its Python functions.
+
+Functions are looked up in the source text of their module: importing it would run it, and may need Spark.
+"""
+
+import ast
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ..base.near_words import did_you_mean
+from .parsing import parse_pipeline
+from .spec import PipelineSpec, PythonStep
+from .state import StateFolder
+from .toml_table import Problem
+
+MAX_FILE_BYTES: Final = 1 << 20  # a pipeline is short; this is a wrong file
+STATE_ROOT: Final = "barnabas-pipelines"
+
+
+class PipelineFileError(Exception):
+    """The file cannot be used; `problems` are lines for the user."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineFile:
+    """A file without problems. Relative paths in it are relative to its folder."""
+
+    text: str
+    base: Path
+    spec: PipelineSpec
+
+    def state_folder(self) -> StateFolder:
+        return StateFolder(self.base / (self.spec.state_folder or f"{STATE_ROOT}/{self.spec.name}"))
+
+
+def read_pipeline(path: Path) -> PipelineFile:
+    """Raises PipelineFileError with every problem of the file."""
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise PipelineFileError([f"{path}: larger than {MAX_FILE_BYTES} bytes: this is no pipeline's file"])
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise PipelineFileError([f"{path}: cannot be read: {error.strerror}"]) from None
+    except UnicodeDecodeError as error:
+        raise PipelineFileError([f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})"]) from None
+    found = parse_pipeline(text)
+    if isinstance(found, PipelineSpec):
+        base = path.resolve().parent
+        problems = [problem for step in found.steps if (problem := _missing_function(step, base)) is not None]
+        if not problems:
+            return PipelineFile(text=text, base=base, spec=found)
+        found = problems
+    raise PipelineFileError([problem.text(str(path)) for problem in found])
+
+
+def _missing_function(step: object, base: Path) -> Problem | None:
+    if not isinstance(step, PythonStep):
+        return None
+    file = base / Path(*step.module.split(".")).with_suffix(".py")
+    reason = None
+    if file.exists():
+        reason = _missing_in(file, step.function)
+    elif not _is_importable(step.module.split(".")[0]):
+        reason = f"there is no module {step.module}: write {file.name} beside the pipeline, or install the module"
+    return None if reason is None else Problem(line=step.line, key=f"{step.module}:{step.function}", message=reason)
+
+
+def _is_importable(package: str) -> bool:
+    """Finding a top-level module does not run it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # of modules without a spec, such as __main__
+        return False
+
+
+def _missing_in(file: Path, function: str) -> str | None:
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, SyntaxError) as error:
+        return f"{file.name} cannot be read as Python: {error}"
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    others = [
+        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    if function in names or function in others or "*" in others:
+        return None
+    near = did_you_mean(function, names)
+    return f"{file.name} has no function {function}{near}: define it with one argument, a DataFrame"

@@ -1,0 +1,185 @@
+"""`StateFolder`: what a pipeline keeps on disk between its runs, and what `status` reads.
+
+    run.lock, driver.lock   held by the process that supervises, and by the Spark driver
+    pid                     the process that holds run.lock
+    generation              a random id; sinks count micro-batches under it, so a reset, which removes it, counts from 0
+    pipeline.toml           the file as `run` found it: a driver that starts again runs the same pipeline
+    run.json                the state of the supervisor (`RunState`)
+    progress.json           the progress of the driver (`RunProgress`)
+    error                   the last error of the driver, one line
+    driver.log              stderr of the driver and of its JVM, of the last start
+    schemas/                inferred schemas, one for each source
+    checkpoint/             of Spark, a folder for each query
+    plan/                   the same of `plan`, which may run beside `run`
+
+Every JSON file has one writer, which replaces it as a whole, so readers never see half of one.
+"""
+
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from barnabas.log.disk.files import RealFiles
+from barnabas.log.vocabulary.errors import StorageError
+
+RunWord = Literal["running", "restarting", "stopped", "finished", "failed"]
+T = TypeVar("T")
+LOCK_WAIT_S: Final = 1.0  # `status` holds a lock for an instant, to see whether it is free
+LOCK_PAUSE_S: Final = 0.05
+MAX_ERROR_CHARS: Final = 2_000  # of one line; errors of Spark contain whole plans
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True):
+    state: RunWord
+    restarts: int = 0  # since `run`
+    since_ms: int = 0
+    last_error: str = ""
+
+
+class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts are since the last reset. A micro-batch that a killed driver had not reported yet is not in them."""
+
+    batches: int = 0
+    last_batch_id: int = -1
+    records: int = 0
+    bad_records: int = 0  # skipped or sent to the topic of dead letters
+    rows: int = 0  # given to the sink
+    lag: int | None = None  # records that are not read yet; None if the source does not say
+    watermark: str = ""
+    last_batch_ms: int = 0
+
+
+class LockedError(Exception):
+    """Another process holds the lock."""
+
+
+class StateFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files = RealFiles()
+
+    def prepare(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def of_plan(self) -> "StateFolder":
+        """For a driver that only plans, beside one that runs."""
+        return StateFolder(self.path / "plan")
+
+    @property
+    def pipeline_file(self) -> Path:
+        return self.path / "pipeline.toml"
+
+    def write_pipeline(self, text: str) -> None:
+        self._write(self.pipeline_file, text.encode())
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint"
+
+    @property
+    def driver_log(self) -> Path:
+        return self.path / "driver.log"
+
+    def generation(self) -> str:
+        """The id under which sinks count micro-batches; made when it is asked for the first time."""
+        file = self.path / "generation"
+        if not file.exists():
+            self._write(file, uuid.uuid4().hex[:12].encode())
+        return file.read_text(encoding="ascii")
+
+    # --- locks --------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def locked(self, name: str, *, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
+        """Hold a lock of the folder; the kernel releases it with the process. Raises LockedError."""
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            try:
+                lock = self._files.lock(str(self.path / f"{name}.lock"))
+                break
+            except StorageError as error:
+                if not isinstance(error.__cause__, BlockingIOError):
+                    raise
+                if time.monotonic() > deadline_s:
+                    raise LockedError(name) from None
+            time.sleep(LOCK_PAUSE_S)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def is_locked(self, name: str) -> bool:
+        if not (self.path / f"{name}.lock").exists():
+            return False
+        try:
+            with self.locked(name, wait_s=0):
+                return False
+        except LockedError:
+            return True
+
+    def note_pid(self, pid: int) -> None:
+        """Of the process that holds run.lock."""
+        self._write(self.path / "pid", b"%d" % pid)
+
+    def pid(self) -> int:
+        return int((self.path / "pid").read_text(encoding="ascii"))
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def write_run(self, state: RunState) -> None:
+        self._write(self.path / "run.json", msgspec.json.encode(state))
+
+    def read_run(self) -> RunState | None:
+        return self._read(self.path / "run.json", RunState)
+
+    def write_progress(self, progress: RunProgress) -> None:
+        self._write(self.path / "progress.json", msgspec.json.encode(progress))
+
+    def read_progress(self) -> RunProgress:
+        return self._read(self.path / "progress.json", RunProgress) or RunProgress()
+
+    def write_error(self, text: str) -> None:
+        self._write(self.path / "error", " ".join(text.split())[:MAX_ERROR_CHARS].encode("utf-8", "replace"))
+
+    def take_error(self) -> str:
+        """The error of the driver that has just ended; empty if it wrote none."""
+        file = self.path / "error"
+        try:
+            text = file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+        file.unlink()
+        return text
+
+    def write_schema(self, source: str, text: str) -> None:
+        (self.path / "schemas").mkdir(exist_ok=True)
+        self._write(self.path / "schemas" / f"{source}.json", text.encode())
+
+    def read_schema(self, source: str) -> str:
+        """Empty if none was inferred yet."""
+        with suppress(FileNotFoundError):
+            return (self.path / "schemas" / f"{source}.json").read_text(encoding="utf-8")
+        return ""
+
+    def remove(self) -> None:
+        """Everything but the locks, which the caller holds."""
+        for item in self.path.iterdir():
+            if item.is_dir():
+                shutil.rmtree(item)
+            elif item.suffix != ".lock":
+                item.unlink()
+
+    def _write(self, file: Path, data: bytes) -> None:
+        self._files.write_atomically(str(file), data)
+
+    def _read(self, file: Path, kind: type[T]) -> T | None:
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=kind)
+        except FileNotFoundError:
+            return None

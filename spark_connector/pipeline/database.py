@@ -1,0 +1,99 @@
+"""Relational databases as a sink: PostgreSQL and SQLite. Rows and a ledger of what is written are one transaction."""
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import islice
+from typing import Any, Final
+
+ROWS_AT_ONCE: Final = 1_000  # of one round trip; the driver's memory holds no more, however large a batch is
+LEDGER: Final = "barnabas_pipelines"
+_CREATE_LEDGER: Final = (
+    f"CREATE TABLE IF NOT EXISTS {LEDGER} (sink_id VARCHAR(250) PRIMARY KEY, batch_id BIGINT NOT NULL)"
+)
+_SQLITE_WAIT_S: Final = 60  # for other writers of the file
+
+
+class Database:
+    """A kind of database: how it is reached, what stands for a value in its SQL, and how writers are kept apart."""
+
+    def __init__(self, address: str, *, ledger: str = LEDGER) -> None:
+        """`address` is sqlite:FILE or postgresql:CONNECTION. Raises ValueError."""
+        kind, _, self._place = address.partition(":")
+        if kind not in ("sqlite", "postgresql") or not self._place:
+            raise ValueError(f"{address!r}: write sqlite:FILE or postgresql:CONNECTION")
+        self.is_sqlite = kind == "sqlite"
+        self._ledger = ledger
+
+    def connect(self) -> Any:
+        if self.is_sqlite:
+            return sqlite3.connect(self._place, timeout=_SQLITE_WAIT_S, isolation_level=None)
+        import psycopg
+
+        return psycopg.connect(self._place, autocommit=True)
+
+    def begin(self, cursor: Any) -> None:
+        """Start a transaction that excludes other transactions on the ledger."""
+        if self.is_sqlite:
+            cursor.execute("BEGIN IMMEDIATE")
+            return
+        cursor.execute("BEGIN")
+        cursor.execute(f"LOCK TABLE {self._ledger} IN EXCLUSIVE MODE")
+
+    def sql(self, statement: str) -> str:
+        return statement if self.is_sqlite else statement.replace("?", "%s")
+
+
+class TableWriter:
+    """Writes the rows of micro-batches to one table, each micro-batch once."""
+
+    def __init__(
+        self, database: Database, *, table: str, columns: Mapping[str, str], key: Sequence[str], sink_id: str
+    ) -> None:
+        """`columns`: the types in the database's SQL, by name. Rows with an equal `key` replace each other."""
+        self._database = database
+        self._columns = columns
+        self._key = key
+        self._table = quoted(table)
+        self._sink_id = sink_id
+
+    def write(self, batch_id: int, rows: Iterator[Sequence[Any]]) -> int:
+        """In one transaction; returns the number of rows, 0 if the micro-batch is written already."""
+        with closing(self._database.connect()) as connection, closing(connection.cursor()) as cursor:
+            cursor.execute(_CREATE_LEDGER)
+            cursor.execute(self._create())
+            self._database.begin(cursor)
+            cursor.execute(self._database.sql(f"SELECT batch_id FROM {LEDGER} WHERE sink_id = ?"), (self._sink_id,))
+            reached = cursor.fetchone()
+            if reached is not None and batch_id <= reached[0]:
+                return 0  # Closing the connection ends the transaction.
+            count = 0
+            while some := list(islice(rows, ROWS_AT_ONCE)):
+                cursor.executemany(self._database.sql(self._insert()), some)
+                count += len(some)
+            note = (
+                f"INSERT INTO {LEDGER} VALUES (?, ?) ON CONFLICT (sink_id) DO UPDATE SET batch_id = excluded.batch_id"
+            )
+            cursor.execute(self._database.sql(note), (self._sink_id, batch_id))
+            cursor.execute("COMMIT")
+            return count
+
+    def _create(self) -> str:
+        parts = [f"{quoted(name)} {kind}" for name, kind in self._columns.items()]
+        if self._key:
+            parts.append(f"PRIMARY KEY ({', '.join(map(quoted, self._key))})")
+        return f"CREATE TABLE IF NOT EXISTS {self._table} ({', '.join(parts)})"
+
+    def _insert(self) -> str:
+        names = ", ".join(map(quoted, self._columns))
+        statement = f"INSERT INTO {self._table} ({names}) VALUES ({', '.join('?' * len(self._columns))})"
+        if not self._key:
+            return statement
+        others = [quoted(name) for name in self._columns if name not in self._key]
+        change = f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in others)}" if others else "NOTHING"
+        return f"{statement} ON CONFLICT ({', '.join(map(quoted, self._key))}) DO {change}"
+
+
+def quoted(name: str) -> str:
+    """A name in SQL. A table may be written with its schema: web.requests."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))

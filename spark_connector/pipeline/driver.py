@@ -1,0 +1,117 @@
+"""The process of a pipeline's Spark driver; `net/pipeline/supervisor.py` starts it, and starts it again.
+
+It ends with one of the exit codes of `DriverExit`, and leaves the reason in the state folder.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError, UnknownTopicOrPartitionError
+from barnabas.net.client.connection.kafka_options import SECURITY_KEYS
+from barnabas.net.pipeline.parsing import parse_pipeline
+from barnabas.net.pipeline.spec import PipelineSpec
+from barnabas.net.pipeline.state import StateFolder
+from barnabas.net.pipeline.supervisor import DriverExit
+from barnabas.net.settings.properties import parse_properties
+
+from ..session import session_on
+from .faults import PipelineFault, cause_of, is_bad_record
+
+# A driver whose supervisor was killed sees that within a second, and ends; its successor waits for it.
+ORPHAN_WAIT_S: Final = 120.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = _parser().parse_args(arguments)
+    state = StateFolder(given.state)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        with state.locked("driver", wait_s=ORPHAN_WAIT_S):
+            _run(given, state, stop)
+    except Exception as error:  # noqa: BLE001 - the boundary: whatever it is, the supervisor decides on it by its exit code
+        if stop.is_set():
+            return DriverExit.OK
+        state.write_error(_told(error))
+        return DriverExit.FINAL if _is_final(error) else DriverExit.MAY_PASS
+    return DriverExit.OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument("--base", type=Path, required=True)
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--master", required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--command-config", type=Path)
+    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--plan", action="store_true")
+    return parser
+
+
+def _run(given: argparse.Namespace, state: StateFolder, stop: threading.Event) -> None:
+    spec = parse_pipeline(state.pipeline_file.read_text(encoding="utf-8"))
+    assert isinstance(spec, PipelineSpec), "the command has checked the file"
+    require_spark()
+    from .queries import Job
+    from .sources import World
+
+    spark = session_on(given.master, spec.name, settings={"spark.log.level": "ERROR", **spec.spark_settings})
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())  # PySpark has handlers of its own
+    try:
+        world = World(
+            spark=spark,
+            state=state,
+            base=given.base,
+            connection={"bootstrap.servers": given.bootstrap, **_security(given.command_config)},
+            is_batch=spec.is_batch,
+        )
+        job = Job(world, spec, is_stopped=lambda: stop.is_set() or os.getppid() != given.parent)
+        if given.plan:
+            job.plan()
+        else:
+            job.run(is_once=given.once)
+    finally:
+        spark.stop()
+
+
+def require_spark() -> None:
+    """Raises PipelineFault with the command that installs PySpark."""
+    try:
+        import pyspark.sql  # noqa: F401
+    except ImportError as error:
+        raise PipelineFault(f"pipelines need PySpark ({error}): pip install 'barnabas[spark]'") from error
+
+
+def _security(file: Path | None) -> Mapping[str, str]:
+    """TLS and the login of `--command-config`, as options of the format."""
+    if file is None:
+        return {}
+    given = parse_properties(file.read_text(encoding="utf-8"))
+    return {name: text for name, text in given.items() if name in SECURITY_KEYS}
+
+
+def _is_final(error: Exception) -> bool:
+    """The pipeline or its data has to change. Everything else may pass: brokers, networks, memory, databases."""
+    if isinstance(error, PipelineFault | InvalidConfigError | UnknownTopicOrPartitionError) or is_bad_record(error):
+        return True
+    return type(error).__name__ in ("AnalysisException", "ParseException")
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, PipelineFault):
+        return str(error)
+    if is_bad_record(error):
+        return f'{cause_of(error)}: repair the schema, or set action = "skip" or "dead-letter" under [errors]'
+    return error.message if isinstance(error, BarnabasError) else cause_of(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

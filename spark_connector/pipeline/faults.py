@@ -1,0 +1,30 @@
+"""Errors of a pipeline that another start would repeat, and the one line of an error of Spark that says the cause."""
+
+import re
+
+# Before the text of a record that is stopped at, inside of Spark's own message, so that it can be found there.
+BAD_RECORD = "BAD_RECORD"
+_BAD_RECORD = re.compile(rf"{BAD_RECORD}\{{(.*?)\}}{BAD_RECORD}", re.DOTALL)
+_RAISED = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
+_FRAMES = ("Py4JJavaError", "SparkException", "PythonException", "StreamingQueryException")
+
+
+class PipelineFault(Exception):
+    """The pipeline, or its data, has to change; the message says how."""
+
+
+def cause_of(error: BaseException) -> str:
+    """One line for the user. Errors of Spark quote the tracebacks of workers and the plan, in many lines."""
+    text = str(error)
+    bad = _BAD_RECORD.search(text)
+    if bad is not None:
+        return bad[1]
+    raised = [f"{name}: {words}" for name, words in _RAISED.findall(text) if name not in _FRAMES]
+    if raised:
+        return raised[-1].strip()
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def is_bad_record(error: BaseException) -> bool:
+    return _BAD_RECORD.search(str(error)) is not None

@@ -1,0 +1,153 @@
+"""The sinks of a pipeline: rows of a micro-batch, or of a batch, into a topic, Parquet, a table, or onto stdout.
+
+A sink is given the number of the micro-batch. With the sink id, which a reset changes, it knows what it has written before.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from barnabas.net.pipeline.spec import ParquetSink, PipelineSpec, TableSink, TopicSink
+
+from .database import Database, TableWriter
+from .faults import PipelineFault
+from .sources import FORMAT, World
+
+WriteBatch = Callable[[DataFrame, int], None]
+_SIMPLE_TYPES: dict[type[T.DataType], tuple[str, str]] = {  # in PostgreSQL, in SQLite
+    T.BooleanType: ("BOOLEAN", "BOOLEAN"),
+    T.ByteType: ("SMALLINT", "INTEGER"),
+    T.ShortType: ("SMALLINT", "INTEGER"),
+    T.IntegerType: ("INTEGER", "INTEGER"),
+    T.LongType: ("BIGINT", "INTEGER"),
+    T.FloatType: ("REAL", "REAL"),
+    T.DoubleType: ("DOUBLE PRECISION", "REAL"),
+    T.DateType: ("DATE", "TEXT"),
+    T.TimestampType: ("TIMESTAMPTZ", "TEXT"),
+    T.TimestampNTZType: ("TIMESTAMP", "TEXT"),
+    T.BinaryType: ("BYTEA", "BLOB"),
+}
+_TIME_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+
+
+def batch_writer(world: World, spec: PipelineSpec, result: DataFrame) -> WriteBatch | None:
+    """None for Parquet as a stream, which Spark writes itself. Raises PipelineFault for columns that do not exist."""
+    sink, sink_id = spec.sink, f"{spec.name}-{world.state.generation()}"
+    match sink:
+        case TopicSink():
+            _check_columns(result, [sink.key] if sink.key else [], "sink.key")
+            return topic_writer(world, sink, sink_id)
+        case TableSink():
+            _check_columns(result, sink.key, "sink.key")
+            return table_writer(world, sink, sink_id, result)
+        case ParquetSink():
+            _check_columns(result, sink.partition_by, "sink.partition_by")
+            return parquet_writer(world, sink) if world.is_batch else None
+        case _:
+            return print_rows
+
+
+def _check_columns(result: DataFrame, names: Any, key: str) -> None:
+    for name in names:
+        if name not in result.columns:
+            raise PipelineFault(f"{key} names {name!r}, but the result has the columns {', '.join(result.columns)}")
+
+
+# --- topics ---------------------------------------------------------------------------------------------------------------
+
+
+def topic_writer(world: World, sink: TopicSink, sink_id: str) -> WriteBatch:
+    """Always through foreachBatch: Spark 4.3 refuses the output mode update to sinks in Python."""
+    options = {**world.connection, "topic": sink.topic}
+    if sink.delivery == "exactly_once":
+        options |= {"delivery": "effectively_once", "sinkId": sink_id}
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        records = batch if sink.is_records else as_json(batch, sink.key)
+        numbered = {"batchId": str(batch_id)} if "sinkId" in options else {}
+        records.write.format(FORMAT).options(**options, **numbered).mode("append").save()
+
+    return write
+
+
+def as_json(rows: DataFrame, key: str) -> DataFrame:
+    """A row as a record: its columns as JSON, one of them as the key."""
+    value = F.to_json(F.struct("*")).alias("value")
+    return rows.select(value) if not key else rows.select(F.col(key).cast("string").alias("key"), value)
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------------
+
+
+def table_writer(world: World, sink: TableSink, sink_id: str, result: DataFrame) -> WriteBatch:
+    kind, _, place = sink.database.partition(":")
+    address = f"sqlite:{world.path(place)}" if kind == "sqlite" else sink.database
+    database = Database(address)
+    columns = {field.name: _type_in(database, field.dataType) for field in result.schema}
+    writer = TableWriter(database, table=sink.table, columns=columns, key=sink.key, sink_id=sink_id)
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        rows = batch.select(*(_value_in(database, field) for field in batch.schema))
+        writer.write(batch_id, map(tuple, rows.toLocalIterator()))
+
+    return write
+
+
+def _type_in(database: Database, kind: T.DataType) -> str:
+    """What the database stores without loss; other types are text, nested ones JSON."""
+    if isinstance(kind, T.DecimalType) and not database.is_sqlite:
+        return f"NUMERIC({kind.precision}, {kind.scale})"
+    return _SIMPLE_TYPES.get(type(kind), ("TEXT", "TEXT"))[database.is_sqlite]
+
+
+def _value_in(database: Database, field: T.StructField) -> Column:
+    column = F.col(f"`{field.name}`")
+    kind = field.dataType
+    if isinstance(kind, T.StructType | T.ArrayType | T.MapType):
+        return F.to_json(column).alias(field.name)
+    if isinstance(kind, T.TimestampType):
+        return F.date_format(column, _TIME_FORMAT).alias(field.name)
+    is_known = type(kind) in _SIMPLE_TYPES or isinstance(kind, T.StringType)
+    if (is_known and not (database.is_sqlite and isinstance(kind, T.DateType | T.TimestampNTZType))) or (
+        isinstance(kind, T.DecimalType) and not database.is_sqlite
+    ):
+        return column
+    return column.cast("string").alias(field.name)
+
+
+# --- Parquet and stdout ---------------------------------------------------------------------------------------------------
+
+
+def parquet_writer(world: World, sink: ParquetSink) -> WriteBatch:
+    """A batch replaces its folder when it is repeated, but never a folder that it has not made."""
+    folder = world.path(sink.folder)
+    claim = world.state.path / "parquet"
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        if not claim.exists() and _exists(world, folder):
+            raise PipelineFault(
+                f"sink.parquet: {folder} exists: a batch writes a new folder, so remove it or name another"
+            )
+        claim.touch()
+        writer = batch.write.mode("overwrite")
+        (writer.partitionBy(*sink.partition_by) if sink.partition_by else writer).parquet(folder)
+
+    return write
+
+
+def _exists(world: World, folder: str) -> bool:
+    context = world.spark.sparkContext
+    assert context._jvm is not None and context._jsc is not None
+    path = context._jvm.org.apache.hadoop.fs.Path(folder)
+    return bool(path.getFileSystem(context._jsc.hadoopConfiguration()).exists(path))
+
+
+def print_rows(batch: DataFrame, batch_id: int) -> None:
+    """Each row as a line of JSON."""
+    for text in batch.toJSON().toLocalIterator():
+        sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,231 @@
+"""The sources of a pipeline as views: topics or files as a stream or a batch, good values as columns, bad ones apart."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, StructType
+
+from barnabas.net.pipeline.spec import (
+    FILE_COLUMNS,
+    RECORD_COLUMNS,
+    ErrorPolicy,
+    FileSource,
+    SourceSpec,
+    TopicSource,
+    ValueField,
+    ValueSpec,
+)
+from barnabas.net.pipeline.state import StateFolder
+
+from ..common.connection import shared_client
+from ..read.boundaries import Boundaries
+from ..read.offsets import OffsetRange
+from ..read.read_options import parse_read_options
+from .faults import BAD_RECORD, PipelineFault
+from .values import REASON, fields_and, quoted, with_parsed
+
+FORMAT = "barnabas"
+_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "headers array<struct<key string, value binary>>"
+)
+_HEADERS = "headers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What all parts of a driver are given."""
+
+    spark: SparkSession
+    state: StateFolder
+    base: Path  # relative paths begin here
+    connection: Mapping[str, str]  # options of the format: brokers, TLS, logins
+    is_batch: bool
+
+    def path(self, text: str) -> str:
+        """Relative to the pipeline's file, unless it is absolute or names a file system."""
+        return text if "://" in text else str(self.base / text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A source: its rows, and its records that do not fit, as they are sent to the topic of dead letters."""
+
+    rows: DataFrame
+    dead_letters: DataFrame | None = None
+    seen: Observation | None = None  # of a batch: how many records there were, and how many bad ones
+
+
+def open_source(world: World, source: SourceSpec, errors: ErrorPolicy, pipeline: str) -> Opened:
+    """Raises PipelineFault, or an error of the cluster."""
+    if source.value is None:
+        return Opened(rows=_watermarked(_parquet(world, source), source))
+    value = _with_fields(world, source, source.value)
+    place = FILE_COLUMNS if isinstance(source.origin, FileSource) else RECORD_COLUMNS
+    parsed = with_parsed(_records(world, source), value)
+    counts = (F.count(F.lit(1)).alias("records"), F.count_if(F.col(REASON).isNotNull()).alias("bad"))
+    seen = Observation(_observed_name(source)) if world.is_batch else None
+    counted = parsed.observe(seen or _observed_name(source), *counts)
+    good = _good(counted, errors, place)
+    dead_letters = _dead_letters(parsed, place, pipeline) if errors.action == "dead-letter" else None
+    return Opened(rows=_watermarked(fields_and(place, good), source), dead_letters=dead_letters, seen=seen)
+
+
+def _observed_name(source: SourceSpec) -> str:
+    """The name of the metrics of a source in Spark's progress reports."""
+    return f"source_{source.name}"
+
+
+def _watermarked(rows: DataFrame, source: SourceSpec) -> DataFrame:
+    if source.watermark is None:
+        return rows
+    return rows.withWatermark(source.watermark.column, source.watermark.delay)
+
+
+# --- bad values -----------------------------------------------------------------------------------------------------------
+
+
+def _good(parsed: DataFrame, errors: ErrorPolicy, place: tuple[str, ...]) -> DataFrame:
+    fits = F.col(REASON).isNull()
+    if errors.action == "stop":
+        where = F.concat_ws(" ", *(F.col(name).cast("string") for name in place if name not in ("record_key",)))
+        message = F.concat(F.lit(f"{BAD_RECORD}{{"), F.col(REASON), F.lit(" ("), where, F.lit(f")}}{BAD_RECORD}"))
+        return parsed.where(F.when(fits, F.lit(True)).otherwise(F.raise_error(message).cast("boolean")))
+    return parsed.where(fits)
+
+
+def _dead_letters(parsed: DataFrame, place: tuple[str, ...], pipeline: str) -> DataFrame:
+    """Records with key, value and headers as they were, and headers that say why they are here, and where they come from."""
+    found = {"barnabas-error": F.col(REASON), "barnabas-pipeline": F.lit(pipeline)}
+    for name in place:
+        if name not in ("record_key", "record_timestamp"):
+            found[f"barnabas-{name.replace('_', '-')}"] = F.col(name).cast("string")
+    added = F.array(
+        *(F.struct(F.lit(key).alias("key"), text.cast("binary").alias("value")) for key, text in found.items())
+    )
+    key, headers = F.lit(None).cast("binary"), added
+    if place == RECORD_COLUMNS:
+        key = F.col("record_key")
+        headers = F.when(F.col(_HEADERS).isNull(), added).otherwise(F.concat(F.col(_HEADERS), added))
+    return parsed.where(F.col(REASON).isNotNull()).select(key.alias("key"), "value", headers.alias(_HEADERS))
+
+
+# --- where rows come from -------------------------------------------------------------------------------------------------
+
+
+def topic_options(world: World, origin: TopicSource) -> dict[str, str]:
+    subscription = {"subscribePattern": origin.name_pattern} if origin.name_pattern else {}
+    return {**world.connection, **(subscription or {"subscribe": ",".join(origin.topics)})}
+
+
+def _records(world: World, source: SourceSpec) -> DataFrame:
+    """The column `value`, and the columns of the place."""
+    origin = source.origin
+    if isinstance(origin, FileSource):
+        reader: Any = world.spark.read if world.is_batch else world.spark.readStream
+        if origin.max_files:
+            reader = reader.option("maxFilesPerTrigger", str(origin.max_files))
+        lines: DataFrame = reader.format("text").load(world.path(origin.path))
+        return lines.select(F.col("value").cast("binary"), F.col("_metadata.file_path").alias(FILE_COLUMNS[0]))
+    check_topics(world, origin)
+    reader = world.spark.read if world.is_batch else world.spark.readStream
+    options = {**topic_options(world, origin), "includeHeaders": "true"}
+    options["startingOffsets"] = "earliest" if world.is_batch else origin.start
+    if origin.max_records and not world.is_batch:
+        options["maxOffsetsPerTrigger"] = str(origin.max_records)
+    records: DataFrame = reader.format(FORMAT).schema(_COLUMNS).options(**options).load()
+    names = dict(zip(("key", "topic", "partition", "offset", "timestamp"), RECORD_COLUMNS, strict=True))
+    return records.select("value", _HEADERS, *(F.col(name).alias(place) for name, place in names.items()))
+
+
+def _parquet(world: World, source: SourceSpec) -> DataFrame:
+    assert isinstance(source.origin, FileSource)
+    path = world.path(source.origin.path)
+    rows = world.spark.read.parquet(path)
+    if world.is_batch:
+        return rows
+    reader = world.spark.readStream.schema(rows.schema)
+    if source.origin.max_files:
+        reader = reader.option("maxFilesPerTrigger", str(source.origin.max_files))
+    return reader.parquet(path)
+
+
+def check_topics(world: World, origin: TopicSource) -> list[OffsetRange]:
+    """The partitions, with what is in them now. Raises UnknownTopicOrPartitionError, and if no broker answers."""
+    options = parse_read_options(topic_options(world, origin), is_stream=False)
+    loop, client = shared_client(options.client)
+    ranges = loop.call(Boundaries(client, options).batch_ranges())
+    if not ranges:
+        raise PipelineFault(f"no topic matches the pattern {origin.name_pattern!r}: create one, or change the pattern")
+    return ranges
+
+
+# --- fields that are inferred ---------------------------------------------------------------------------------------------
+
+
+def _with_fields(world: World, source: SourceSpec, value: ValueSpec) -> ValueSpec:
+    """JSON without declared fields: those of the last start, and new ones of a sample. A known field keeps its type."""
+    if value.format != "json" or value.fields:
+        return value
+    stored = world.state.read_schema(source.name)
+    known = StructType.fromJson(json.loads(stored)) if stored else StructType()
+    sampled = _sampled(world, source, value.sample_records)
+    names = {field.name.lower() for field in known}
+    merged = StructType([*known, *(field for field in sampled if field.name.lower() not in names)])
+    if not merged.fields:
+        raise PipelineFault(
+            f"source {source.name}: there is no JSON object yet to infer the fields from: declare"
+            ' value.fields = { id = "bigint" }, or run again when there is one'
+        )
+    world.state.write_schema(source.name, merged.json())
+    fields = tuple(ValueField(name=field.name, type_name=_in_sql(field.dataType)) for field in merged)
+    missing = [name for name in value.required if name not in merged.fieldNames()]
+    if missing:
+        raise PipelineFault(f"source {source.name}: required names {missing[0]}, which no record of the sample has")
+    return replace(value, fields=fields)
+
+
+def _in_sql(kind: DataType) -> str:
+    """As a schema in SQL names the type. `simpleString` does not quote the names of nested fields."""
+    if isinstance(kind, StructType):
+        return f"struct<{', '.join(f'{quoted(field.name)}: {_in_sql(field.dataType)}' for field in kind)}>"
+    return f"array<{_in_sql(kind.elementType)}>" if isinstance(kind, ArrayType) else kind.simpleString()
+
+
+def _sampled(world: World, source: SourceSpec, count: int) -> StructType:
+    """The first and the last records, so that fields are found that only old or only new ones have."""
+    if isinstance(source.origin, FileSource):
+        lines = world.spark.read.text(world.path(source.origin.path)).limit(count)
+    else:
+        ranges = check_topics(world, source.origin)
+        each = max(1, count // (2 * len(ranges)))
+        first = _between(world, source.origin, ranges, lambda found: (found.start, min(found.end, found.start + each)))
+        last = _between(world, source.origin, ranges, lambda found: (max(found.start, found.end - each), found.end))
+        lines = first.union(last)
+    texts = [row.text for row in lines.selectExpr("CAST(value AS STRING) AS text").collect()]
+    objects = [text for text in texts if text is not None and text.lstrip().startswith("{")]
+    parallel = world.spark.sparkContext.parallelize(objects)
+    return world.spark.read.option("mode", "DROPMALFORMED").json(parallel).schema
+
+
+def _between(
+    world: World,
+    origin: TopicSource,
+    ranges: list[OffsetRange],
+    limits: Callable[[OffsetRange], tuple[int, int]],
+) -> DataFrame:
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for found in ranges:
+        place = found.partition
+        start, end = limits(found)
+        starts.setdefault(place.topic, {})[str(place.partition)] = start
+        ends.setdefault(place.topic, {})[str(place.partition)] = end
+    options = {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}
+    reader = world.spark.read.format(FORMAT).schema("value binary")
+    return reader.options(**topic_options(world, origin), **options).load()

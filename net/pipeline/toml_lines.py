@@ -55,6 +55,7 @@ class _Scanner:
         table: KeyPath = ()
         for number, name in enumerate(names):
             table = (*table, name)
+            self.lines.setdefault(table, line)
             if is_array and number == len(names) - 1:
                 self._last[table] = self._last.get(table, -1) + 1
             if table in self._last:

@@ -150,9 +150,7 @@ class TomlTable:
 
     def refuse(self, name: str, message: str) -> None:
         """A problem at a key of this table; "" is the table itself."""
-        path = (*self._path, *(part for part in name.split(".") if part))
-        shown = ".".join(f"[{part + 1}]" if isinstance(part, int) else part for part in path).replace(".[", "[")
-        self.problems.append(Problem(line=self._line(path), key=shown, message=message))
+        self._refuse((*self._path, *(part for part in name.split(".") if part)), message)
 
     def finish(self) -> None:
         """Report the keys that the reader has not asked for."""
@@ -164,8 +162,10 @@ class TomlTable:
 
     def refuse_key(self, name: str, message: str) -> None:
         """As `refuse`, for a name that may contain dots."""
-        path = (*self._path, name)
-        shown = ".".join(str(part + 1) if isinstance(part, int) else part for part in path)
+        self._refuse((*self._path, name), message)
+
+    def _refuse(self, path: KeyPath, message: str) -> None:
+        shown = ".".join(f"[{part + 1}]" if isinstance(part, int) else part for part in path).replace(".[", "[")
         self.problems.append(Problem(line=self._line(path), key=shown, message=message))
 
     def _line(self, path: KeyPath) -> int:

@@ -17,7 +17,6 @@ from barnabas.net.pipeline.spec import ParquetSink, PipelineSpec, TopicSink, Top
 from barnabas.net.pipeline.state import RunProgress
 
 from ..read.offsets import records_behind
-from .faults import PipelineFault
 from .sinks import WriteBatch, batch_writer, topic_writer
 from .sources import Opened, World, check_topics, open_source
 from .steps import run_steps
@@ -87,14 +86,10 @@ class Job:
         self._follow(running)
 
     def _run_batch(self) -> None:
-        """A batch has one number, so a run that is repeated after a crash writes nothing twice."""
+        """A batch has one number, so a driver that starts again after a crash writes nothing twice."""
         assert self._write is not None, "only Parquet as a stream is written by Spark itself"
-        before = self._world.state.read_progress()
-        if before.batches:
-            raise PipelineFault(
-                "this batch is written already: `barnabas pipeline reset` first, to write it again, or use"
-                ' mode = "stream" with --once, to write what is new'
-            )
+        if self._world.state.read_progress().batches:
+            return
         for name, opened in self._opened.items():
             if opened.dead_letters is not None:
                 self._dead_letter_writer(name)(opened.dead_letters, 0)
@@ -213,16 +208,11 @@ def noted(before: RunProgress, report: Mapping[str, Any]) -> RunProgress:
 
 
 def _behind(source: Mapping[str, Any]) -> int | None:
-    """The lag of a topic; None for files."""
-    if not source["description"].startswith("barnabas"):
+    """The lag of a topic; None for files, and before the first micro-batch. `records_behind` reads the offsets as text."""
+    end, latest = source.get("endOffset"), source.get("latestOffset")
+    if not isinstance(end, dict) or not isinstance(latest, dict) or "offsets" not in end:
         return None
-    end, latest = (_as_json(source[name]) for name in ("endOffset", "latestOffset"))
-    return sum(records_behind(end, latest).values()) if end and latest else None
-
-
-def _as_json(offset: object) -> str | None:
-    """Spark's report has offsets as objects, which `records_behind` reads as text."""
-    return json.dumps(offset) if isinstance(offset, dict) else None
+    return sum(records_behind(json.dumps(end), json.dumps(latest)).values())
 
 
 def _observed(observation: Observation) -> Mapping[str, int]:

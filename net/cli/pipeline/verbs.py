@@ -86,6 +86,11 @@ async def _run(context: Context) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         with folder.locked("run"):
+            if found.spec.is_batch and folder.read_progress().batches:
+                raise CommandError(
+                    f"the batch {found.spec.name} is written already: `barnabas pipeline reset` first, to write it again, or use"
+                    ' mode = "stream" and --once, to write what is new'
+                )
             folder.note_pid(os.getpid())
             folder.write_pipeline(found.text)
             state = await _supervised(context, found)

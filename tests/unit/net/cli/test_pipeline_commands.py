@@ -1,0 +1,86 @@
+"""`barnabas pipeline` without Spark: validation, status, stop and reset."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.net.pipeline.state import RunProgress, RunState, StateFolder
+
+TEXT = 'name = "p"\n[source]\ntopics = ["t"]\nvalue = { format = "text" }\n[sink]\nconsole = true\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    (tmp_path / "p.toml").write_text(TEXT)
+    return str(tmp_path / "p.toml")
+
+
+def state_of(file: str) -> StateFolder:
+    folder = StateFolder(Path(file).parent / "barnabas-pipelines/p")
+    folder.prepare()
+    return folder
+
+
+def test_validate(run: Any, file: str) -> None:
+    assert run("pipeline", "validate", file) == (0, f"{file}: valid\n", "")
+    code, out, _ = run("pipeline", "validate", file, "-f", "json")
+    assert code == 0 and '"sources": ["topic"]' in out
+
+
+def test_each_problem_is_a_line(run: Any, file: str) -> None:
+    Path(file).write_text(TEXT.replace("console", "consol").replace('"text"', '"tex"'))
+    code, out, err = run("pipeline", "validate", file)
+    assert (code, out) == (2, "")
+    assert f"barnabas: {file}:4: source.value.format: is 'tex'" in err
+    assert f"barnabas: {file}:6: sink.consol: unknown key (did you mean console?)" in err
+
+
+def test_status_before_the_first_run_and_after_a_failure(run: Any, file: str) -> None:
+    code, out, _ = run("pipeline", "status", file)
+    assert code == 0 and "never run" in out
+    folder = state_of(file)
+    folder.write_run(RunState(state="failed", restarts=5, last_error="no broker answers"))
+    folder.write_progress(RunProgress(batches=3, records=10, bad_records=1, rows=9, lag=4))
+    code, out, _ = run("pipeline", "status", file)
+    shown = dict(line.split("  ", 1) for line in out.splitlines())
+    assert code == 3 and shown["state"].strip() == "failed" and shown["lag"].strip() == "4"
+    assert shown["last error"].strip() == "no broker answers" and shown["bad records"].strip() == "1"
+
+
+def test_a_pipeline_whose_process_is_gone_has_died(run: Any, file: str) -> None:
+    state_of(file).write_run(RunState(state="running"))
+    code, out, _ = run("pipeline", "status", file)
+    assert code == 3 and "died" in out
+    assert run("pipeline", "stop", file)[2] == "pipeline p is not running\n"
+
+
+def test_a_pipeline_runs_once_at_a_time_and_is_not_reset_meanwhile(run: Any, file: str) -> None:
+    folder = state_of(file)
+    with folder.locked("run"):
+        folder.note_pid(1)
+        code, _, err = run("pipeline", "run", file)
+        assert code == 1 and "pipeline p is running already (process 1)" in err
+        code, _, err = run("pipeline", "reset", file, "--yes")
+        assert code == 1 and "`barnabas pipeline stop` first" in err
+
+
+def test_reset_needs_a_confirmation(run: Any, file: str) -> None:
+    folder = state_of(file)
+    before = folder.generation()
+    code, _, err = run("pipeline", "reset", file)
+    assert code == 2 and "Add --yes to confirm" in err and folder.generation() == before
+    assert run("pipeline", "reset", file, "--yes")[:2] == (0, "reset p\n")
+    assert folder.generation() != before
+
+
+def test_a_batch_that_is_written_is_not_written_again(run: Any, file: str) -> None:
+    Path(file).write_text('mode = "batch"\n' + TEXT)
+    state_of(file).write_progress(RunProgress(batches=1))
+    code, _, err = run("pipeline", "run", file)
+    assert code == 1 and "the batch p is written already: `barnabas pipeline reset` first" in err
+
+
+def test_spark_connect_is_refused(run: Any, file: str) -> None:
+    code, _, err = run("pipeline", "run", file, "--master", "sc://localhost")
+    assert code == 2 and "Spark Connect is not available yet" in err

@@ -1,0 +1,219 @@
+"""The file of a pipeline: what it becomes, and for each mistake the line, the key and what to do."""
+
+import pytest
+
+from barnabas.net.pipeline.parsing import MAX_STEPS, parse_pipeline
+from barnabas.net.pipeline.spec import (
+    ConsoleSink,
+    FileSource,
+    ParquetSink,
+    PipelineSpec,
+    PythonStep,
+    SqlStep,
+    TableSink,
+    TopicSink,
+    TopicSource,
+    ValueField,
+    Watermark,
+)
+
+GOOD = """\
+name = "orders"
+mode = "stream"
+bootstrap = "localhost:9092"
+trigger = "5 seconds"
+
+[source]
+topics = ["orders"]
+start = "latest"
+max_records = 500
+watermark = { column = "time", delay = "10 minutes" }
+
+[source.value]
+format = "json"
+required = ["id"]
+[source.value.fields]
+id = "bigint"
+time = "timestamp"
+items = "array<struct<name: string, price: decimal(10,2)>>"
+
+[[steps]]
+name = "large"
+sql = \"\"\"
+SELECT * FROM input
+WHERE size(items) > 10;
+\"\"\"
+
+[[steps]]
+python = "steps:totals"
+
+[sink]
+table = "totals"
+database = "sqlite:orders.db"
+write = "upsert"
+key = ["id"]
+
+[errors]
+action = "dead-letter"
+topic = "orders-dead"
+
+[restarts]
+attempts = 2
+
+[spark]
+"spark.sql.shuffle.partitions" = "4"
+"""
+SOURCE = 'name = "p"\n[source]\ntopics = ["t"]\nvalue = { format = "text" }\n'
+SINK = "[sink]\nconsole = true\n"
+
+
+def spec_of(text: str) -> PipelineSpec:
+    found = parse_pipeline(text)
+    assert isinstance(found, PipelineSpec), found
+    return found
+
+
+def problems_of(text: str) -> list[str]:
+    found = parse_pipeline(text)
+    assert isinstance(found, list), "the file has no problem"
+    return [problem.text("p.toml") for problem in found]
+
+
+def test_all_parts_of_a_file() -> None:
+    spec = spec_of(GOOD)
+    (source,) = spec.sources
+    assert source.name == "input" and source.watermark == Watermark(column="time", delay="10 minutes")
+    assert source.origin == TopicSource(topics=("orders",), start="latest", max_records=500)
+    assert source.value is not None and source.value.required == ("id",)
+    assert source.value.fields[0] == ValueField(name="id", type_name="bigint") and len(source.value.fields) == 3
+    select, totals = spec.steps
+    assert select == SqlStep(name="large", statement="\nSELECT * FROM input\nWHERE size(items) > 10".lstrip("\n"))
+    assert isinstance(totals, PythonStep) and (totals.module, totals.function) == ("steps", "totals")
+    assert (totals.name, totals.line) == ("input", 28)
+    assert spec.sink == TableSink(table="totals", database="sqlite:orders.db", key=("id",))
+    assert spec.output_mode == "update", "a table that replaces rows takes every change"
+    assert spec.errors.topic == "orders-dead" and spec.restarts.attempts == 2
+    assert spec.spark_settings == {"spark.sql.shuffle.partitions": "4"} and spec.trigger == "5 seconds"
+
+
+def test_what_is_left_out() -> None:
+    spec = spec_of(SOURCE + SINK)
+    assert (spec.is_batch, spec.steps, spec.sink, spec.output_mode) == (False, (), ConsoleSink(), "append")
+    assert spec.errors.action == "stop" and spec.bootstrap == "" and spec.result_view() == "input"
+
+
+def test_several_sources_are_views_of_their_names() -> None:
+    sources = '[sources.a]\ntopics = ["a"]\nvalue = { format = "raw" }\n[sources.b]\nfiles = "in"\nformat = "parquet"\n'
+    spec = spec_of(f'name = "p"\nmode = "batch"\n{sources}[[steps]]\nsql = "SELECT 1"\n[sink]\nparquet = "out"\n')
+    assert [source.name for source in spec.sources] == ["a", "b"]
+    assert spec.sources[1].origin == FileSource(path="in", is_parquet=True) and spec.sources[1].value is None
+    assert spec.sink == ParquetSink(folder="out")
+
+
+def test_a_topic_is_written_exactly_once_unless_the_file_says_otherwise() -> None:
+    assert spec_of(SOURCE + '[sink]\ntopic = "out"').sink == TopicSink(topic="out", delivery="exactly_once")
+    assert spec_of(SOURCE + '[sink]\ntopic = "out"\ndelivery = "at_least_once"').sink == TopicSink(
+        topic="out", delivery="at_least_once"
+    )
+
+
+WRONG = [
+    ('name = "orders"', 'nmae = "orders"', "1: nmae: unknown key (did you mean name?)"),
+    ('name = "orders"', 'nmae = "orders"', '1: name: is missing: add name = "web-requests"'),
+    ('name = "orders"', 'name = "a/b"', "1: name: is 'a/b': use up to 100 letters"),
+    ('name = "orders"', "name = 3", "1: name: is 3: must be a string"),
+    ('mode = "stream"', 'mode = "steam"', "2: mode: is 'steam': write stream or batch (did you mean stream?)"),
+    ('mode = "stream"', 'mode = "batch"', '4: trigger: has no effect with mode = "batch"'),
+    ("localhost:9092", "localhost:x", "3: bootstrap: is 'localhost:x'"),
+    ("5 seconds", "5s", "4: trigger: is '5s': write a number and a unit"),
+    ('topics = ["orders"]', 'topics = "orders"', "7: source.topics: is 'orders': must be a list of strings"),
+    ('topics = ["orders"]', 'topics = ["a b"]', "7: source.topics: "),
+    ('topics = ["orders"]', 'topics = ["t"]\npattern = "x.*"', "6: source: a source has one of topics"),
+    ('topics = ["orders"]', 'pattern = "("', "7: source.pattern: "),
+    ('topics = ["orders"]', 'pattern = "orders.*"', "38: errors.topic: is 'orders-dead', which a source reads"),
+    ("max_records = 500", "max_records = 0", "9: source.max_records: is 0: must be an integer between 1 and"),
+    ("max_records = 500", "max_records = true", "9: source.max_records: is True: must be an integer"),
+    ('"10 minutes"', '"10m"', "10: source.watermark.delay: is '10m': write a number and a unit"),
+    ("column =", "colum =", "10: source.watermark.colum: unknown key (did you mean column?)"),
+    ('format = "json"', 'format = "jsn"', "13: source.value.format: is 'jsn': write json or csv"),
+    ('format = "json"', 'format = "text"', "15: source.value.fields: has no effect with the format text"),
+    ('["id"]', '["ids"]', "14: source.value.required: has 'ids', which is not in fields (did you mean id?)"),
+    (
+        'id = "bigint"',
+        'id = "bigin"',
+        "16: source.value.fields.id: is 'bigin', which is no type (did you mean bigint?)",
+    ),
+    ('id = "bigint"', "id = 3", '16: source.value.fields.id: is 3: write a string, such as "3"'),
+    ('id = "bigint"', 'id = "array<int"', "16: source.value.fields.id: is 'array<int': its brackets do not match"),
+    ('id = "bigint"', 'record_key = "int"', "16: source.value.fields.record_key: is the name of a column"),
+    ('name = "large"', 'name = "2 large"', "21: steps[1].name: is '2 large': a view's name"),
+    ('name = "large"', 'name = "input"', "21: steps[1].name: is 'input', which another view has already"),
+    ("steps:totals", "steps.totals", "28: steps[2].python: is 'steps.totals': write \"module:function\""),
+    ('python = "steps:totals"', 'sql = "SELECT 1"\npython = "a:b"', "27: steps[2]: a step has either sql"),
+    ('python = "steps:totals"', 'pyton = "a:b"', "28: steps[2].pyton: unknown key (did you mean python?)"),
+    ('table = "totals"', 'tabel = "totals"', "31: sink.tabel: unknown key (did you mean table?)"),
+    ('table = "totals"', 'table = "t"\ntopic = "u"', "30: sink: a sink has one of topic"),
+    ("sqlite:orders.db", "mysql:secret", '32: sink.database: must be "sqlite:FILE" or "postgresql:CONNECTION"'),
+    ('key = ["id"]', "", "30: sink.key: upsert needs the columns"),
+    ('write = "upsert"', "", '34: sink.key: needs write = "upsert"'),
+    ('write = "upsert"', 'delivery = "exactly_once"\nwrite = "upsert"', "33: sink.delivery: this sink always writes"),
+    ('action = "dead-letter"', 'action = "skip"', '38: errors.topic: has no effect with action = "skip"'),
+    ('topic = "orders-dead"', "", "36: errors.topic: is missing"),
+    ('topic = "orders-dead"', 'topic = "orders"', "38: errors.topic: is 'orders', which a source reads"),
+    ("attempts = 2", "attempts = -1", "41: restarts.attempts: is -1: must be an integer between 0 and"),
+    ("attempts = 2", "first_ms = 90000", "41: restarts.first_ms: is 90000, which is more than max_ms"),
+    ('"spark.sql.shuffle.partitions"', '"shuffle.partitions"', "44: spark.shuffle.partitions: is no setting of Spark"),
+    ("[errors]", "[eror]", "36: eror: unknown key (did you mean errors?)"),
+    ('name = "orders"', "name = orders", "1: not valid TOML: Invalid value"),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong", "told"), WRONG)
+def test_a_mistake_is_named_with_its_line_and_the_cure(right: str, wrong: str, told: str) -> None:
+    assert right in GOOD
+    assert any(problem.startswith(f"p.toml:{told}") for problem in problems_of(GOOD.replace(right, wrong, 1))), (
+        problems_of(GOOD.replace(right, wrong, 1))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "p.toml:1: a pipeline has either [source]"),
+        (SOURCE, "p.toml:1: sink: is missing: add [sink]"),
+        (SOURCE.replace("value =", "#"), 'p.toml:2: source.value: is missing: add value = { format = "json" }'),
+        (SOURCE.replace('"text"', '"csv"') + SINK, "p.toml:4: source.value.fields: csv needs the names and types"),
+        (SOURCE + '[sink]\nparquet = "o"\noutput_mode = "update"', "p.toml:7: sink.output_mode: files take rows"),
+        (SOURCE + '[sink]\ntopic = "t"', "p.toml:6: sink.topic: is 't', which a source reads"),
+        (SOURCE + '[sink]\ntopic = "o"\nformat = "record"\nkey = "k"', "p.toml:8: sink.key: has no effect"),
+        (SOURCE + "[sink]\nconsole = false", "p.toml:6: sink.console: is false"),
+        (
+            'mode = "batch"\n' + SOURCE + '[sink]\ntopic = "o"\noutput_mode = "update"',
+            "p.toml:8: sink.output_mode: a batch",
+        ),
+        (SOURCE + "[[steps]]\nsql = 'SELECT 1'\n" * (MAX_STEPS + 1) + SINK, "p.toml:5: steps: has 101 steps"),
+        (
+            SOURCE + '[errors]\naction = "dead-letter"\ntopic = "d"\n[sink]\ntopic = "d"',
+            "p.toml:7: errors.topic: is the topic",
+        ),
+        ("steps = [3]\n" + SOURCE + SINK, "p.toml:1: steps: has the item 3"),
+        ("source = 3\n" + SINK, "p.toml:1: source: is 3: must be a table: write [source]"),
+    ],
+)
+def test_a_mistake_of_the_whole(text: str, told: str) -> None:
+    assert any(problem.startswith(told) for problem in problems_of(text)), problems_of(text)
+
+
+def test_all_problems_are_reported_at_once_in_the_order_of_lines() -> None:
+    text = (
+        GOOD.replace("trigger", "triger")
+        .replace("totals", "to tals")
+        .replace('"bigint"', '"big"')
+        .replace("attempts", "x")
+    )
+    lines = [int(problem.split(":")[1]) for problem in problems_of(text)]
+    assert lines == sorted(lines) and set(lines) >= {4, 16, 28, 41}
+
+
+def test_a_password_is_not_repeated() -> None:
+    assert "secret" not in "".join(problems_of(GOOD.replace("sqlite:orders.db", "postgres:password=secret")))

@@ -1,0 +1,121 @@
+"""The supervisor with drivers that are small Python programs: restarts, their limit, errors that are final, stops."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from barnabas.net.pipeline.spec import RestartPolicy
+from barnabas.net.pipeline.state import LockedError, RunProgress, RunState, StateFolder
+from barnabas.net.pipeline.supervisor import DriverOrder, Supervisor
+
+QUICK = RestartPolicy(attempts=2, first_ms=1, max_ms=2)
+COUNT = "import pathlib, sys; runs = pathlib.Path(sys.argv[1], 'runs'); open(runs, 'a').write('x'); n = len(runs.read_text())\n"
+FAIL = "pathlib.Path(sys.argv[1], 'error').write_text(f'failure {n}'); sys.exit(%s)"
+UNTIL_TERM = "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOrder(DriverOrder):
+    """A driver that runs a program instead of Spark."""
+
+    program: str
+
+    def command(self, parent: int) -> list[str]:
+        return [sys.executable, "-c", COUNT + self.program, str(self.state)]
+
+
+def supervisor(
+    folder: StateFolder, program: str, on_progress: Callable[[RunProgress], None] = lambda _: None
+) -> Supervisor:
+    folder.prepare()
+    order = ProgramOrder(state=folder.path, base=folder.path, bootstrap="", master="", program=program)
+    return Supervisor(order, QUICK, folder, on_progress=on_progress)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> StateFolder:
+    return StateFolder(tmp_path / "state")
+
+
+def runs(folder: StateFolder) -> int:
+    return len((folder.path / "runs").read_text())
+
+
+async def test_a_driver_that_fails_is_started_again_until_it_succeeds(folder: StateFolder) -> None:
+    state = await supervisor(folder, f"if n < 3: {FAIL % 1}").run()
+    assert (state.state, state.restarts, state.last_error) == ("finished", 2, "failure 2")
+    assert runs(folder) == 3 and folder.read_run() == state
+
+
+async def test_after_too_many_failures_in_a_row_it_stays_down(folder: StateFolder) -> None:
+    state = await supervisor(folder, FAIL % 1).run()
+    assert (state.state, state.last_error, runs(folder)) == ("failed", "failure 3", 3)
+
+
+async def test_progress_between_failures_begins_the_count_again(folder: StateFolder) -> None:
+    progress = "pathlib.Path(sys.argv[1], 'progress.json').write_text('{\"batches\": %d}' % n)\n"
+    state = await supervisor(folder, progress + f"if n < 6: {FAIL % 1}").run()
+    assert (state.state, state.restarts) == ("finished", 5)
+
+
+async def test_an_error_that_would_be_repeated_is_final(folder: StateFolder) -> None:
+    state = await supervisor(folder, FAIL % 3).run()
+    assert (state.state, state.restarts, runs(folder)) == ("failed", 0, 1)
+
+
+async def test_a_driver_that_is_killed_is_named_so(folder: StateFolder) -> None:
+    state = await supervisor(folder, "import os; os.kill(os.getpid(), 9)").run()
+    assert state.last_error.startswith("the Spark driver was killed by signal 9; see ")
+
+
+async def test_stop_asks_the_driver_to_end(folder: StateFolder) -> None:
+    state = await stopped(folder, UNTIL_TERM, times=1)
+    assert state.state == "stopped" and runs(folder) == 1
+
+
+async def test_a_driver_that_does_not_end_is_killed_when_it_is_asked_twice(folder: StateFolder) -> None:
+    state = await stopped(
+        folder, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()", times=2
+    )
+    assert state.state == "stopped" and runs(folder) == 1
+
+
+async def stopped(folder: StateFolder, program: str, *, times: int) -> RunState:
+    """The last state of a pipeline that is stopped as soon as its driver runs."""
+
+    def stop(_: RunProgress) -> None:
+        if (folder.path / "runs").exists():
+            for _number in range(times):
+                running.stop()
+
+    running = supervisor(folder, program, stop)
+    return await asyncio.wait_for(running.run(), 30)
+
+
+def test_a_lock_is_held_once_and_freed(folder: StateFolder) -> None:
+    folder.prepare()
+    assert not folder.is_locked("run")
+    with folder.locked("run"):
+        assert folder.is_locked("run") and not folder.is_locked("driver")
+        with pytest.raises(LockedError), folder.locked("run", wait_s=0):
+            pass
+    assert not folder.is_locked("run")
+
+
+def test_a_reset_forgets_everything_and_gives_another_generation(folder: StateFolder) -> None:
+    folder.prepare()
+    before = folder.generation()
+    assert folder.generation() == before
+    folder.write_run(RunState(state="failed", last_error="x"))
+    folder.write_progress(RunProgress(batches=3))
+    folder.write_schema("input", "{}")
+    folder.checkpoint.mkdir()
+    folder.write_error("a\nb")
+    assert folder.take_error() == "a b" and folder.take_error() == ""
+    folder.remove()
+    assert folder.read_run() is None and folder.read_progress() == RunProgress() and folder.read_schema("input") == ""
+    assert folder.generation() != before

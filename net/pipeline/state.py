@@ -1,7 +1,7 @@
 """`StateFolder`: what a pipeline keeps on disk between its runs, and what `status` reads.
 
     run.lock, driver.lock   held by the process that supervises, and by the Spark driver
-    pid                     the process that holds run.lock
+    run.pid, driver.pid     the processes that hold them
     generation              a random id; sinks count micro-batches under it, so a reset, which removes it, counts from 0
     pipeline.toml           the file as `run` found it: a driver that starts again runs the same pipeline
     run.json                the state of the supervisor (`RunState`)
@@ -123,12 +123,12 @@ class StateFolder:
         except LockedError:
             return True
 
-    def note_pid(self, pid: int) -> None:
-        """Of the process that holds run.lock."""
-        self._write(self.path / "pid", b"%d" % pid)
+    def note_pid(self, name: str, pid: int) -> None:
+        """Of the process that holds the lock `name`."""
+        self._write(self.path / f"{name}.pid", b"%d" % pid)
 
-    def pid(self) -> int:
-        return int((self.path / "pid").read_text(encoding="ascii"))
+    def pid(self, name: str) -> int:
+        return int((self.path / f"{name}.pid").read_text(encoding="ascii"))
 
     # --- state --------------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         with state.locked("driver", wait_s=ORPHAN_WAIT_S):
+            state.note_pid("driver", os.getpid())
             _run(given, state, stop)
     except Exception as error:  # noqa: BLE001 - the boundary: whatever it is, the supervisor decides on it by its exit code
         if stop.is_set():

@@ -91,12 +91,12 @@ async def _run(context: Context) -> int:
                     f"the batch {found.spec.name} is written already: `barnabas pipeline reset` first, to write it again, or use"
                     ' mode = "stream" and --once, to write what is new'
                 )
-            folder.note_pid(os.getpid())
+            folder.note_pid("run", os.getpid())
             folder.write_pipeline(found.text)
             state = await _supervised(context, found)
     except LockedError:
         raise CommandError(
-            f"pipeline {found.spec.name} is running already (process {folder.pid()}): see `barnabas pipeline status`, or stop"
+            f"pipeline {found.spec.name} is running already (process {folder.pid('run')}): see `barnabas pipeline status`, or stop"
             " it with `barnabas pipeline stop`"
         ) from None
     if state.state == "failed":
@@ -158,7 +158,7 @@ async def _status(context: Context) -> int:
         {
             "pipeline": found.spec.name,
             "state": word,
-            "process": folder.pid() if is_running else None,
+            "process": folder.pid("run") if is_running else None,
             "since": _time(state.since_ms if state else 0),
             "restarts": state.restarts if state else 0,
             "records": progress.records,
@@ -180,7 +180,7 @@ async def _stop(context: Context) -> int:
 
     found = _read(context)
     folder = found.state_folder()
-    if not folder.is_locked("run") or not sent_stop(folder.pid()):
+    if not folder.is_locked("run") or not sent_stop(folder.pid("run")):
         context.out.note(f"pipeline {found.spec.name} is not running")
         return ExitCode.OK
     while folder.is_locked("run"):  # noqa: ASYNC110 - another process holds the lock, and sets no event here

@@ -58,7 +58,7 @@ def test_a_pipeline_whose_process_is_gone_has_died(run: Any, file: str) -> None:
 def test_a_pipeline_runs_once_at_a_time_and_is_not_reset_meanwhile(run: Any, file: str) -> None:
     folder = state_of(file)
     with folder.locked("run"):
-        folder.note_pid(1)
+        folder.note_pid("run", 1)
         code, _, err = run("pipeline", "run", file)
         assert code == 1 and "pipeline p is running already (process 1)" in err
         code, _, err = run("pipeline", "reset", file, "--yes")

@@ -1,0 +1,336 @@
+"""Pipelines from files on real Spark and a real cluster: the declared forms of scripts/pipelines against plain Python, bad
+records, inferred schemas, replays, and what is wrong with a pipeline only once it runs."""
+
+import json
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration import access_log_facts as facts
+from integration.cluster import Cluster
+from integration.spark_world import create_topic, send
+from integration.test_spark_pipelines import forget_last_commit
+from integration.test_spark_sink import read
+from pyspark.sql import SparkSession
+
+from barnabas.log.vocabulary.errors import UnknownTopicOrPartitionError
+from barnabas.net.client.connection.records import ConsumerRecord
+from barnabas.net.pipeline.files import read_pipeline
+from barnabas.net.pipeline.state import StateFolder
+from barnabas.spark_connector.pipeline.faults import PipelineFault, cause_of, is_bad_record
+from barnabas.spark_connector.pipeline.queries import Job
+from barnabas.spark_connector.pipeline.sources import World
+
+pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
+DECLARED = facts.PIPELINES / "declared"
+MAX_LINES = 40  # of a declared form: a pipeline is short
+HOUR, LATE, GAP = timedelta(hours=1), timedelta(minutes=10), timedelta(minutes=30)
+POISON = [b"no line of a log", b"\xff\xfe"]
+
+
+class Declared:
+    """A pipeline's file in a folder of its own."""
+
+    def __init__(self, spark: SparkSession, cluster: Cluster, folder: Path, text: str) -> None:
+        self._spark = spark
+        self._cluster = cluster
+        self.folder = folder
+        self.file = folder / "pipeline.toml"
+        self.file.write_text(text)
+
+    @property
+    def state(self) -> StateFolder:
+        return read_pipeline(self.file).state_folder()
+
+    def job(self) -> Job:
+        found = read_pipeline(self.file)
+        self.state.prepare()
+        world = World(
+            spark=self._spark,
+            state=self.state,
+            base=found.base,
+            connection={"bootstrap.servers": self._cluster.bootstrap},
+            is_batch=found.spec.is_batch,
+        )
+        return Job(world, found.spec, is_stopped=lambda: False)
+
+    def run(self) -> None:
+        self.job().run(is_once=True)
+
+    def replay(self) -> None:
+        """As after a driver that was killed behind the work of its last micro-batch."""
+        for query in self.state.checkpoint.iterdir():
+            forget_last_commit(query)
+        self.run()
+
+
+@pytest.fixture
+def declared(spark: SparkSession, spark_cluster: Cluster, tmp_path: Path) -> Iterator[Any]:
+    yield lambda text: Declared(spark, spark_cluster, tmp_path, text)
+    for view in spark.catalog.listTables():
+        spark.catalog.dropTempView(view.name)
+
+
+def form(name: str, **names: str) -> str:
+    """A file of scripts/pipelines/declared with other names of topics."""
+    text = (DECLARED / f"{name}.toml").read_text()
+    for old, new in names.items():
+        quoted = f'"{old.replace("_", "-")}"'
+        assert quoted in text
+        text = text.replace(f"[{quoted}]", f'["{new}"]').replace(f"topic = {quoted}", f'topic = "{new}"')
+    return text
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[bytes]:
+    path = facts.log_path()
+    if path is None:
+        pytest.skip("the real log is not beside this checkout: ../shared/data/apache_access.log")
+    return path.read_bytes().splitlines()
+
+
+@pytest.fixture(scope="module")
+def log(spark_cluster: Cluster, lines: list[bytes]) -> str:
+    """The log in partitions that advance together, and two records that are no lines of it."""
+    create_topic(spark_cluster, "declared-log", partitions=2)
+    send(spark_cluster, "declared-log", POISON, partition=0, key=b"k", headers=[("h", b"v")])
+    for partition in range(2):
+        send(spark_cluster, "declared-log", lines[partition::2], partition=partition)
+    return "declared-log"
+
+
+def objects(records: list[ConsumerRecord]) -> list[dict[str, object]]:
+    return [json.loads(bytes(record.value or b"")) for record in records]
+
+
+def headers_of(record: ConsumerRecord) -> dict[str, str]:
+    return {key: bytes(value or b"").decode() for key, value in record.headers}
+
+
+def closed(requests: list[facts.Request]) -> datetime:
+    """Windows that end later are still open: the watermark has not passed them."""
+    return max(item.time for item in requests) - LATE
+
+
+# --- the declared forms ---------------------------------------------------------------------------------------------------
+
+
+def test_each_declared_form_is_short_and_valid() -> None:
+    files = sorted(DECLARED.glob("*.toml"))
+    assert len(files) >= 4
+    for file in files:
+        read_pipeline(file)
+        assert len(file.read_text().splitlines()) <= MAX_LINES, file.name
+
+
+def test_the_access_log_is_counted_as_plain_python_counts_it_and_poison_is_set_aside(
+    declared: Any, spark_cluster: Cluster, log: str, lines: list[bytes]
+) -> None:
+    for name in ("hours", "hours-dead"):
+        create_topic(spark_cluster, name)
+    text = form("access_log", access_log=log, requests_per_hour="hours", access_log_dead="hours-dead")
+    pipeline: Declared = declared(text)
+    pipeline.run()
+    pipeline.replay()
+
+    requests = facts.parse(lines)
+    found = objects(read(spark_cluster, "hours"))
+    rows = [
+        (datetime.fromisoformat(str(row["start"])).replace(tzinfo=None), row["requests"], row["errors"], row["bytes"])
+        for row in found
+    ]
+    assert sorted(rows) == sorted(row for row in facts.hours(requests) if row[0] + HOUR <= closed(requests))
+    dead = read(spark_cluster, "hours-dead")
+    assert sorted(bytes(record.value or b"") for record in dead) == sorted(POISON), "each once, and unchanged"
+    told = {bytes(record.value or b""): headers_of(record) for record in dead}
+    assert told[POISON[0]]["barnabas-error"] == "the line is not in the format of an access log"
+    assert told[POISON[1]]["barnabas-error"] == "the value is not UTF-8 text"
+    assert all(record.key == b"k" for record in dead)
+    assert [told[value]["barnabas-record-offset"] for value in POISON] == ["0", "1"]
+    assert {
+        (item["h"], item["barnabas-record-topic"], item["barnabas-record-partition"]) for item in told.values()
+    } == {("v", log, "0")}
+    progress = pipeline.state.read_progress()
+    assert progress.records == len(lines) + len(POISON) and progress.bad_records == len(POISON)
+    assert (progress.rows, progress.lag) == (len(rows), 0) and progress.watermark.startswith("2015-05-20T")
+
+
+def test_sessions_in_a_table(declared: Any, log: str, lines: list[bytes]) -> None:
+    pipeline: Declared = declared(form("sessions", access_log=log))
+    pipeline.run()
+    pipeline.replay()
+    with closing(sqlite3.connect(pipeline.folder / "web.db")) as database:
+        found = database.execute("SELECT client, start, last, requests, bytes FROM sessions").fetchall()
+    rows = [
+        (client, *(datetime.fromisoformat(time).replace(tzinfo=None) for time in (start, last)), requests, size)
+        for client, start, last, requests, size in found
+    ]
+    requests = facts.parse(lines)
+    expected = [row for row in facts.sessions(requests, GAP) if row[2] + GAP <= closed(requests)]
+    assert sorted(rows) == sorted(expected) and len(rows) > 1_000
+
+
+def test_page_loads_by_a_python_step_in_parquet(
+    declared: Any, spark: SparkSession, log: str, lines: list[bytes]
+) -> None:
+    pipeline: Declared = declared(form("page_loads", access_log=log))
+    shutil.copy(DECLARED / "web_parts.py", pipeline.folder)
+    pipeline.run()
+    found = spark.read.parquet(str(pipeline.folder / "page-loads"))
+    rows = Counter(tuple(row) for row in found.select("client", "page", "page_time", "part", "part_time").collect())
+    assert rows == facts.page_loads(facts.parse(lines), timedelta(seconds=30))
+    progress = pipeline.state.read_progress()
+    assert (progress.rows, progress.bad_records) == (rows.total(), len(POISON))
+
+
+def test_a_batch_does_not_replace_a_folder_of_others(declared: Any, log: str) -> None:
+    text = 'mode = "batch"\nname = "copy"\n[source]\ntopics = ["%s"]\nvalue = { format = "raw" }\n[sink]\nparquet = "mine"\n'
+    pipeline: Declared = declared(text % log)
+    (pipeline.folder / "mine").mkdir()
+    with pytest.raises(PipelineFault, match="mine exists: a batch writes a new folder"):
+        pipeline.run()
+
+
+def test_words_as_a_table_in_a_topic(declared: Any, spark_cluster: Cluster) -> None:
+    create_topic(spark_cluster, "declared-lines", partitions=1)
+    create_topic(spark_cluster, "declared-words")
+    pipeline: Declared = declared(form("wordcount", lines="declared-lines", words="declared-words"))
+    for line in (b"the cat saw the dog", b"The dog ran"):
+        send(spark_cluster, "declared-lines", [line])
+        pipeline.run()
+        pipeline.replay()
+    rows = [
+        (bytes(record.key or b"").decode(), json.loads(bytes(record.value or b""))["count"])
+        for record in read(spark_cluster, "declared-words")
+    ]
+    assert sorted(rows) == [("cat", 1), ("dog", 1), ("dog", 2), ("ran", 1), ("saw", 1), ("the", 2), ("the", 3)]
+
+
+# --- JSON without declared fields, files, tables --------------------------------------------------------------------------
+
+
+ORDERS = """
+name = "orders"
+[source]
+topics = ["declared-orders"]
+value = { format = "json" }
+[sink]
+table = "orders"
+database = "sqlite:orders.db"
+write = "upsert"
+key = ["id"]
+[errors]
+action = "skip"
+"""
+
+
+def test_inferred_fields_stay_and_new_ones_are_added(declared: Any, spark_cluster: Cluster) -> None:
+    create_topic(spark_cluster, "declared-orders", partitions=1)
+    pipeline: Declared = declared(ORDERS)
+    with pytest.raises(PipelineFault, match="no JSON object yet to infer the fields from"):
+        pipeline.run()
+    send(spark_cluster, "declared-orders", [b'{"id": 1, "name": "a"}', b"{", b'{"id": 2, "name": "b"}'])
+    pipeline.run()
+    send(spark_cluster, "declared-orders", [b'{"id": "x"}', b'{"id": 1, "name": "c"}'])
+    pipeline.run()
+    with closing(sqlite3.connect(pipeline.folder / "orders.db")) as database:
+        assert sorted(database.execute("SELECT id, name FROM orders").fetchall()) == [(1, "c"), (2, "b")]
+        database.execute('ALTER TABLE orders ADD COLUMN "new" TEXT')
+    send(spark_cluster, "declared-orders", [b'{"id": 3, "name": "d", "new": "n"}'])
+    pipeline.run()
+    with closing(sqlite3.connect(pipeline.folder / "orders.db")) as database:
+        assert sorted(database.execute('SELECT id, name, "new" FROM orders').fetchall()) == [
+            (1, "c", None),
+            (2, "b", None),
+            (3, "d", "n"),
+        ]
+    assert pipeline.state.read_progress().bad_records == 2
+
+
+def test_files_of_lines_and_of_parquet(declared: Any, spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"id": 1}\n{"id": 2}\nno JSON\n')
+    spark.createDataFrame([(1, "one"), (3, "three")], "id bigint, name string").write.parquet(str(tmp_path / "names"))
+    pipeline: Declared = declared(
+        """
+name = "files"
+mode = "batch"
+[sources.ids]
+files = "in"
+value = { format = "json" }
+[sources.names]
+files = "names"
+format = "parquet"
+[[steps]]
+sql = "SELECT ids.id, name, record_file LIKE '%a.json' AS is_known FROM ids LEFT JOIN names ON ids.id = names.id"
+[sink]
+table = "named"
+database = "sqlite:out.db"
+[errors]
+action = "skip"
+"""
+    )
+    pipeline.run()
+    pipeline.run()
+    with closing(sqlite3.connect(tmp_path / "out.db")) as database:
+        assert sorted(database.execute("SELECT * FROM named").fetchall()) == [(1, "one", 1), (2, None, 1)]
+
+
+# --- what is wrong only once it runs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ('sql = "SELECT nothing FROM input"', r"step 1 \(input\): .*UNRESOLVED_COLUMN.*nothing"),
+        ('sql = "SELEC 1"', r"step 1 \(input\): .*PARSE_SYNTAX_ERROR"),
+        ('sql = "SELECT * FROM elsewhere"', r"step 1 \(input\): .*TABLE_OR_VIEW_NOT_FOUND.*elsewhere"),
+        ('python = "broken:raises"', r"step 1 \(input\): broken:raises raised ZeroDivisionError: division by zero"),
+        ('python = "broken:gives_none"', r"broken:gives_none returned NoneType: return a DataFrame"),
+    ],
+)
+def test_a_step_that_cannot_work_is_named(declared: Any, log: str, tmp_path: Path, step: str, told: str) -> None:
+    (tmp_path / "broken.py").write_text("def raises(rows):\n    return 1 / 0\n\n\ndef gives_none(rows): ...\n")
+    pipeline: Declared = declared(
+        f'name = "p"\n[source]\ntopics = ["{log}"]\nvalue = {{ format = "text" }}\n[[steps]]\n{step}\n[sink]\nconsole = true\n'
+    )
+    with pytest.raises(PipelineFault, match=told):
+        pipeline.run()
+
+
+def test_a_topic_that_does_not_exist_is_named_before_anything_runs(declared: Any, log: str) -> None:
+    text = f'name = "p"\n[source]\ntopics = ["{log}"]\nvalue = {{ format = "text" }}\n[sink]\ntopic = "missing-topic"\n'
+    with pytest.raises(UnknownTopicOrPartitionError, match="missing-topic"):
+        declared(text).run()
+
+
+def test_a_column_that_the_result_does_not_have(declared: Any, spark_cluster: Cluster, log: str) -> None:
+    create_topic(spark_cluster, "declared-any")
+    text = f'name = "p"\n[source]\ntopics = ["{log}"]\nvalue = {{ format = "text" }}\n[sink]\ntopic = "declared-any"\nkey = "id"\n'
+    with pytest.raises(PipelineFault, match=r"sink.key names 'id', but the result has the columns text, record_key"):
+        declared(text).run()
+
+
+def test_a_bad_record_stops_the_pipeline_and_is_named(declared: Any, log: str) -> None:
+    text = f'name = "p"\n[source]\ntopics = ["{log}"]\nvalue = {{ format = "access_log" }}\n[sink]\nconsole = true\n'
+    with pytest.raises(Exception) as caught:
+        declared(text).run()
+    assert is_bad_record(caught.value)
+    assert cause_of(caught.value).startswith(f"the line is not in the format of an access log ({log} 0 0 ")
+
+
+def test_a_plan_shows_views_sink_and_sparks_plan(declared: Any, log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline: Declared = declared(form("sessions", access_log=log))
+    pipeline.job().plan()
+    shown = capsys.readouterr().out
+    assert (
+        "source input\n  client: string\n" in shown and "result (append)\n  client: string\n  start: timestamp" in shown
+    )
+    assert "web.db" not in shown and "Physical Plan" in shown
+    assert not (pipeline.folder / "web.db").exists()

@@ -9,22 +9,38 @@ _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTIL
 _FRAMES = ("Py4JJavaError", "SparkException", "PythonException", "StreamingQueryException")
 
 
+_MAX_CAUSES = 20  # of a chain, which could be a ring
+
+
 class PipelineFault(Exception):
     """The pipeline, or its data, has to change; the message says how."""
 
 
 def cause_of(error: BaseException) -> str:
     """One line for the user. Errors of Spark quote the tracebacks of workers and the plan, in many lines."""
-    text = str(error)
+    text = _text_of(error)
     bad = _BAD_RECORD.search(text)
     if bad is not None:
         return bad[1]
     raised = [f"{name}: {words}" for name, words in _RAISED.findall(text) if name not in _FRAMES]
     if raised:
         return raised[-1].strip()
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    first = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def is_bad_record(error: BaseException) -> bool:
-    return _BAD_RECORD.search(str(error)) is not None
+    return _BAD_RECORD.search(_text_of(error)) is not None
+
+
+def _text_of(error: BaseException) -> str:
+    """The messages of the error and of its causes, without the plan of the query, which quotes the pipeline's own texts.
+
+    The cause of an error of the JVM is in `_cause`; the outermost message may only say that a thread has failed.
+    """
+    texts: list[str] = []
+    current: BaseException | None = error
+    while current is not None and len(texts) < _MAX_CAUSES:
+        texts.append(str(current).partition("\n=== Streaming Query ===")[0])
+        current = getattr(current, "_cause", None) or current.__cause__
+    return "\n".join(texts)

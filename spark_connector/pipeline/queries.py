@@ -5,10 +5,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -61,7 +63,7 @@ class Job:
     # --- plan ---------------------------------------------------------------------------------------------------------
 
     def plan(self) -> None:
-        """Sources with their columns, the columns of the result, the sink, and Spark's physical plan, on stdout."""
+        """Sources with their columns, the columns of the result, the sink, and Spark's plan, on stdout."""
         for name, opened in self._opened.items():
             print_line(f"source {name}")
             print_line(_columns(opened.rows))
@@ -69,7 +71,11 @@ class Job:
         print_line(_columns(self._result))
         print_line(f"sink {self._spec.sink}".replace(getattr(self._spec.sink, "database", "\0"), "..."))
         print_line(f"errors {self._spec.errors.action} {self._spec.errors.topic}".rstrip())
-        self._result.explain()
+        if self._result.isStreaming:  # Spark makes the physical plan of a stream with its first micro-batch
+            print_line("== Analyzed Logical Plan ==")
+            print_line(self._result._jdf.queryExecution().analyzed().treeString())
+        else:
+            self._result.explain()
         sys.stdout.flush()
 
     # --- run ----------------------------------------------------------------------------------------------------------
@@ -153,7 +159,8 @@ class Job:
             active = [item for item in running if item.query.isActive]
             if not active:
                 break
-            active[0].query.awaitTermination(POLL_S)
+            with suppress(StreamingQueryException):  # which `exception` has, too
+                active[0].query.awaitTermination(POLL_S)
             self._note(running)
             if self._is_stopped():
                 stop_at_s = stop_at_s or time.monotonic() + STOP_WAIT_S

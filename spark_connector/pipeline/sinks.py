@@ -148,6 +148,6 @@ def _exists(world: World, folder: str) -> bool:
 
 def print_rows(batch: DataFrame, batch_id: int) -> None:
     """Each row as a line of JSON."""
-    for text in batch.toJSON().toLocalIterator():
-        sys.stdout.write(f"{text}\n")
+    for row in as_json(batch, "").toLocalIterator():
+        sys.stdout.write(f"{row.value}\n")
     sys.stdout.flush()

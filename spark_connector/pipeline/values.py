@@ -90,7 +90,9 @@ def _json(fields: Sequence[ValueField]) -> Column:
 
 def _json_reason(spec: ValueSpec) -> Column:
     """`from_json` would take the first object of an array, and ignore what follows an object: both are no JSON object."""
-    is_json = F.try_parse_json(_text()).isNotNull()
+    array = F.concat(F.lit("["), _text(), F.lit("]"))  # One element, unless something follows the value,
+    keys = F.json_object_keys(F.concat(F.lit('{"value":'), array, F.lit("}")))  # or closes the array itself.
+    is_json = F.coalesce((F.json_array_length(array) == 1) & (F.size(keys) == 1), F.lit(False))
     return _first_of(
         [
             F.when(~is_json, F.lit("the value is not valid JSON")),

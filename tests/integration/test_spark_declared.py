@@ -332,5 +332,5 @@ def test_a_plan_shows_views_sink_and_sparks_plan(declared: Any, log: str, capsys
     assert (
         "source input\n  client: string\n" in shown and "result (append)\n  client: string\n  start: timestamp" in shown
     )
-    assert "web.db" not in shown and "Physical Plan" in shown
+    assert "web.db" not in shown and "SessionWindow" in shown.replace("session_window", "SessionWindow")
     assert not (pipeline.folder / "web.db").exists()

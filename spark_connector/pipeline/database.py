@@ -1,6 +1,7 @@
 """Relational databases as a sink: PostgreSQL and SQLite. Rows and a ledger of what is written are one transaction."""
 
 import sqlite3
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
@@ -58,7 +59,10 @@ class TableWriter:
         self._sink_id = sink_id
 
     def write(self, batch_id: int, rows: Iterator[Sequence[Any]]) -> int:
-        """In one transaction; returns the number of rows, 0 if the micro-batch is written already."""
+        """In one transaction; returns the number of rows, 0 if the micro-batch is written already.
+
+        The rows are computed in any case: Spark moves its state and its watermark forward only with what is computed.
+        """
         with closing(self._database.connect()) as connection, closing(connection.cursor()) as cursor:
             cursor.execute(_CREATE_LEDGER)
             cursor.execute(self._create())
@@ -66,7 +70,9 @@ class TableWriter:
             cursor.execute(self._database.sql(f"SELECT batch_id FROM {LEDGER} WHERE sink_id = ?"), (self._sink_id,))
             reached = cursor.fetchone()
             if reached is not None and batch_id <= reached[0]:
-                return 0  # Closing the connection ends the transaction.
+                cursor.execute("ROLLBACK")
+                deque(rows, maxlen=0)
+                return 0
             count = 0
             while some := list(islice(rows, ROWS_AT_ONCE)):
                 cursor.executemany(self._database.sql(self._insert()), some)

@@ -2,6 +2,7 @@
 records, inferred schemas, replays, and what is wrong with a pipeline only once it runs."""
 
 import json
+import re
 import shutil
 import sqlite3
 from collections import Counter
@@ -212,6 +213,26 @@ def test_words_as_a_table_in_a_topic(declared: Any, spark_cluster: Cluster) -> N
     assert sorted(rows) == [("cat", 1), ("dog", 1), ("dog", 2), ("ran", 1), ("saw", 1), ("the", 2), ("the", 3)]
 
 
+# --- the page -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_pipelines_of_the_page_are_valid_and_the_first_one_runs(
+    declared: Any, spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    page = (facts.ROOT / "docs/pipelines.md").read_text()
+    blocks = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 2
+    for block in reversed(blocks):
+        (tmp_path / "pipeline.toml").write_text(block)
+        read_pipeline(tmp_path / "pipeline.toml")
+    for topic in ("page-access-log", "page-requests-per-hour", "page-access-log-dead"):
+        create_topic(spark_cluster, topic)
+    send(spark_cluster, "page-access-log", [b"GET /"])
+    declared(re.sub(r'(topics? = \[?)"', r'\1"page-', blocks[0])).run()
+    (dead,) = read(spark_cluster, "page-access-log-dead")
+    assert dead.value == b"GET /" and headers_of(dead)["barnabas-pipeline"] == "requests-per-hour"
+
+
 # --- JSON without declared fields, files, tables --------------------------------------------------------------------------
 
 
@@ -311,8 +332,8 @@ def test_a_topic_that_does_not_exist_is_named_before_anything_runs(declared: Any
 
 
 def test_a_column_that_the_result_does_not_have(declared: Any, spark_cluster: Cluster, log: str) -> None:
-    create_topic(spark_cluster, "declared-any")
-    text = f'name = "p"\n[source]\ntopics = ["{log}"]\nvalue = {{ format = "text" }}\n[sink]\ntopic = "declared-any"\nkey = "id"\n'
+    topic = create_topic(spark_cluster, "declared-any")
+    text = f'name = "p"\n[source]\ntopics = ["{log}"]\nvalue = {{ format = "text" }}\n[sink]\ntopic = "{topic}"\nkey = "id"\n'
     with pytest.raises(PipelineFault, match=r"sink.key names 'id', but the result has the columns text, record_key"):
         declared(text).run()
 

@@ -96,8 +96,8 @@ async def _run(context: Context) -> int:
             state = await _supervised(context, found)
     except LockedError:
         raise CommandError(
-            f"pipeline {found.spec.name} is running already (process {folder.pid('run')}): see `barnabas pipeline status`, or stop"
-            " it with `barnabas pipeline stop`"
+            f"pipeline {found.spec.name} is running already (process {folder.pid('run')}): see `barnabas pipeline status`, or"
+            " stop it with `barnabas pipeline stop`"
         ) from None
     if state.state == "failed":
         raise CommandError(f"pipeline {found.spec.name} failed: {state.last_error}")

@@ -1,0 +1,166 @@
+"""`barnabas pipeline` as processes: kill -9 of the driver and of the supervisor in the middle of a job, and a stop in order."""
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from integration.cluster import Cluster, until
+from integration.spark_world import create_topic, send
+from integration.test_spark_sink import read
+
+from barnabas.net.pipeline.files import read_pipeline
+from barnabas.net.pipeline.state import StateFolder
+
+pytestmark = pytest.mark.timeout(
+    600
+)  # Each driver is a Spark of its own, which takes up to a minute on a busy machine.
+DEADLINE_S = 240
+RECORDS = 1_200
+PER_BATCH = 100
+KEYS = 7
+SOURCE = """
+name = "%s"
+[source]
+topics = ["%s"]
+max_records = %d
+[source.value]
+format = "json"
+fields = { id = "bigint", key = "bigint" }
+"""
+
+
+class Command:
+    """`barnabas pipeline ... FILE` on one file."""
+
+    def __init__(self, cluster: Cluster, folder: Path, text: str) -> None:
+        self.file = folder / "pipeline.toml"
+        self.file.write_text(text)
+        self._cluster = cluster
+
+    @property
+    def state(self) -> StateFolder:
+        return read_pipeline(self.file).state_folder()
+
+    def start(self, verb: str, *options: str) -> "subprocess.Popen[str]":
+        words = [sys.executable, "-P", "-m", "barnabas", "--bootstrap", self._cluster.bootstrap, "pipeline", verb]
+        if verb == "run":
+            options = (*options, "--master", "local[1]")
+        environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+        return subprocess.Popen(
+            [*words, str(self.file), *options],
+            env=environment,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ended(self, process: "subprocess.Popen[str]", *, code: int = 0) -> str:
+        """What it has printed. It must end with the exit code."""
+        try:
+            out, err = process.communicate(timeout=DEADLINE_S)
+        finally:
+            self.kill(process)
+        log = self.state.driver_log
+        assert process.returncode == code, err + (log.read_text(errors="replace")[-3_000:] if log.exists() else "")
+        return out + err
+
+    def run_to_end(self, verb: str, *options: str, code: int = 0) -> str:
+        return self.ended(self.start(verb, *options), code=code)
+
+    def kill(self, process: "subprocess.Popen[str]") -> None:
+        """The supervisor, if it is still there; its driver ends by itself."""
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+    def until(self, is_so: Callable[[], bool], what: str) -> None:
+        asyncio.run(until(is_so, what, timeout_s=DEADLINE_S))
+
+    def until_batches(self, count: int) -> None:
+        self.until(lambda: self.state.read_progress().batches >= count, f"{count} micro-batches")
+
+    def kill_driver(self) -> int:
+        pid = self.state.pid("driver")
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+
+@pytest.fixture
+def numbers(spark_cluster: Cluster, request: pytest.FixtureRequest) -> str:
+    topic = create_topic(spark_cluster, f"killed-{request.node.name.replace('_', '-')[:40]}", partitions=1)
+    values = [json.dumps({"id": number, "key": number % KEYS}).encode() for number in range(RECORDS)]
+    send(spark_cluster, topic, [*values, b"poison"])
+    return topic
+
+
+def test_a_driver_that_is_killed_starts_again_and_each_record_is_written_once(
+    spark_cluster: Cluster, tmp_path: Path, numbers: str
+) -> None:
+    target, dead = (
+        create_topic(spark_cluster, "killed-target"),
+        create_topic(spark_cluster, "killed-dead", partitions=1),
+    )
+    text = SOURCE % ("killed", numbers, PER_BATCH)
+    text += (
+        f'[sink]\ntopic = "{target}"\n[errors]\naction = "dead-letter"\ntopic = "{dead}"\n[restarts]\nfirst_ms = 100\n'
+    )
+    command = Command(spark_cluster, tmp_path, text)
+    process = command.start("run", "--once")
+    try:
+        command.until_batches(2)
+        first = command.kill_driver()
+        command.until(lambda: command.state.pid("driver") != first, "another driver")
+        told = command.ended(process)
+    finally:
+        command.kill(process)
+    assert "finished: " in told
+    found = Counter(json.loads(bytes(record.value or b""))["id"] for record in read(spark_cluster, target))
+    assert found == Counter(range(RECORDS)), "each once"
+    assert [bytes(record.value or b"") for record in read(spark_cluster, dead)] == [b"poison"]
+    state = command.state.read_run()
+    assert state is not None and (state.state, state.restarts) == ("finished", 1)
+    assert state.last_error.startswith("the Spark driver was killed by signal 9")
+
+
+def test_a_supervisor_that_is_killed_takes_its_driver_along_and_the_next_run_goes_on(
+    spark_cluster: Cluster, tmp_path: Path, numbers: str
+) -> None:
+    text = SOURCE % ("counted", numbers, PER_BATCH)
+    text += '[[steps]]\nsql = "SELECT key, count(*) AS count, sum(id) AS total FROM input GROUP BY key"\n'
+    text += '[sink]\ntable = "counts"\ndatabase = "sqlite:counts.db"\nwrite = "upsert"\nkey = ["key"]\n'
+    command = Command(spark_cluster, tmp_path, text + '[errors]\naction = "skip"\n')
+    process = command.start("run")
+    command.until_batches(2)
+    process.kill()
+    process.wait()
+    for pipe in (process.stdout, process.stderr):
+        assert pipe is not None
+        pipe.close()
+    command.until(lambda: not command.state.is_locked("driver"), "the end of the driver without a supervisor")
+    assert command.run_to_end("status", code=3).split()[3] == "died"
+
+    process = command.start("run")
+    expected = sorted((key, len(range(key, RECORDS, KEYS)), sum(range(key, RECORDS, KEYS))) for key in range(KEYS))
+    try:
+        command.until(lambda: counts(tmp_path) == expected, "all records in the table")
+        assert "stopped counted" in command.run_to_end("stop", "--timeout", "120")
+        assert "stopped: " in command.ended(process)
+    finally:
+        command.kill(process)
+    assert counts(tmp_path) == expected
+    state, progress = command.state.read_run(), command.state.read_progress()
+    assert state is not None and state.state == "stopped" and progress.lag == 0
+
+
+def counts(folder: Path) -> list[tuple[int, int, int]]:
+    with closing(sqlite3.connect(folder / "counts.db")) as database:
+        return sorted(database.execute("SELECT key, count, total FROM counts").fetchall())

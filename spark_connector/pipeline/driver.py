@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the boundary: whatever it is, the supervisor decides on it by its exit code
         if stop.is_set():
             return DriverExit.OK
+        traceback.print_exception(error)  # into driver.log; the state has one line of it
         state.write_error(_told(error))
         return DriverExit.FINAL if _is_final(error) else DriverExit.MAY_PASS
     return DriverExit.OK

@@ -5,8 +5,15 @@ import re
 # Before the text of a record that is stopped at, inside of Spark's own message, so that it can be found there.
 BAD_RECORD = "BAD_RECORD"
 _BAD_RECORD = re.compile(rf"{BAD_RECORD}\{{(.*?)\}}{BAD_RECORD}", re.DOTALL)
-_RAISED = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
-_FRAMES = ("Py4JJavaError", "SparkException", "PythonException", "StreamingQueryException")
+_RAISED = re.compile(r"^(?:Caused by: |: )?(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
+_FRAMES = (
+    "Py4JJavaError",
+    "Py4JException",
+    "ForeachBatchUserFuncException",
+    "SparkException",
+    "PythonException",
+    "StreamingQueryException",
+)
 
 
 _MAX_CAUSES = 20  # of a chain, which could be a ring
@@ -25,7 +32,8 @@ def cause_of(error: BaseException) -> str:
     raised = [f"{name}: {words}" for name, words in _RAISED.findall(text) if name not in _FRAMES]
     if raised:
         return raised[-1].strip()
-    first = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    lines = [line.strip() for line in text.splitlines()]
+    first = next((line for line in reversed(lines) if line and not line.startswith("at ")), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 

@@ -1,0 +1,125 @@
+"""Parts of a pipeline's driver that need no Spark: the cause of an error, progress from reports, and rows in a table once."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.net.pipeline.state import RunProgress
+from barnabas.spark_connector.pipeline.database import ROWS_AT_ONCE, Database, TableWriter
+from barnabas.spark_connector.pipeline.faults import BAD_RECORD, cause_of, is_bad_record
+from barnabas.spark_connector.pipeline.queries import noted
+
+PLAN = f"\n=== Streaming Query ===\nLogical Plan: {BAD_RECORD}{{, reason, }}{BAD_RECORD}"
+JVM = """[FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: An exception was raised by the Python Proxy. Return Message: Traceback
+  File "x.py", line 3, in f
+py4j.protocol.Py4JJavaError: An error occurred while calling o230.getResult.
+: org.apache.spark.SparkException: Exception thrown in awaitResult:
+Caused by: org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value 'x' cannot be cast
+\tat java.base/java.lang.Thread.run(Thread.java:840)"""
+
+
+class CapturedError(Exception):
+    """As PySpark's: its cause is in `_cause`."""
+
+    def __init__(self, text: str, cause: Exception | None = None) -> None:
+        super().__init__(text)
+        self._cause = cause
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (CapturedError(JVM + PLAN), "SparkNumberFormatException: [CAST_INVALID_INPUT] The value 'x' cannot be cast"),
+        (CapturedError("thread" + PLAN, CapturedError("Traceback\nValueError: no luck\n")), "ValueError: no luck"),
+        (CapturedError(f"x {BAD_RECORD}{{bad (t 0 1)}}{BAD_RECORD} y" + PLAN), "bad (t 0 1)"),
+        (CapturedError("only words\n\tat java.base/x"), "CapturedError: only words"),
+        (CapturedError(""), "CapturedError"),
+    ],
+)
+def test_the_cause_is_one_line(error: Exception, told: str) -> None:
+    assert cause_of(error) == told
+
+
+def test_a_plan_that_quotes_the_marker_is_no_bad_record() -> None:
+    assert not is_bad_record(CapturedError("broken" + PLAN))
+    assert is_bad_record(CapturedError("thread", CapturedError(f"{BAD_RECORD}{{r}}{BAD_RECORD}")))
+
+
+def test_a_ring_of_causes_ends() -> None:
+    error = CapturedError("a")
+    error._cause = error
+    assert cause_of(error) == "CapturedError: a"
+
+
+def report(batch_id: int, *, is_done: bool = True, rows: int = 5) -> dict[str, Any]:
+    offsets = {"version": 1, "topicIds": {"t": "x"}, "initial": {"t": {"0": 0}}}
+    return {
+        "batchId": batch_id,
+        "durationMs": {"addBatch": 3} if is_done else {"latestOffset": 1},
+        "numInputRows": rows,
+        "eventTime": {"watermark": "2026-01-31T07:00:00.000Z"},
+        "observedMetrics": {"source_input": {"records": rows, "bad": 1}, "result": {"rows": rows - 1}},
+        "sources": [
+            {
+                "endOffset": {**offsets, "offsets": {"t": {"0": 6}}},
+                "latestOffset": {**offsets, "offsets": {"t": {"0": 9}}},
+            }
+        ],
+    }
+
+
+def test_each_micro_batch_counts_once() -> None:
+    progress = noted(RunProgress(), report(0))
+    assert (progress.batches, progress.records, progress.bad_records, progress.rows) == (1, 5, 1, 4)
+    assert (progress.lag, progress.watermark) == (3, "2026-01-31T07:00:00.000Z")
+    assert noted(progress, report(0)).batches == 1, "the same report again"
+    idle = noted(progress, report(1, is_done=False, rows=0))
+    assert (idle.batches, idle.last_batch_id) == (1, 0), "an idle query names the micro-batch to come"
+    assert noted(idle, report(1)).records == 10
+
+
+def test_files_have_no_lag() -> None:
+    of_files = report(0) | {"sources": [{"endOffset": {"logOffset": 0}, "latestOffset": None}]}
+    assert noted(RunProgress(), of_files).lag is None
+
+
+def writer(folder: Path, **more: Any) -> TableWriter:
+    made = {"table": "t", "columns": {"id": "INTEGER", 'a "b"': "TEXT"}, "key": (), "sink_id": "s"} | more
+    return TableWriter(Database(f"sqlite:{folder / 'x.db'}"), **made)
+
+
+def stored(folder: Path) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(folder / "x.db")) as database:
+        return sorted(database.execute("SELECT * FROM t").fetchall())
+
+
+def test_a_micro_batch_is_written_once_and_computed_each_time(tmp_path: Path) -> None:
+    rows = [(number, "x") for number in range(2 * ROWS_AT_ONCE + 1)]
+    assert writer(tmp_path).write(0, iter(rows)) == len(rows)
+    again = iter(rows)
+    assert writer(tmp_path).write(0, again) == 0
+    assert next(again, None) is None, "Spark's state moves forward only with rows that are computed"
+    assert stored(tmp_path) == rows
+    assert writer(tmp_path, sink_id="other").write(0, iter([(-1, "y")])) == 1
+
+
+def test_a_micro_batch_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    def break_off() -> Any:
+        yield from [(number, "x") for number in range(ROWS_AT_ONCE)]
+        raise ConnectionError("the broker is gone")
+
+    with pytest.raises(ConnectionError):
+        writer(tmp_path).write(0, break_off())
+    assert stored(tmp_path) == []
+    assert writer(tmp_path).write(0, iter([(1, "x")])) == 1
+
+
+def test_rows_of_a_key_replace_each_other(tmp_path: Path) -> None:
+    writer(tmp_path, key=("id",)).write(0, iter([(1, "a"), (2, "b")]))
+    writer(tmp_path, key=("id",)).write(1, iter([(1, "c"), (1, "d")]))
+    assert stored(tmp_path) == [(1, "d"), (2, "b")]
+    only_key = {"table": "k", "columns": {"id": "INTEGER"}, "key": ("id",)}
+    assert writer(tmp_path, sink_id="k", **only_key).write(0, iter([(1,), (1,)])) == 2

@@ -39,7 +39,7 @@ table = "typed_{write}"
 database = "{database}"
 write = "{write}"
 """
-ROW = {
+ROW: dict[str, Any] = {
     "id": 1,
     "small": 2,
     "ratio": 0.5,

@@ -15,7 +15,7 @@ from random import Random
 from typing import Final
 
 from ..history import Event
-from .journal import last_error, read_journal
+from .journal import last_begun, last_error, read_journal
 from .layout import Orders, Role
 
 TESTS: Final = Path(__file__).parent.parent.parent
@@ -38,6 +38,7 @@ class Client:
         self._count = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
+        self._begun = ""
 
     @property
     def name(self) -> str:
@@ -107,6 +108,13 @@ class Client:
         """Let the process end its transaction, and start no other."""
         self.is_stopping = True
         self.signal(signal.SIGTERM)
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether a transaction has begun, after a poll before, that nobody has asked to commit or abort."""
+        path = self._folder / f"{self.name}.{self._count - 1}.jsonl"
+        before, self._begun = self._begun, last_begun(path) if self.is_running and path.exists() else ""
+        return bool(before) and before == self._begun
 
     def end(self) -> None:
         self.is_stopping = True

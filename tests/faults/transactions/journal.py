@@ -6,12 +6,14 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from ..history import NEVER_S, Event, Poll, Transaction
 from .values import values_of
 
 Place = tuple[str, int, str]  # topic, partition, payload
+
+TAIL_BYTES: Final = 8_192  # of a journal: more than its longest line
 
 
 class Journal:
@@ -108,3 +110,13 @@ def last_error(path: Path) -> str:
         return ""
     lines = [json.loads(line) for line in path.read_bytes().splitlines() if line.startswith(b'{"kind":"error"')]
     return str(lines[-1]["error"]) if lines else ""
+
+
+def last_begun(path: Path) -> str:
+    """The transaction that the end of the journal is about, if it has begun and nobody has asked to end it; else ""."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        *_, last = [b"", *file.read().splitlines(keepends=True)]
+    if not (last.startswith(b'{"kind":"begin"') and last.endswith(b"\n")):
+        return ""
+    return str(json.loads(last)["name"])

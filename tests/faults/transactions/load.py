@@ -48,6 +48,8 @@ KEEP_S: Final = 0.2
 DRAIN_S: Final = 90.0  # with two timeouts of transactions, and two sessions of members
 STOP_S: Final = 60.0
 GRACE_S: Final = 5.0  # a transaction whose producer is dead ends within its timeout and this
+OPEN_S: Final = 3.0  # how long the end waits for a moment in which a client has an open transaction
+OPEN_CHECK_S: Final = 0.01
 ROLES: Final[tuple[tuple[Role, int], ...]] = (
     ("source", 1),
     ("librdkafka_transform", 2),
@@ -116,7 +118,14 @@ class TransactionalLoad:
         """The bank dies in the middle of its transactions, which must end without it."""
         for client in self._of("source"):
             client.stop()
-        for client in self._of("librdkafka_bank", "aiokafka_bank", "sdk_bank"):
+        alive = self._of("librdkafka_bank", "aiokafka_bank", "sdk_bank")
+        until_s = time.monotonic() + OPEN_S
+        while alive and time.monotonic() < until_s:
+            for client in [client for client in alive if client.is_in_transaction]:
+                client.end()
+                alive.remove(client)
+            await first_of(self._over, OPEN_CHECK_S)
+        for client in alive:
             client.end()
         limit_s = TRANSACTION_TIMEOUT_MS / 1000 + GRACE_S
         banks = [place for place in PARTITIONS if place[0] in (*BANKS, CUT)]

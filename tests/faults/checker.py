@@ -52,7 +52,7 @@ class Report:
     refused: int = 0  # sends that failed for certain
     lost: int = 0
     lost_acks_1: int = 0
-    duplicates: int = 0
+    duplicates_acks_1: int = 0  # their producer is not idempotent: a repetition may store them twice
     polled: int = 0
     unavailable_s: dict[str, list[float]] = field(default_factory=dict)  # by kind of fault
     figures: dict[str, float] = field(default_factory=dict)  # by name, for the summary of a campaign
@@ -117,7 +117,7 @@ def check(history: History, expected: Expected | None = None) -> Report:
         report.violations.extend(Violation(rule=rule, detail=detail) for detail in judge(evidence))
     report.lost = sum(violation.rule == "lost" for violation in report.violations)
     report.lost_acks_1 = _lost_acks_1(evidence)
-    report.duplicates = _duplicates(evidence)
+    report.duplicates_acks_1 = _duplicates_acks_1(evidence)
     report.violations.extend(_vacuous(evidence, report, expected or Expected()))
     return report
 
@@ -140,13 +140,20 @@ def _lost_acks_1(evidence: Evidence) -> int:
     return sum(send.value not in values.get(send.partition, ()) for send in sends)
 
 
-def _duplicates(evidence: Evidence) -> int:
-    return sum(len(records) - len(set(records.values())) for records in evidence.final.values())
+def _duplicates_acks_1(evidence: Evidence) -> int:
+    idempotent = _idempotent(evidence)
+    found = ([value for value in records.values() if value not in idempotent] for records in evidence.final.values())
+    return sum(len(values) - len(set(values)) for values in found)
+
+
+def _idempotent(evidence: Evidence) -> set[str]:
+    """Values whose producer was idempotent, as every producer with acks=all is."""
+    return {send.value for send in evidence.sends if send.acks == -1}
 
 
 def duplicate(evidence: Evidence) -> Iterator[str]:
-    """Stored twice, though its producer was idempotent, as every producer with acks=all is."""
-    idempotent = {send.value for send in evidence.sends if send.acks == -1}
+    """Stored twice, though its producer was idempotent."""
+    idempotent = _idempotent(evidence)
     for name, partitions in evidence.final_reads.items():
         for partition, records in partitions.items():
             for value, count in Counter(records.values()).items():

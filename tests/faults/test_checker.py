@@ -216,7 +216,7 @@ def test_what_is_allowed_passes() -> None:
     ]
     report = check(History(events=events))
     assert report.rules() == set()
-    assert (report.duplicates, report.lost_acks_1, report.unknown) == (1, 1, 1)
+    assert (report.duplicates_acks_1, report.lost_acks_1, report.unknown) == (1, 1, 1)
 
 
 def test_unavailability_is_the_longest_silence_of_a_fault() -> None:

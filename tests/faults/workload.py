@@ -144,7 +144,7 @@ class Workload:
             "acknowledged_acks_1": report.acknowledged_by_leader,
             "lost": report.lost,
             "lost_acks_1": report.lost_acks_1,
-            "duplicates": report.duplicates,
+            "duplicates_acks_1": report.duplicates_acks_1,
             "unknown": report.unknown,
             "refused": report.refused,
             "polled": report.polled,

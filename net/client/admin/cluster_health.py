@@ -4,17 +4,21 @@ The command (`cluster health`) and the HTTP API show the result of `cluster_heal
 for more.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from ...protocol.doubt import doubt_in_words
 from ...protocol.responses import (
     DescribeClusterResponse,
     DescribeQuorumResponse,
     PartitionMetadata,
+    PartitionMove,
     TopicMetadata,
     TroubledFolder,
 )
@@ -23,6 +27,8 @@ from .finding import Finding, Weight
 
 if TYPE_CHECKING:  # commands import this module without importing a client
     from .admin import Admin
+
+logger = logging.getLogger("barnabas.client")
 
 OVERDUE_AFTER_MS: Final = 5_000  # after its timeout a transaction is aborted at once; the markers take less than this
 NAMES_SHOWN: Final = 10  # enough to see the problem; the count shows its size
@@ -44,12 +50,24 @@ async def cluster_health(admin: "Admin") -> ClusterHealth:
         await admin.describe_quorum(),
         await admin.describe_topics(),
     )
-    found = [*problems(cluster, quorum, topics), *await transaction_problems(admin)]
+    settled = without_newcomers(topics, await _moves(admin, topics))
+    found = [*problems(cluster, quorum, settled), *await transaction_problems(admin)]
     return ClusterHealth(
         causes=tuple(item.what for item in found),
         unclean_elections=tuple(unclean_elections(topics)),
         ignored_settings=tuple(ignored_settings(cluster)),
     )
+
+
+async def _moves(admin: "Admin", topics: Sequence[TopicMetadata]) -> tuple[PartitionMove, ...]:
+    """What is on the move, if it matters: if a replica is out of sync. A cluster that cannot say it has no moves."""
+    if not any(len(item.isr) < len(item.replicas) for _, item in partitions_by_name(topics)):
+        return ()
+    try:
+        return (await admin.describe_moves()).moves
+    except BarnabasError as error:
+        logger.warning("the moves of partitions are unknown: %s", error)
+        return ()
 
 
 def problems(
@@ -116,6 +134,23 @@ def _of_partitions(topics: Sequence[TopicMetadata]) -> list[Finding]:
         what = f"{len(short)} partitions have replicas out of sync: {some(short)}"
         found.append(Finding(weight=Weight.PROBLEM, what=what, costs="they bear fewer failures of brokers"))
     return found
+
+
+def without_newcomers(topics: Sequence[TopicMetadata], moves: Iterable[PartitionMove]) -> list[TopicMetadata]:
+    """Partitions on the move with the replicas from before: one that is still being copied is no replica out of sync."""
+    adding = {(item.topic, item.partition): set(item.adding) for item in moves}
+    moving = {name for name, _ in adding}
+
+    def settled(topic: str, number: int, item: PartitionMetadata) -> PartitionMetadata:
+        newcomers = adding.get((topic, number), set()).difference(item.isr)
+        return replace(item, replicas=tuple(node for node in item.replicas if node not in newcomers))
+
+    return [
+        replace(topic, partitions=tuple(settled(topic.name, *pair) for pair in enumerate(topic.partitions)))
+        if topic.name in moving
+        else topic
+        for topic in topics
+    ]
 
 
 def partitions_by_name(topics: Sequence[TopicMetadata]) -> list[tuple[str, PartitionMetadata]]:

@@ -5,12 +5,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
 from typing import TYPE_CHECKING, Final, TypeVar
-
-from msgspec.structs import replace
 
 from barnabas.log.vocabulary.group_messages import UnownedPartition
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -24,7 +22,6 @@ from ...protocol.responses import (
     DescribeQuorumResponse,
     DescribeStorageResponse,
     PartitionMetadata,
-    PartitionMove,
     TopicMetadata,
 )
 from ...protocol.transaction_operations import ListedTransaction
@@ -36,6 +33,7 @@ from .cluster_health import (
     some,
     transaction_problems,
     unclean_elections,
+    without_newcomers,
 )
 from .finding import Finding, Weight
 
@@ -114,23 +112,6 @@ async def look(admin: "Admin", *, limit_s: float) -> Picture:
         transaction_problems=found,
         unanswered=sorted(questions.unanswered),
     )
-
-
-def without_newcomers(topics: Sequence[TopicMetadata], moves: Iterable[PartitionMove]) -> list[TopicMetadata]:
-    """Partitions on the move with the replicas from before: one that is still being copied is no replica out of sync."""
-    adding = {(item.topic, item.partition): set(item.adding) for item in moves}
-    moving = {name for name, _ in adding}
-
-    def settled(topic: str, number: int, item: PartitionMetadata) -> PartitionMetadata:
-        newcomers = adding.get((topic, number), set()).difference(item.isr)
-        return replace(item, replicas=tuple(node for node in item.replicas if node not in newcomers))
-
-    return [
-        replace(topic, partitions=tuple(settled(topic.name, *pair) for pair in enumerate(topic.partitions)))
-        if topic.name in moving
-        else topic
-        for topic in topics
-    ]
 
 
 async def _limits(admin: "Admin", topic: str) -> TopicLimits:

@@ -64,6 +64,7 @@ class FakeCluster:
     troubled_folders: tuple[responses.TroubledFolder, ...] = ()  # of broker 1
     ignored_settings: tuple[responses.IgnoredSetting, ...] = ()  # of broker 1
     isr: tuple[int, ...] = (0, 1, 2)
+    moves: tuple[responses.PartitionMove, ...] | BarnabasError = ()
     quorum_leader: int = 0
     at_port: dict[int, Greeting | BarnabasError] = field(default_factory=dict)
     failure: BaseException | None = None
@@ -295,6 +296,11 @@ class FakeAdmin:
 
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
         return self._names()
+
+    async def describe_moves(self) -> responses.DescribeMovesResponse:
+        if isinstance(self._cluster.moves, BarnabasError):
+            raise self._cluster.moves
+        return responses.DescribeMovesResponse(moves=self._cluster.moves)
 
     async def describe_topics(self) -> list[responses.TopicMetadata]:
         return [await self.describe_topic(name) for name in self._names()]

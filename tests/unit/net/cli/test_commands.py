@@ -21,7 +21,7 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.cli.main import NOUNS, SHARED_OPTIONS
-from barnabas.net.protocol.responses import IgnoredSetting, StorageFolder, TroubledFolder
+from barnabas.net.protocol.responses import IgnoredSetting, PartitionMove, StorageFolder, TroubledFolder
 from barnabas.net.wire.greeting import Greeting
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -288,6 +288,21 @@ def test_health_is_an_exit_code(run: Any, cluster: FakeCluster) -> None:
     assert code == 3
     assert len(rows(out)["causes"]) == 2
     assert "broker 2 is fenced" in rows(out)["causes"][0]
+
+
+def test_a_replica_that_is_still_being_copied_is_no_fault(run: Any, cluster: FakeCluster) -> None:
+    cluster.isr = (0, 1)
+    move = PartitionMove(topic="t", partition=0, leader=0, replicas=(0, 1, 2), adding=(2,), removing=())
+    cluster.moves = (move, replace(move, partition=1))
+    assert run("cluster", "health")[0] == 0
+    cluster.isr = (0,)  # replica 1 is missing, too
+    code, out, _ = run("cluster", "health", "-f", "json")
+    assert (code, rows(out)["causes"]) == (3, ["2 partitions have replicas out of sync: t-0, t-1"])
+
+
+def test_unknown_moves_excuse_nothing(run: Any, cluster: FakeCluster) -> None:
+    cluster.isr, cluster.moves = (0, 1), NetworkError("gone")
+    assert run("cluster", "health")[0] == 3
 
 
 def a_folder(state: str = "online", cause: str = "", offline: tuple[str, ...] = ()) -> StorageFolder:

@@ -16,6 +16,7 @@ from .state import StateFolder
 from .toml_table import Problem
 
 MAX_FILE_BYTES: Final = 1 << 20  # a pipeline is short; this is a wrong file
+YAML_SUFFIXES: Final = (".yaml", ".yml")  # everything else is TOML
 STATE_ROOT: Final = "barnabas-pipelines"
 
 
@@ -32,6 +33,7 @@ class PipelineFile:
     """A file without problems. Relative paths in it are relative to its folder."""
 
     text: str
+    is_yaml: bool
     base: Path
     spec: PipelineSpec
 
@@ -49,12 +51,13 @@ def read_pipeline(path: Path) -> PipelineFile:
         raise PipelineFileError([f"{path}: cannot be read: {error.strerror}"]) from None
     except UnicodeDecodeError as error:
         raise PipelineFileError([f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})"]) from None
-    found = parse_pipeline(text)
+    is_yaml = path.suffix in YAML_SUFFIXES
+    found = parse_pipeline(text, is_yaml=is_yaml)
     if isinstance(found, PipelineSpec):
         base = path.resolve().parent
         problems = [problem for step in found.steps if (problem := _missing_function(step, base)) is not None]
         if not problems:
-            return PipelineFile(text=text, base=base, spec=found)
+            return PipelineFile(text=text, is_yaml=is_yaml, base=base, spec=found)
         found = problems
     raise PipelineFileError([problem.text(str(path)) for problem in found])
 

@@ -22,7 +22,7 @@ from .spec import (
     TopicSink,
     TopicSource,
 )
-from .toml_table import Problem, TomlTable, parse_toml
+from .toml_table import Problem, TomlTable, parse_toml, parse_yaml
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FUNCTION: Final = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
@@ -30,9 +30,9 @@ MAX_STEPS: Final = 100  # each is a view that Spark analyses again for the ones 
 MAX_ATTEMPTS: Final = 1_000
 
 
-def parse_pipeline(text: str) -> PipelineSpec | list[Problem]:
+def parse_pipeline(text: str, *, is_yaml: bool = False) -> PipelineSpec | list[Problem]:
     """The problems are in the order of their lines."""
-    document = parse_toml(text)
+    document = parse_yaml(text) if is_yaml else parse_toml(text)
     if isinstance(document, Problem):
         return [document]
     spec = _read(document)
@@ -43,7 +43,7 @@ def parse_pipeline(text: str) -> PipelineSpec | list[Problem]:
 
 
 def _read(document: TomlTable) -> PipelineSpec:
-    name = document.required_text("name", '"web-requests"')
+    name = document.required_text("name", "web-requests")
     if name and not _NAME.fullmatch(name):
         document.refuse("name", f"is {name!r}: use up to 100 letters, digits, '.', '_' and '-'")
     is_batch = document.text("mode", "stream", choices=("stream", "batch")) == "batch"
@@ -67,7 +67,7 @@ def _read(document: TomlTable) -> PipelineSpec:
     )
     if is_batch:
         for key in document.given("trigger", "checkpoint"):
-            document.refuse(key, 'has no effect with mode = "batch": remove it')
+            document.refuse(key, f"has no effect with {document.words.pair('mode', 'batch')}: remove it")
     if len(sources) > 1 and not steps:
         document.refuse("", "there are several sources and no step: join them with a step in SQL")
     _refuse_loops(document, spec)

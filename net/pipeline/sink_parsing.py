@@ -17,7 +17,10 @@ def read_sink(document: TomlTable) -> Sink:
     table = document.table("sink")
     if table is None:
         if not document.has("sink"):
-            document.refuse("sink", 'is missing: add [sink] with topic = "NAME", or parquet, table, console')
+            document.refuse(
+                "sink",
+                f"is missing: add a sink with {document.words.pair('topic', 'NAME')}, or parquet, table, console",
+            )
         return ConsoleSink()
     kinds = table.given(*KINDS)
     if len(kinds) != 1:
@@ -49,13 +52,15 @@ def _topic(table: TomlTable) -> TopicSink:
         check_topic(table, "topic", topic)
     is_records = table.text("format", "json", choices=("json", "record")) == "record"
     if is_records and table.has("key"):
-        table.refuse("key", 'has no effect with format = "record": name the column key in the result')
+        table.refuse(
+            "key", f"has no effect with {table.words.pair('format', 'record')}: name the column key in the result"
+        )
     delivery: Any = table.text("delivery", "exactly_once", choices=("exactly_once", "at_least_once"))
     return TopicSink(topic=topic, key=table.text("key"), is_records=is_records, delivery=delivery)
 
 
 def _table(table: TomlTable) -> TableSink:
-    database = table.required_text("database", '"sqlite:web.db"')
+    database = table.required_text("database", "sqlite:web.db")
     kind, _, place = database.partition(":")
     if database and (kind not in DATABASES or not place):
         # The value may contain a password, so the message does not repeat it.
@@ -63,9 +68,11 @@ def _table(table: TomlTable) -> TableSink:
     is_upsert = table.text("write", "append", choices=("append", "upsert")) == "upsert"
     key = table.texts("key")
     if is_upsert and not key:
-        table.refuse("key", 'upsert needs the columns by which rows are replaced: add key = ["id"]')
+        table.refuse(
+            "key", f"upsert needs the columns by which rows are replaced: add {table.words.pair('key', ['id'])}"
+        )
     if key and not is_upsert:
-        table.refuse("key", 'needs write = "upsert": add that, or remove the key')
+        table.refuse("key", f"needs {table.words.pair('write', 'upsert')}: add that, or remove the key")
     return TableSink(table=table.text("table"), database=database, key=key if is_upsert else ())
 
 
@@ -77,13 +84,17 @@ def read_output_mode(document: TomlTable, sink: Sink, *, is_batch: bool) -> Outp
         return "append"
     found: Any = table.text("output_mode", default, choices=OUTPUT_MODES)
     if found != "append" and is_batch:
-        table.refuse("output_mode", 'a batch has one result: remove the key, or use mode = "stream"')
+        table.refuse(
+            "output_mode", f"a batch has one result: remove the key, or use {table.words.pair('mode', 'stream')}"
+        )
     if found != "append" and isinstance(sink, ParquetSink):
         table.refuse(
             "output_mode", "files take rows that do not change later: use append, with a watermark for windows"
         )
     if found == "complete" and isinstance(sink, TableSink) and not sink.key:
-        table.refuse("output_mode", 'would append the whole result again and again: use write = "upsert"')
+        table.refuse(
+            "output_mode", f"would append the whole result again and again: use {table.words.pair('write', 'upsert')}"
+        )
     return found  # type: ignore[no-any-return]  # one of OUTPUT_MODES
 
 
@@ -91,13 +102,15 @@ def read_errors(document: TomlTable) -> ErrorPolicy:
     table = document.table("errors")
     if table is None:
         return ErrorPolicy()
-    action: Any = table.required_text("action", '"stop"', choices=ACTIONS)
+    action: Any = table.required_text("action", "stop", choices=ACTIONS)
     topic = table.text("topic")
     if topic:
         check_topic(table, "topic", topic)
     if action == "dead-letter" and not topic:
-        table.refuse("topic", 'is missing: add topic = "NAME", where bad records go')
+        table.refuse("topic", f"is missing: add {table.words.pair('topic', 'NAME')}, where bad records go")
     if topic and action != "dead-letter":
-        table.refuse("topic", f'has no effect with action = "{action}": remove it, or use "dead-letter"')
+        table.refuse(
+            "topic", f'has no effect with {table.words.pair("action", action)}: remove it, or use "dead-letter"'
+        )
     table.finish()
     return ErrorPolicy(action=action, topic=topic)

@@ -55,7 +55,9 @@ def is_view_name(name: str) -> bool:
 def read_sources(document: TomlTable) -> tuple[SourceSpec, ...]:
     kinds = document.given("source", "sources")
     if len(kinds) != 1:
-        document.refuse("", "a pipeline has either [source], or [sources.NAME] for each of several: write one of them")
+        document.refuse(
+            "", "a pipeline has either the table source, or sources with a table for each name: write one of them"
+        )
     if "sources" not in kinds:
         table = document.table("source")
         return () if table is None else (_source(INPUT, table),)
@@ -118,9 +120,9 @@ def read_watermark(table: TomlTable) -> Watermark | None:
     found = table.table("watermark")
     if found is None:
         return None
-    column = found.required_text("column", '"time"')
+    column = found.required_text("column", "time")
     if not found.has("delay"):
-        found.refuse("delay", 'is missing: add delay = "10 minutes", how late a row may come')
+        found.refuse("delay", f"is missing: add {found.words.pair('delay', '10 minutes')}, how late a row may come")
     delay = read_interval(found, "delay")
     found.finish()
     return Watermark(column=column, delay=delay)
@@ -143,9 +145,11 @@ def _value(table: TomlTable, origin: TopicSource | FileSource) -> ValueSpec | No
             table.refuse("value", "Parquet files have columns already: remove this table")
         return None
     if found is None:
-        table.refuse("value", 'is missing: add value = { format = "json" }, or csv, access_log, text, raw')
+        table.refuse(
+            "value", f"is missing: add {table.words.pair('value', {'format': 'json'})}, or csv, access_log, text, raw"
+        )
         return None
-    name: Any = found.required_text("format", '"json"', choices=FORMATS)
+    name: Any = found.required_text("format", "json", choices=FORMATS)
     fields = _fields(found)
     required = found.texts("required")
     for item in required:
@@ -182,7 +186,10 @@ def _refuse_keys_of_other_formats(table: TomlTable, spec: ValueSpec) -> None:
         if spec.format not in belongs[key]:
             table.refuse(key, f"has no effect with the format {spec.format}: remove it")
     if spec.format == "csv" and not spec.fields:
-        table.refuse("fields", 'csv needs the names and types of its columns: add fields = { id = "bigint" }')
+        table.refuse(
+            "fields",
+            f"csv needs the names and types of its columns: add {table.words.pair('fields', {'id': 'bigint'})}",
+        )
     if spec.format == "json" and spec.fields and table.has("sample_records"):
         table.refuse("sample_records", "has no effect if fields are declared: remove one of them")
 

@@ -3,7 +3,7 @@
     run.lock, driver.lock   held by the process that supervises, and by the Spark driver
     run.pid, driver.pid     the processes that hold them
     generation              a random id; sinks count micro-batches under it, so a reset, which removes it, counts from 0
-    pipeline.toml           the file as `run` found it: a driver that starts again runs the same pipeline
+    pipeline.toml, .yaml    one of them: the file as `run` found it: a driver that starts again runs the same pipeline
     run.json                the state of the supervisor (`RunState`)
     progress.json           the progress of the driver (`RunProgress`)
     error                   the last error of the driver, one line
@@ -71,12 +71,18 @@ class StateFolder:
         """For a driver that only plans, beside one that runs."""
         return StateFolder(self.path / "plan")
 
-    @property
-    def pipeline_file(self) -> Path:
-        return self.path / "pipeline.toml"
+    def write_pipeline(self, text: str, *, is_yaml: bool) -> None:
+        """A file of the other language is from an earlier run."""
+        self._write(self._pipeline_file(is_yaml=is_yaml), text.encode())
+        self._pipeline_file(is_yaml=not is_yaml).unlink(missing_ok=True)
 
-    def write_pipeline(self, text: str) -> None:
-        self._write(self.pipeline_file, text.encode())
+    def read_pipeline(self) -> tuple[str, bool]:
+        """The text, and whether it is YAML."""
+        is_yaml = not self._pipeline_file(is_yaml=False).exists()
+        return self._pipeline_file(is_yaml=is_yaml).read_text(encoding="utf-8"), is_yaml
+
+    def _pipeline_file(self, *, is_yaml: bool) -> Path:
+        return self.path / ("pipeline.yaml" if is_yaml else "pipeline.toml")
 
     @property
     def checkpoint(self) -> Path:

@@ -4,6 +4,7 @@ A reader asks for the keys that it knows, and calls `finish`, which reports all 
 value of the right type and goes on: so all problems of a file are reported at once, and its result is not used.
 """
 
+import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,44 @@ def parse_toml(text: str) -> "TomlTable | Problem":
         reason, _, place = str(error).partition(" (at line ")
         line = int(place.split(",")[0]) if place else text.count("\n") + 1
         return Problem(line=line, key="", message=f"not valid TOML: {reason}; strings need quotes, see https://toml.io")
-    return TomlTable(document, path=(), lines=lines_of_keys(text), problems=[])
+    return TomlTable(document, path=(), lines=lines_of_keys(text), problems=[], words=Words())
+
+
+def parse_yaml(text: str) -> "TomlTable | Problem":
+    """The whole document, or where the text stops to be YAML that is taken here."""
+    try:
+        from .yaml_text import YamlError, read_yaml
+    except ModuleNotFoundError:
+        cure = "pip install 'barnabas[spark]', or write the file in TOML"
+        return Problem(line=1, key="", message=f"YAML needs PyYAML, which is not installed: {cure}")
+    try:
+        document = read_yaml(text)
+    except YamlError as error:
+        return Problem(line=error.line, key="", message=str(error))
+    return TomlTable(document.values, path=(), lines=document.lines, problems=[], words=Words(is_yaml=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """How to write something in the language of the file."""
+
+    is_yaml: bool = False
+
+    def pair(self, name: str, value: str | Sequence[str] | Mapping[str, str]) -> str:
+        """A key and its value, on one line."""
+        return f"{name}: {self._shown(value)}" if self.is_yaml else f"{name} = {self._shown(value)}"
+
+    def table(self, name: str) -> str:
+        return f"{name}: with its keys below, indented" if self.is_yaml else f"[{name}] and its keys below"
+
+    def array(self, name: str) -> str:
+        return f"{name}: with a - before each" if self.is_yaml else f"[[{name}]] before each"
+
+    def _shown(self, value: str | Sequence[str] | Mapping[str, str]) -> str:
+        if isinstance(value, Mapping):
+            pairs = ", ".join(self.pair(name, item) for name, item in value.items())
+            return f"{{{pairs}}}" if self.is_yaml else f"{{ {pairs} }}"
+        return json.dumps(value)
 
 
 class TomlTable:
@@ -46,12 +84,14 @@ class TomlTable:
         path: KeyPath,
         lines: Mapping[KeyPath, int],
         problems: list[Problem],
+        words: Words,
     ) -> None:
         self._values = values
         self._path = path
         self._lines = lines
         self._known: list[str] = []
         self.problems = problems  # of the whole document
+        self.words = words
 
     # --- values -------------------------------------------------------------------------------------------------------
 
@@ -71,7 +111,7 @@ class TomlTable:
     def required_text(self, name: str, example: str, *, choices: Sequence[str] = ()) -> str:
         if name not in self._values:
             self._known.append(name)
-            self.refuse(name, f"is missing: add {name} = {example}")
+            self.refuse(name, f"is missing: add {self.words.pair(name, example)}")
             return choices[0] if choices else ""
         return self.text(name, choices=choices)
 
@@ -107,17 +147,17 @@ class TomlTable:
         return {key: value for key, value in (found or {}).items() if isinstance(value, str)}
 
     def table(self, name: str) -> "TomlTable | None":
-        found = self._value(name, dict, f"a table: write [{name}] and its keys below")
+        found = self._value(name, dict, f"a table: write {self.words.table(name)}")
         return None if found is None else self._within(found, name)
 
     def tables(self, name: str) -> Iterator["TomlTable"]:
         """The elements of an array of tables."""
-        found = self._value(name, list, f"an array of tables: write [[{name}]] before each")
+        found = self._value(name, list, f"an array of tables: write {self.words.array(name)}")
         for index, item in enumerate(found or ()):
             if isinstance(item, dict):
                 yield self._within(item, name, index)
             else:
-                self.refuse(name, f"has the item {item!r}: write [[{name}]] and its keys below")
+                self.refuse(name, f"has the item {item!r}: each must be a table: write {self.words.array(name)}")
 
     def _value(self, name: str, kind: type[T], words: str) -> T | None:
         self._known.append(name)
@@ -130,7 +170,9 @@ class TomlTable:
         return found
 
     def _within(self, values: Mapping[str, Any], *names: str | int) -> "TomlTable":
-        return TomlTable(values, path=(*self._path, *names), lines=self._lines, problems=self.problems)
+        return TomlTable(
+            values, path=(*self._path, *names), lines=self._lines, problems=self.problems, words=self.words
+        )
 
     # --- problems -----------------------------------------------------------------------------------------------------
 

@@ -60,7 +60,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(given: argparse.Namespace, state: StateFolder, stop: threading.Event) -> None:
-    spec = parse_pipeline(state.pipeline_file.read_text(encoding="utf-8"))
+    text, is_yaml = state.read_pipeline()
+    spec = parse_pipeline(text, is_yaml=is_yaml)
     assert isinstance(spec, PipelineSpec), "the command has checked the file"
     require_spark()
     from .queries import Job

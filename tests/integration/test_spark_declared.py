@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from barnabas.log.vocabulary.errors import UnknownTopicOrPartitionError
 from barnabas.net.client.connection.records import ConsumerRecord
-from barnabas.net.pipeline.files import read_pipeline
+from barnabas.net.pipeline.files import YAML_SUFFIXES, read_pipeline
 from barnabas.net.pipeline.state import StateFolder
 from barnabas.spark_connector.pipeline.faults import PipelineFault, cause_of, is_bad_record
 from barnabas.spark_connector.pipeline.queries import Job
@@ -38,11 +38,11 @@ POISON = [b"no line of a log", b"\xff\xfe"]
 class Declared:
     """A pipeline's file in a folder of its own."""
 
-    def __init__(self, spark: SparkSession, cluster: Cluster, folder: Path, text: str) -> None:
+    def __init__(self, spark: SparkSession, cluster: Cluster, folder: Path, text: str, suffix: str = ".toml") -> None:
         self._spark = spark
         self._cluster = cluster
         self.folder = folder
-        self.file = folder / "pipeline.toml"
+        self.file = folder / f"pipeline{suffix}"
         self.file.write_text(text)
 
     @property
@@ -73,18 +73,22 @@ class Declared:
 
 @pytest.fixture
 def declared(spark: SparkSession, spark_cluster: Cluster, tmp_path: Path) -> Iterator[Any]:
-    yield lambda text: Declared(spark, spark_cluster, tmp_path, text)
+    yield lambda text, suffix=".toml": Declared(spark, spark_cluster, tmp_path, text, suffix)
     for view in spark.catalog.listTables():
         spark.catalog.dropTempView(view.name)
 
 
-def form(name: str, **names: str) -> str:
+def form(name: str, suffix: str = ".toml", **names: str) -> str:
     """A file of scripts/pipelines/declared with other names of topics."""
-    text = (DECLARED / f"{name}.toml").read_text()
+    text = (DECLARED / f"{name}{suffix}").read_text()
     for old, new in names.items():
         quoted = f'"{old.replace("_", "-")}"'
         assert quoted in text
-        text = text.replace(f"[{quoted}]", f'["{new}"]').replace(f"topic = {quoted}", f'topic = "{new}"')
+        text = (
+            text.replace(f"[{quoted}]", f'["{new}"]')
+            .replace(f"topic = {quoted}", f'topic = "{new}"')
+            .replace(f"topic: {quoted}", f'topic: "{new}"')
+        )
     return text
 
 
@@ -123,7 +127,7 @@ def closed(requests: list[facts.Request]) -> datetime:
 
 
 def test_each_declared_form_is_short_and_valid() -> None:
-    files = sorted(DECLARED.glob("*.toml"))
+    files = sorted(file for file in DECLARED.iterdir() if file.suffix in (".toml", *YAML_SUFFIXES))
     assert len(files) >= 4
     for file in files:
         read_pipeline(file)
@@ -201,7 +205,7 @@ def test_a_batch_does_not_replace_a_folder_of_others(declared: Any, log: str) ->
 def test_words_as_a_table_in_a_topic(declared: Any, spark_cluster: Cluster) -> None:
     create_topic(spark_cluster, "declared-lines", partitions=1)
     create_topic(spark_cluster, "declared-words")
-    pipeline: Declared = declared(form("wordcount", lines="declared-lines", words="declared-words"))
+    pipeline: Declared = declared(form("wordcount", ".yaml", lines="declared-lines", words="declared-words"), ".yaml")
     for line in (b"the cat saw the dog", b"The dog ran"):
         send(spark_cluster, "declared-lines", [line])
         pipeline.run()

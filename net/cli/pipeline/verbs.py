@@ -1,4 +1,4 @@
-"""`barnabas pipeline ...`: a pipeline on Spark that a TOML file describes: check, plan, run, watch, stop and reset it."""
+"""`barnabas pipeline ...`: a pipeline on Spark that a TOML or YAML file describes: check, plan, run, watch, stop and reset it."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ DEFAULT_MASTER: Final = "local[*]"
 
 
 def _file_argument(parser: ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file (TOML)")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file, TOML; NAME.yaml: YAML")
 
 
 def _master_arguments(parser: ArgumentParser) -> None:
@@ -68,7 +68,7 @@ async def _plan(context: Context) -> int:
     found = _read(context)
     folder = found.state_folder().of_plan()
     folder.prepare()
-    folder.write_pipeline(found.text)
+    folder.write_pipeline(found.text, is_yaml=found.is_yaml)
     context.out.stdout.flush()
     error = await asyncio.to_thread(plan, _order(context, found, folder, is_plan=True), folder)
     if error:
@@ -92,7 +92,7 @@ async def _run(context: Context) -> int:
                     ' mode = "stream" and --once, to write what is new'
                 )
             folder.note_pid("run", os.getpid())
-            folder.write_pipeline(found.text)
+            folder.write_pipeline(found.text, is_yaml=found.is_yaml)
             state = await _supervised(context, found)
     except LockedError:
         raise CommandError(

@@ -179,8 +179,8 @@ def test_a_mistake_is_named_with_its_line_and_the_cure(right: str, wrong: str, t
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "p.toml:1: a pipeline has either [source]"),
-        (SOURCE, "p.toml:1: sink: is missing: add [sink]"),
+        ("", "p.toml:1: a pipeline has either the table source"),
+        (SOURCE, "p.toml:1: sink: is missing: add a sink with topic ="),
         (SOURCE.replace("value =", "#"), 'p.toml:2: source.value: is missing: add value = { format = "json" }'),
         (SOURCE.replace('"text"', '"csv"') + SINK, "p.toml:4: source.value.fields: csv needs the names and types"),
         (SOURCE + '[sink]\nparquet = "o"\noutput_mode = "update"', "p.toml:7: sink.output_mode: files take rows"),

@@ -27,8 +27,10 @@ PATIENCE_MS: Final = 3_000  # for one broker: those that are frozen must not hid
 # One long poll of every broker. An event that only one of them saw waits for the others' polls, so it is shown within this time.
 POLL_MS: Final = 500
 AT_ONCE: Final = 32  # brokers that are asked at the same time
+# Clients send cursors over HTTP, and brokers match them on their loops: each text must have one way to match only.
+_PAIR: Final = "[0-9]{1,10}:[0-9]{1,18}"
 _CURSOR: Final = re.compile(
-    r"([0-9]{1,19})~([0-9]{1,19})\.(-?[0-9]{1,19})\.([0-9]{1,9})~((?:[0-9]{1,10}:[0-9]{1,19},?)*)"
+    rf"([0-9]{{1,18}})~([0-9]{{1,18}})\.(-?[0-9]{{1,18}})\.([0-9]{{1,9}})~((?:{_PAIR}(?:,{_PAIR})*)?)"
 )
 
 Place = tuple[int, int, int]

@@ -1,5 +1,7 @@
 """Answers of several brokers become one page: each committed event once, in order; pages behind a cursor have no gaps."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,3 +102,12 @@ def test_pages_have_every_event_once(of_brokers: list[list[int]], limit: int) ->
     for node in range(len(kept)):
         mine = [int(name.partition("/")[2]) for name in seen if name.startswith(f"{node}/")]
         assert mine == sorted(mine)
+
+
+def test_a_cursor_that_does_not_match_is_refused_at_once() -> None:
+    """A pattern that can split the digits in several ways takes eight times as long for each further pair."""
+    began_s = time.process_time()
+    with pytest.raises(InvalidRequestError):
+        cursor_of("1~1.1.1~" + "11:1111111111" * 7 + "x")
+    assert time.process_time() - began_s < 0.1
+    assert str(cursor_of("1~1.1.1~0:7,12:8")) == "1~1.1.1~0:7,12:8"

@@ -7,6 +7,8 @@ that only their owner can read. Needs the library cryptography (`pip install 'ba
 import datetime
 import ipaddress
 import os
+import re
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ from barnabas.log.vocabulary.errors import InvalidConfigError
 AUTHORITY_DAYS: Final = 3_650
 CERTIFICATE_DAYS: Final = 365
 CLOCK_SKEW: Final = datetime.timedelta(hours=1)  # A new certificate is valid at once, on machines whose clocks differ.
+MAX_HOST_LENGTH: Final = 253  # RFC 1035
+_HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9])?\.?")
 AUTHORITY: Final = "ca.pem"
 AUTHORITY_KEY: Final = "ca.key"
 
@@ -119,9 +123,27 @@ def client_certificate(
 
 def write_secret(path: Path, data: bytes, *, replace: bool = True) -> None:
     """Write a file that only its owner can read, in one step: a broker may read it at any moment. Raises OSError."""
-    if not replace and path.exists():
-        raise FileExistsError(f"{path} exists already; remove it yourself if it is no longer needed")
-    _write(path, data, mode=0o600)
+    _write(path, data, mode=0o600, replace=replace)
+
+
+def write_certificate(path: Path, data: bytes) -> None:
+    """Write a key and its certificate as `write_secret` does. It replaces only an earlier certificate of the same subject:
+    a client may have the name of another file, such as `ca`. Raises FileExistsError, OSError."""
+    subject = x509.load_pem_x509_certificate(data).subject
+    if path.exists() and not _is_certificate_of(path, subject):
+        raise FileExistsError(
+            f"{path} exists and is no certificate of {subject.rfc4514_string()}; name another file with --out, or remove this one"
+        )
+    write_secret(path, data)
+
+
+def _is_certificate_of(path: Path, subject: x509.Name) -> bool:
+    try:
+        found = x509.load_pem_x509_certificate(path.read_bytes())
+        is_authority = found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (ValueError, x509.ExtensionNotFound):
+        return False
+    return found.subject == subject and not is_authority
 
 
 def write_public(path: Path, data: bytes) -> None:
@@ -129,12 +151,23 @@ def write_public(path: Path, data: bytes) -> None:
     _write(path, data, mode=0o644)
 
 
-def _write(path: Path, data: bytes, *, mode: int) -> None:
-    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-    beside.replace(path)
+def _write(path: Path, data: bytes, *, mode: int, replace: bool = True) -> None:
+    """The new file is one that nobody else has opened or linked: its name is random, and it must not exist."""
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            beside.replace(path)
+        else:
+            path.hardlink_to(beside)  # fails if another process has made the file meanwhile
+    except FileExistsError:
+        raise FileExistsError(f"{path} exists already; remove it yourself if it is no longer needed") from None
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _certificate(
@@ -172,13 +205,25 @@ def _signed_for(
 
 
 def _name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    """Raises InvalidConfigError."""
+    try:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    except ValueError as error:
+        raise InvalidConfigError(
+            f"{name!r} cannot be a name in a certificate: {error}; give 1 to 64 characters"
+        ) from error
 
 
 def _general_name(host: str) -> x509.GeneralName:
+    """Raises InvalidConfigError for what no client could dial: a list, a port, a URL."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        if len(host) > MAX_HOST_LENGTH or not _HOST.fullmatch(host):
+            raise InvalidConfigError(
+                f"{host[:80]!r} is no name of a host and no IP address; give each as a word of its own, without a port, and"
+                " international names in their ASCII form (xn--...)"
+            ) from None
         return x509.DNSName(host)
 
 

@@ -105,18 +105,15 @@ async def _client(context: Context) -> int:
     if "/" in wanted.name and wanted.out is None:
         raise CommandError(f"{wanted.name!r} is no name of a file; add --out FILE", ExitCode.USAGE)
     authority = read_authority(wanted.folder)
-    try:
-        data = client_certificate(authority, wanted.name, now=_now(), days=wanted.days or CERTIFICATE_DAYS)
-    except ValueError as error:
-        raise CommandError(f"{wanted.name!r} cannot be a name in a certificate: {error}", ExitCode.USAGE) from None
+    data = client_certificate(authority, wanted.name, now=_now(), days=wanted.days or CERTIFICATE_DAYS)
     _write(context, wanted.out or wanted.folder / f"{wanted.name}.pem", data)
     return ExitCode.OK
 
 
 def _write(context: Context, path: Path, data: bytes) -> None:
-    from ...certificates import write_secret
+    from ...certificates import write_certificate
 
-    write_secret(path, data)
+    write_certificate(path, data)
     context.out.line(f"{path} has the private key and the certificate", {"file": str(path)})
 
 

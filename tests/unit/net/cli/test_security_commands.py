@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import ssl
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,12 @@ def test_certificates_that_have_expired_are_an_error(run: Any, tmp_path: Path) -
         (("broker", "{there}", "1"), "HOST"),
         (("client", "{there}", "../alice"), "add --out FILE"),
         (("client", "{there}", ""), "cannot be a name"),
+        (("client", "{there}", "ca"), "ca.pem exists and is no certificate of CN=ca"),
+        (("client", "{there}", "bob", "--out", "{there}/ca.key"), "ca.key exists and is no certificate of CN=bob"),
+        (("ca", "{nowhere}", "--name", "x" * 65), "cannot be a name"),
+        (("broker", "{there}", "1", "a,b"), "'a,b' is no name of a host"),
+        (("broker", "{there}", "1", "b\u00fccher.example"), "is no name of a host"),
+        (("broker", "{there}", "1", "localhost:9092"), "without a port"),
         (("show", "{there}/ca.key"), "no certificates in PEM form"),
         (("show", "{nowhere}"), "No such file"),
     ],
@@ -107,3 +114,39 @@ def test_mistakes_are_explained(run: Any, tmp_path: Path, given: tuple[str, ...]
     code, _, err = run("security", *(item.format(**places) for item in given))
     assert code in (1, 2) and told in err, err
     assert (tmp_path / "there" / "ca.pem").read_bytes() == before
+
+
+def test_a_certificate_is_renewed_in_place(run: Any, tmp_path: Path) -> None:
+    run("security", "ca", str(tmp_path))
+    for _ in range(2):
+        assert run("security", "client", str(tmp_path), "alice")[0] == 0
+        assert run("security", "broker", str(tmp_path), "1", "*.example.com", "::1", "localhost")[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alice.pem", "broker-1.pem", "ca.key", "ca.pem"]
+
+
+def test_the_authority_is_not_replaced_by_a_client_of_its_name(run: Any, tmp_path: Path) -> None:
+    run("security", "ca", str(tmp_path), "--name", "ca")
+    code, _, err = run("security", "client", str(tmp_path), "ca")
+    assert code != 0 and "ca.pem exists" in err
+    assert run("security", "client", str(tmp_path), "alice")[0] == 0
+
+
+def test_a_key_is_not_written_into_a_file_that_someone_else_has_prepared(run: Any, tmp_path: Path) -> None:
+    """In a folder where others may write, they could guess the name of the new file and open it for themselves."""
+    run("security", "ca", str(tmp_path))
+    target = tmp_path / "of-the-attacker"
+    target.touch(mode=0o666)
+    for name in ("alice.pem", "ca.key"):
+        (tmp_path / f"{name}.{os.getpid()}.new").symlink_to(target)
+    assert run("security", "client", str(tmp_path), "alice")[0] == 0
+    assert run("security", "ca", str(tmp_path), "--rotate")[0] == 0
+    assert target.read_bytes() == b""
+    assert not (tmp_path / "ca.key").is_symlink() and (tmp_path / "ca.key").stat().st_mode & 0o077 == 0
+
+
+def test_of_two_that_make_the_key_of_an_authority_one_fails(tmp_path: Path) -> None:
+    write_secret(tmp_path / "ca.key", b"first", replace=False)
+    with pytest.raises(FileExistsError, match="exists already"):
+        write_secret(tmp_path / "ca.key", b"second", replace=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["ca.key"]
+    assert (tmp_path / "ca.key").read_bytes() == b"first"

@@ -8,6 +8,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from unit.net.admin.fake_broker import FakeBroker
 
 from barnabas.net.admin.app import build_app
+from barnabas.net.client.admin.events import POLL_MS
 from barnabas.net.protocol import requests, responses
 from barnabas.net.protocol.event_messages import ClusterEvent, EventsRequest, EventsResponse
 
@@ -53,6 +54,15 @@ async def test_events_and_the_cursor_of_the_next_call(client: HttpClient, broker
     broker.asked.clear()
     assert (await (await client.get(EVENTS, params={"after": answer["cursor"]})).json())["data"] == []  # shown already
     assert asked(broker).after == 8
+
+
+async def test_a_broker_that_does_not_let_readers_wait_is_not_asked_in_a_loop(
+    client: HttpClient, broker: FakeBroker
+) -> None:
+    broker.answers[EventsRequest] = lambda request: EventsResponse(node_id=0, events=(), last=8)
+    answer = await (await client.get(f"{EVENTS}?wait_ms={2 * POLL_MS + 100}")).json()
+    assert answer["data"] == []
+    assert len([request for request in broker.asked if isinstance(request, EventsRequest)]) <= 4
 
 
 @pytest.mark.parametrize(

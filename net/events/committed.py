@@ -17,7 +17,7 @@ from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.net.protocol.event_messages import NOT_COMMITTED, EventKind
 
 from .event_log import SUPPRESSED, CommittedAt, EventLog
-from .state_changes import Change, controller_change, decisions
+from .state_changes import Change, Tally, controller_change, decisions
 
 # Of one kind and one command. The loss of a broker with more leaderships is told by so many, and their sum: earlier events stay.
 SHOWN_PER_COMMAND: Final = 500
@@ -90,15 +90,17 @@ class CommittedEvents:
 
     def _tell(self, offset: int, old: MetadataImage, new: MetadataImage, changes: MetadataChanges) -> None:
         told: Counter[EventKind] = Counter()
+        tally = Tally(SHOWN_PER_COMMAND)
         index = 0
-        for index, change in enumerate(_changes(old, new, changes)):
+        for index, change in enumerate(_changes(old, new, changes, tally)):
             told[change.kind] += 1
             if told[change.kind] <= SHOWN_PER_COMMAND:
                 self._record(change, offset, index)
         for kind, count in told.items():
-            if count > SHOWN_PER_COMMAND:
+            left_out = max(0, count - SHOWN_PER_COMMAND) + tally.left_out(kind)
+            if left_out:
                 index += 1
-                fields = {"count": str(count - SHOWN_PER_COMMAND), "shown": str(SHOWN_PER_COMMAND)}
+                fields = {"count": str(left_out), "shown": str(SHOWN_PER_COMMAND)}
                 self._events.record(kind, SUPPRESSED, fields, at=self._at(offset, index))
 
     def _record(self, change: Change, offset: int, index: int) -> None:
@@ -117,9 +119,9 @@ class CommittedEvents:
         )
 
 
-def _changes(old: MetadataImage, new: MetadataImage, changes: MetadataChanges) -> Iterator[Change]:
+def _changes(old: MetadataImage, new: MetadataImage, changes: MetadataChanges, tally: Tally) -> Iterator[Change]:
     yield from controller_change(old, new)
-    yield from decisions(old, new, changes)
+    yield from decisions(old, new, changes, tally)
 
 
 def _applied(image: MetadataImage, steps: list[_Step]) -> tuple[MetadataImage, MetadataChanges]:

@@ -5,6 +5,7 @@ and keeps all decisions as events (`committed`).
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -39,12 +40,33 @@ class Change:
         return key_values(self.fields)
 
 
-def decisions(old: MetadataImage, new: MetadataImage, changes: MetadataChanges) -> Iterator[Change]:
+class Tally:
+    """Which changes of partitions are made into a `Change`: of each kind, or of each name, the first `shown`. Others are counted.
+
+    The loss of a broker with 10,000 leaderships is 20,000 changes in one publication. Their texts, which nothing shows, would
+    keep the loop busy for longer than the election itself.
+    """
+
+    def __init__(self, shown: int, *, by_name: bool = False) -> None:
+        self._shown = shown
+        self._by_name = by_name
+        self._counts: Counter[str] = Counter()
+
+    def takes(self, kind: EventKind, name: str) -> bool:
+        key = name if self._by_name else kind.value
+        self._counts[key] += 1
+        return self._counts[key] <= self._shown
+
+    def left_out(self, key: str) -> int:
+        return max(0, self._counts[key] - self._shown)
+
+
+def decisions(old: MetadataImage, new: MetadataImage, changes: MetadataChanges, tally: Tally) -> Iterator[Change]:
     """The changes that the active controller logs. Brokers come first: what they do is the cause of elections."""
     for node_id in sorted(changes.brokers):
         yield from _of_broker(node_id, old.brokers.get(node_id), new.brokers.get(node_id))
     for name in sorted(changes.topics):
-        yield from _of_topic(name, old.topics.get(name), new.topics.get(name), new)
+        yield from _of_topic(name, old.topics.get(name), new.topics.get(name), new, tally)
     for name in sorted(changes.topic_configs):
         if name in new.topics:  # the configurations of a deleted topic were deleted with it
             before, now = old.topic_configs.get(name, {}), new.topic_configs.get(name, {})
@@ -75,7 +97,9 @@ def controller_change(old: MetadataImage, new: MetadataImage) -> Iterator[Change
         )
 
 
-def own_roles(node_id: int, old: MetadataImage, new: MetadataImage, changes: MetadataChanges) -> Iterator[Change]:
+def own_roles(
+    node_id: int, old: MetadataImage, new: MetadataImage, changes: MetadataChanges, tally: Tally
+) -> Iterator[Change]:
     """The changes that each broker logs: the partitions that it begins or ceases to lead."""
     for name in sorted(changes.topics):
         before, now = old.topics.get(name), new.topics.get(name)
@@ -83,9 +107,11 @@ def own_roles(node_id: int, old: MetadataImage, new: MetadataImage, changes: Met
             led = was is not None and was.leader == node_id
             leads = partition is not None and partition.leader == node_id
             if leads and partition is not None and not (led and was is not None and _same_term(was, partition)):
+                if not tally.takes(EventKind.ELECTION, "leads"):
+                    continue
                 fields = {"leader_epoch": str(partition.leader_epoch), "isr": _ids(partition.isr)}
                 yield _role(name, number, "leads", fields)
-            elif led and not leads:
+            elif led and not leads and tally.takes(EventKind.ELECTION, "leads_no_more"):
                 leader = "none" if partition is None or partition.leader < 0 else str(partition.leader)
                 yield _role(name, number, "leads_no_more", {"leader": leader})
 
@@ -151,7 +177,9 @@ def _why_fenced(old: BrokerImage, new: BrokerImage) -> str:
     return "stopped" if old.in_controlled_shutdown else "not_heard"
 
 
-def _of_topic(name: str, old: TopicImage | None, new: TopicImage | None, image: MetadataImage) -> Iterator[Change]:
+def _of_topic(
+    name: str, old: TopicImage | None, new: TopicImage | None, image: MetadataImage, tally: Tally
+) -> Iterator[Change]:
     def told(event: str, **fields: str) -> Change:
         shown = {"topic": name, **fields}
         return Change(domain=TOPICS, kind=EventKind.TOPIC, event=event, fields=shown, topic=name)
@@ -169,11 +197,11 @@ def _of_topic(name: str, old: TopicImage | None, new: TopicImage | None, image: 
         yield told("partitions_added", partitions=str(len(new.partitions)), was=str(len(old.partitions)))
     for number, was, partition in _partitions(old, new):
         if was is not None and partition is not None:
-            yield from _of_partition(name, number, was, partition, image)
+            yield from _of_partition(name, number, was, partition, image, tally)
 
 
 def _of_partition(
-    topic: str, number: int, old: PartitionImage, new: PartitionImage, image: MetadataImage
+    topic: str, number: int, old: PartitionImage, new: PartitionImage, image: MetadataImage, tally: Tally
 ) -> Iterator[Change]:
     def told(kind: EventKind, event: str, brokers: Iterable[int], level: int = logging.INFO, **fields: str) -> Change:
         return Change(
@@ -186,21 +214,23 @@ def _of_partition(
             level=level,
         )
 
-    if new.unclean_elections > old.unclean_elections:
+    takes = tally.takes
+    elected = "elected" if new.leader >= 0 else "leaderless"
+    if new.unclean_elections > old.unclean_elections and takes(EventKind.ELECTION, "unclean_election"):
         risk = "acknowledged records may be lost"
         brokers = _present(new.leader)
         yield told(EventKind.ELECTION, "unclean_election", brokers, logging.WARNING, leader=str(new.leader), risk=risk)
-    if new.leader != old.leader:
+    if new.leader != old.leader and takes(EventKind.ELECTION, elected):
         yield told(
             EventKind.ELECTION,
-            "elected" if new.leader >= 0 else "leaderless",
+            elected,
             _present(new.leader, old.leader),
             leader=str(new.leader),
             was=str(old.leader),
             leader_epoch=str(new.leader_epoch),
             why=_why_elected(old, new, image),
         )
-    if set(new.isr) != set(old.isr):
+    if new.isr != old.isr and set(new.isr) != set(old.isr) and takes(EventKind.ISR, "isr"):
         yield told(
             EventKind.ISR,
             "isr",
@@ -210,14 +240,16 @@ def _of_partition(
             eligible=_ids(new.eligible_leader_replicas),
             why=_why_isr(old, new, image),
         )
-    if new.is_moving and (new.adding_replicas, new.removing_replicas) != (old.adding_replicas, old.removing_replicas):
-        adding, removing = new.adding_replicas, new.removing_replicas
+    adding, removing = new.adding_replicas, new.removing_replicas
+    has_moved = new.is_moving and (adding, removing) != (old.adding_replicas, old.removing_replicas)
+    if has_moved and takes(EventKind.MOVE, "reassignment"):
         brokers = (*adding, *removing)
         yield told(EventKind.MOVE, "reassignment", brokers, adding=_ids(adding), removing=_ids(removing))
-    elif old.is_moving and not new.is_moving:
+    elif old.is_moving and not new.is_moving and takes(EventKind.MOVE, "reassignment_ended"):
         brokers = tuple(set(new.replicas) ^ set(old.replicas))
         yield told(EventKind.MOVE, "reassignment_ended", brokers, replicas=_ids(new.replicas), was=_ids(old.replicas))
-    if set(new.offline_replicas) != set(old.offline_replicas):
+    is_same = new.offline_replicas == old.offline_replicas or set(new.offline_replicas) == set(old.offline_replicas)
+    if not is_same and takes(EventKind.FOLDER, "offline_replicas"):
         brokers = tuple(set(new.offline_replicas) ^ set(old.offline_replicas))
         yield told(
             EventKind.FOLDER,

@@ -16,7 +16,7 @@ from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.net.protocol.event_messages import EventKind
 
 from ..base.clock import Clock
-from .state_changes import Change, controller_change, decisions, own_roles
+from .state_changes import Change, Tally, controller_change, decisions, own_roles
 
 SHOWN_PER_EVENT: Final = 10  # of one kind in one publication: enough to see what happened
 BURST_LINES: Final = 500  # a topic, or a rolling restart of a small cluster, is logged completely
@@ -44,18 +44,20 @@ class StateLog:
             fields = {key: str(value) for key, value in counts.items()}
             self._write(Change(domain="barnabas.metadata", kind=EventKind.METADATA, event="restored", fields=fields))
             return  # the first image: everything is new, but there was no change
+        tally = Tally(SHOWN_PER_EVENT, by_name=True)
         if publication.is_active_controller:
-            self._write_some(decisions(old, new, publication.changes))
-        self._write_some(own_roles(self._node_id, old, new, publication.changes))
+            self._write_some(decisions(old, new, publication.changes, tally), tally)
+        self._write_some(own_roles(self._node_id, old, new, publication.changes, tally), tally)
 
-    def _write_some(self, changes: Iterable[Change]) -> None:
+    def _write_some(self, changes: Iterable[Change], tally: Tally) -> None:
         by_event = sorted(changes, key=_kind)  # stable: within a kind, the order of the metadata
         for _, group in itertools.groupby(by_event, key=_kind):
             lines = list(group)
             for change in lines[:SHOWN_PER_EVENT]:
                 self._write(change)
-            if len(lines) > SHOWN_PER_EVENT:
-                fields = {"total": str(len(lines)), "not_shown": str(len(lines) - SHOWN_PER_EVENT)}
+            total = len(lines) + tally.left_out(lines[0].event)
+            if total > SHOWN_PER_EVENT:
+                fields = {"total": str(total), "not_shown": str(total - SHOWN_PER_EVENT)}
                 self._write(replace(lines[0], fields=fields))
 
     def _write(self, change: Change) -> None:

@@ -1,5 +1,6 @@
 """Events of the committed metadata: the same on every broker, however its publications are cut; never twice; right reasons."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +35,7 @@ from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.net.events.committed import MAX_COMMANDS, SHOWN_PER_COMMAND, CommittedEvents
 from barnabas.net.events.event_log import SUPPRESSED, EventLog
-from barnabas.net.events.state_changes import HIDDEN, decisions
+from barnabas.net.events.state_changes import HIDDEN, Tally, decisions, own_roles
 from barnabas.net.protocol.event_messages import ClusterEvent
 
 ID = "a" * 32
@@ -237,6 +238,19 @@ def test_thousands_of_changes_of_one_command_are_some_and_a_sum() -> None:
     assert told[-1].kind == "isr" and told[-1].fields["count"] == "7"
 
 
+def test_changes_that_nothing_shows_are_not_made() -> None:
+    """The controller that moves 10,000 leaderships in one command made the texts of all of them, twice: 170 ms on its loop."""
+    node = Node(image=START)
+    node.follow(4, [(TopicRecord(name="t", topic_id=ID), *map(partition_record, range(100)))])
+    before = node.image
+    node.follow(5, [tuple(PartitionChangeRecord(topic_id=ID, partition=n, leader=1, isr=(1, 2)) for n in range(100))])
+    changes, tally = differences(before, node.image), Tally(10)
+    made = Counter(change.event for change in decisions(before, node.image, changes, tally))
+    assert made == {"elected": 10, "isr": 10} and tally.left_out("election") == tally.left_out("isr") == 90
+    by_name = Tally(10, by_name=True)
+    assert len(list(own_roles(1, before, node.image, changes, by_name))) == 10 and by_name.left_out("leads") == 90
+
+
 # --- reasons ----------------------------------------------------------------------------------------------------------
 
 PARTITION = PartitionImage(replicas=(0, 1, 2), isr=(0, 1, 2), leader=0)
@@ -253,7 +267,7 @@ def why(new: PartitionImage, old: PartitionImage = PARTITION, **broker_0: Any) -
         brokers=brokers | ({0: replace(brokers[0], **broker_0)} if broker_0 else {}),
         topics={"t": TopicImage(name="t", topic_id=ID, partitions=(new,))},
     )
-    changes = list(decisions(before, now, differences(before, now)))
+    changes = list(decisions(before, now, differences(before, now), Tally(9)))
     return [item.fields["why"] for item in changes if item.topic and "why" in item.fields]
 
 
@@ -284,12 +298,12 @@ def test_folders_and_secrets() -> None:
     one = BrokerImage(node_id=0, fenced=False, **BROKER)
     before = MetadataImage(brokers={0: one})
     full = MetadataImage(brokers={0: replace(one, troubled_folders=(FULL,))})
-    (change,) = decisions(before, full, differences(before, full))
+    (change,) = decisions(before, full, differences(before, full), Tally(9))
     assert change.event == "folder_full" and dict(change.fields) == {
         "broker": "0", "folder": "/d", "was": "online", "why": "no space",
     }  # fmt: skip
-    (change,) = decisions(full, before, differences(full, before))
+    (change,) = decisions(full, before, differences(full, before), Tally(9))
     assert (change.event, change.fields["was"]) == ("folder_online", "full")
     secret = MetadataImage(brokers={0: one}, broker_configs={"0": {"ssl.key.password": "hunter2"}})
-    (change,) = decisions(before, secret, differences(before, secret))
+    (change,) = decisions(before, secret, differences(before, secret), Tally(9))
     assert change.fields["value"] == HIDDEN and "hunter2" not in change.text

@@ -13,6 +13,7 @@ from ..base.near_words import did_you_mean
 from .parsing import parse_pipeline
 from .spec import PipelineSpec, PythonStep
 from .state import StateFolder
+from .toml_lines import lines_of_keys
 from .toml_table import Problem
 
 MAX_FILE_BYTES: Final = 1 << 20  # a pipeline is short; this is a wrong file
@@ -56,6 +57,9 @@ def read_pipeline(path: Path) -> PipelineFile:
     if isinstance(found, PipelineSpec):
         base = path.resolve().parent
         problems = [problem for step in found.steps if (problem := _missing_function(step, base)) is not None]
+        if found.state_folder and base.is_relative_to((base / found.state_folder).resolve()):
+            words = f'is {found.state_folder!r}, where the file itself is: write a folder of its own, such as "{STATE_ROOT}"'
+            problems.append(Problem(line=lines_of_keys(text).get(("state",), 1), key="state", message=words))
         if not problems:
             return PipelineFile(text=text, is_yaml=is_yaml, base=base, spec=found)
         found = problems

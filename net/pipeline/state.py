@@ -2,12 +2,14 @@
 
     run.lock, driver.lock   held by the process that supervises, and by the Spark driver
     run.pid, driver.pid     the processes that hold them
+    resetting               a reset has begun, and the next `run` or `reset` finishes it
     generation              a random id; sinks count micro-batches under it, so a reset, which removes it, counts from 0
     pipeline.toml, .yaml    one of them: the file as `run` found it: a driver that starts again runs the same pipeline
     run.json                the state of the supervisor (`RunState`)
     progress.json           the progress of the driver (`RunProgress`)
     error                   the last error of the driver, one line
     driver.log              stderr of the driver and of its JVM, of the last start
+    parquet                 the folder of a sink in Parquet, which this state has made
     schemas/                inferred schemas, one for each source
     checkpoint/             of Spark, a folder for each query
     plan/                   the same of `plan`, which may run beside `run`
@@ -32,6 +34,10 @@ RunWord = Literal["running", "restarting", "stopped", "finished", "failed"]
 T = TypeVar("T")
 LOCK_WAIT_S: Final = 1.0  # `status` holds a lock for an instant, to see whether it is free
 LOCK_PAUSE_S: Final = 0.05
+_RESETTING: Final = "resetting"
+_KEPT: Final = (
+    "generation", "pipeline.toml", "run.json", "progress.json", "error", "driver.log", "parquet", "schemas", "checkpoint", "plan",
+)  # fmt: skip
 MAX_ERROR_CHARS: Final = 2_000  # of one line; errors of Spark contain whole plans
 
 
@@ -65,7 +71,8 @@ class StateFolder:
         self._files = RealFiles()
 
     def prepare(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        """Only its owner may enter: the pipeline's file may be secret, and errors quote records."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def of_plan(self) -> "StateFolder":
         """For a driver that only plans, beside one that runs."""
@@ -84,9 +91,24 @@ class StateFolder:
     def _pipeline_file(self, *, is_yaml: bool) -> Path:
         return self.path / ("pipeline.yaml" if is_yaml else "pipeline.toml")
 
+    def read_pipeline(self) -> str:
+        """As the last `run` found it; empty before the first."""
+        with suppress(FileNotFoundError):
+            return self.pipeline_file.read_text(encoding="utf-8")
+        return ""
+
     @property
     def checkpoint(self) -> Path:
         return self.path / "checkpoint"
+
+    def claimed_folder(self) -> str:
+        """The folder that a sink in Parquet has begun to write; empty if there is none."""
+        with suppress(FileNotFoundError):
+            return (self.path / "parquet").read_text(encoding="utf-8")
+        return ""
+
+    def claim_folder(self, folder: str) -> None:
+        self._write(self.path / "parquet", folder.encode())
 
     @property
     def driver_log(self) -> Path:
@@ -115,9 +137,12 @@ class StateFolder:
                 if time.monotonic() > deadline_s:
                     raise LockedError(name) from None
             time.sleep(LOCK_PAUSE_S)
+        pid = self.path / f"{name}.pid"
         try:
+            pid.unlink(missing_ok=True)  # of a holder that was killed; a stranger may have its number now
             yield
         finally:
+            pid.unlink(missing_ok=True)
             lock.release()
 
     def is_locked(self, name: str) -> bool:
@@ -133,8 +158,12 @@ class StateFolder:
         """Of the process that holds the lock `name`."""
         self._write(self.path / f"{name}.pid", b"%d" % pid)
 
-    def pid(self, name: str) -> int:
-        return int((self.path / f"{name}.pid").read_text(encoding="ascii"))
+    def pid(self, name: str) -> int | None:
+        """Of the process that holds the lock. None: nothing holds it, or only for a moment, as `status` and `reset` do."""
+        try:
+            return int((self.path / f"{name}.pid").read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return None
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -174,12 +203,24 @@ class StateFolder:
         return ""
 
     def remove(self) -> None:
-        """Everything but the locks, which the caller holds."""
-        for item in self.path.iterdir():
-            if item.is_dir():
+        """What a pipeline keeps, but the locks, which the caller holds. Other files in the folder stay: it may be the user's.
+
+        If this is interrupted, `finish_removal` goes on. With its generation but without its checkpoint, a pipeline would count
+        from 0 under the same id, and its sink would leave out new rows as written already.
+        """
+        self._write(self.path / _RESETTING, b"")
+        for name in _KEPT:
+            item = self.path / name
+            if item.is_dir() and not item.is_symlink():
                 shutil.rmtree(item)
-            elif item.suffix != ".lock":
-                item.unlink()
+            else:
+                item.unlink(missing_ok=True)
+        (self.path / _RESETTING).unlink()
+
+    def finish_removal(self) -> None:
+        """The caller holds the lock `run`."""
+        if (self.path / _RESETTING).exists():
+            self.remove()
 
     def _write(self, file: Path, data: bytes) -> None:
         self._files.write_atomically(str(file), data)

@@ -86,6 +86,8 @@ async def _run(context: Context) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         with folder.locked("run"):
+            folder.finish_removal()
+            _refuse_other_pipeline(found, folder)
             if found.spec.is_batch and folder.read_progress().batches:
                 raise CommandError(
                     f"the batch {found.spec.name} is written already: `barnabas pipeline reset` first, to write it again, or use"
@@ -95,15 +97,30 @@ async def _run(context: Context) -> int:
             folder.write_pipeline(found.text, is_yaml=found.is_yaml)
             state = await _supervised(context, found)
     except LockedError:
+        pid = folder.pid("run")
         raise CommandError(
-            f"pipeline {found.spec.name} is running already (process {folder.pid('run')}): see `barnabas pipeline status`, or"
-            " stop it with `barnabas pipeline stop`"
+            f"pipeline {found.spec.name} is running already ({f'process {pid}' if pid else 'in another process'}): see"
+            " `barnabas pipeline status`, or stop it with `barnabas pipeline stop`"
         ) from None
     if state.state == "failed":
         raise CommandError(f"pipeline {found.spec.name} failed: {state.last_error}")
     done = folder.read_progress()
     context.out.note(f"{state.state}: {done.records} records read, {done.rows} rows written, {done.bad_records} bad")
     return ExitCode.OK
+
+
+def _refuse_other_pipeline(found: "PipelineFile", folder: "StateFolder") -> None:
+    """Raises CommandError. It would go on behind the records that the other one has read."""
+    from barnabas.net.pipeline.parsing import parse_pipeline
+    from barnabas.net.pipeline.spec import PipelineSpec
+
+    stored = folder.read_pipeline()
+    known = parse_pipeline(stored) if stored else None
+    if isinstance(known, PipelineSpec) and known.name != found.spec.name:
+        raise CommandError(
+            f"{folder.path} has the state of the pipeline {known.name}, not of {found.spec.name}: give each pipeline a folder of"
+            " its own (state = ...), or `barnabas pipeline reset` first, if this one was renamed"
+        )
 
 
 async def _supervised(context: Context, found: "PipelineFile") -> "RunState":
@@ -180,11 +197,15 @@ async def _stop(context: Context) -> int:
 
     found = _read(context)
     folder = found.state_folder()
-    if not folder.is_locked("run") or not sent_stop(folder.pid("run")):
+    asked = False
+    while folder.is_locked("run"):
+        pid = folder.pid("run")
+        if pid is not None and not asked:  # None: `status` or `reset` holds the lock, or a `run` that is about to begin
+            asked = sent_stop(pid)
+        await asyncio.sleep(STOP_PAUSE_S)
+    if not asked:
         context.out.note(f"pipeline {found.spec.name} is not running")
         return ExitCode.OK
-    while folder.is_locked("run"):  # noqa: ASYNC110 - another process holds the lock, and sets no event here
-        await asyncio.sleep(STOP_PAUSE_S)
     context.out.line(f"stopped {found.spec.name}", {"pipeline": found.spec.name, "state": "stopped"})
     return ExitCode.OK
 

@@ -1,5 +1,6 @@
 """`barnabas pipeline` without Spark: validation, status, stop and reset."""
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,62 @@ def test_a_batch_that_is_written_is_not_written_again(run: Any, file: str) -> No
 def test_spark_connect_is_refused(run: Any, file: str) -> None:
     code, _, err = run("pipeline", "run", file, "--master", "sc://localhost")
     assert code == 2 and "Spark Connect is not available yet" in err
+
+
+def test_a_reset_leaves_other_files_in_the_folder(run: Any, file: str) -> None:
+    Path(file).write_text('state = "data"\n' + TEXT)
+    mine = Path(file).parent / "data" / "mine"
+    mine.mkdir(parents=True)
+    (mine / "years-of-work").touch()
+    (mine.parent / "notes.txt").touch()
+    folder = StateFolder(mine.parent)
+    folder.generation()
+    assert run("pipeline", "reset", file, "--yes")[0] == 0
+    assert {item.name for item in mine.parent.iterdir()} == {"mine", "notes.txt", "run.lock", "driver.lock"}
+    assert (mine / "years-of-work").exists()
+
+
+@pytest.mark.parametrize("state", [".", "..", "sub/.."])
+def test_the_folder_of_the_file_is_no_state_folder(run: Any, file: str, state: str) -> None:
+    Path(file).write_text(f'{TEXT.splitlines()[0]}\nstate = "{state}"\n' + TEXT.partition("\n")[2])
+    code, _, err = run("pipeline", "validate", file)
+    assert code == 2 and f"{file}:2: state: is '{state}', where the file itself is" in err
+
+
+def test_a_reset_that_was_interrupted_is_finished(file: str) -> None:
+    """Without its checkpoint but with its generation, the next run would count from 0 under an id whose rows are written."""
+    folder = state_of(file)
+    before = folder.generation()
+    folder.checkpoint.mkdir()
+    (folder.path / "resetting").touch()  # killed before anything was removed
+    folder.finish_removal()
+    assert not folder.checkpoint.exists() and folder.generation() != before
+    assert not (folder.path / "resetting").exists()
+
+
+def test_a_process_that_has_the_number_of_a_killed_run_is_not_stopped(run: Any, file: str) -> None:
+    folder = state_of(file)
+    stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        folder.note_pid("run", stranger.pid)  # of a run that was killed
+        with folder.locked("run"):  # as `reset` holds it
+            code, _, _ = run("pipeline", "stop", file, "--timeout", "0.5s")
+        assert code != 0 and stranger.poll() is None
+        assert run("pipeline", "stop", file)[2] == "pipeline p is not running\n"
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_another_pipeline_does_not_go_on_with_the_state_of_this_one(run: Any, file: str) -> None:
+    text = 'state = "state"\n' + TEXT
+    Path(file).write_text(text)
+    folder = StateFolder(Path(file).parent / "state")
+    folder.prepare()
+    folder.write_pipeline(text.replace('"p"', '"q"'))
+    code, _, err = run("pipeline", "run", file)
+    assert code == 1 and "has the state of the pipeline q, not of p" in err
+
+
+def test_the_state_is_for_its_owner_only(file: str) -> None:
+    assert state_of(file).path.stat().st_mode & 0o077 == 0

@@ -1,5 +1,6 @@
 """Relational databases as a sink: PostgreSQL and SQLite. Rows and a ledger of what is written are one transaction."""
 
+import re
 import sqlite3
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ LEDGER: Final = "barnabas_pipelines"
 _CREATE_LEDGER: Final = (
     f"CREATE TABLE IF NOT EXISTS {LEDGER} (sink_id VARCHAR(250) PRIMARY KEY, batch_id BIGINT NOT NULL)"
 )
+_NAMES: Final = re.compile(r'("(?:[^"]|"")*")')
 _SQLITE_WAIT_S: Final = 60  # for other writers of the file
 
 
@@ -42,7 +44,11 @@ class Database:
         cursor.execute(f"LOCK TABLE {self._ledger} IN EXCLUSIVE MODE")
 
     def sql(self, statement: str) -> str:
-        return statement if self.is_sqlite else statement.replace("?", "%s")
+        """Of a statement with `?` for each value. Names may have the letters that psycopg reads as places of values."""
+        if self.is_sqlite:
+            return statement
+        parts = _NAMES.split(statement.replace("%", "%%"))  # names are at the odd places
+        return "".join(part if number % 2 else part.replace("?", "%s") for number, part in enumerate(parts))
 
 
 class TableWriter:
@@ -55,7 +61,7 @@ class TableWriter:
         self._database = database
         self._columns = columns
         self._key = key
-        self._table = quoted(table)
+        self._table = ".".join(map(quoted, table.split(".")))  # may have its schema: web.requests
         self._sink_id = sink_id
 
     def write(self, batch_id: int, rows: Iterator[Sequence[Any]]) -> int:
@@ -101,5 +107,5 @@ class TableWriter:
 
 
 def quoted(name: str) -> str:
-    """A name in SQL. A table may be written with its schema: web.requests."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+    """A name in SQL, whatever letters it has."""
+    return '"' + name.replace('"', '""') + '"'

@@ -19,7 +19,8 @@ from barnabas.net.pipeline.spec import ParquetSink, PipelineSpec, TopicSink, Top
 from barnabas.net.pipeline.state import RunProgress
 
 from ..read.offsets import records_behind
-from .sinks import WriteBatch, batch_writer, topic_writer
+from .faults import PipelineFault
+from .sinks import WriteBatch, batch_writer, claim_stream_folder, exists, topic_writer
 from .sources import Opened, World, check_topics, open_source
 from .steps import run_steps
 
@@ -84,6 +85,7 @@ class Job:
         if self._spec.is_batch:
             self._run_batch()
             return
+        self._require_checkpoint()
         running = [self._start(MAIN, self._result, self._write, is_once=is_once)]
         for name, opened in self._opened.items():
             if opened.dead_letters is not None:
@@ -139,6 +141,18 @@ class Job:
         if not self._spec.checkpoint:
             return str(self._world.state.checkpoint / name)
         return f"{self._world.path(self._spec.checkpoint)}/{self._sink_id}/{name}"
+
+    def _require_checkpoint(self) -> None:
+        """Without it, Spark would count micro-batches from 0 again, and the sink would leave out new rows as written already. It
+        may be removed, or the file has another mode or place of it. Raises PipelineFault."""
+        checkpoint, progress = self._checkpoint(MAIN), self._world.state.read_progress()
+        if progress.batches and not exists(self._world, f"{checkpoint}/offsets"):
+            raise PipelineFault(
+                f"there is no checkpoint {checkpoint}, but {progress.batches} micro-batches are written: restore it, or"
+                " `barnabas pipeline reset` first, to write all rows again"
+            )
+        if isinstance(self._spec.sink, ParquetSink):
+            claim_stream_folder(self._world, self._spec.sink, checkpoint)
 
     def _unless_stopped(self, write: WriteBatch) -> WriteBatch:
         """A micro-batch that was planned after the stop is not begun; the next run repeats its plan."""

@@ -16,6 +16,7 @@ from barnabas.net.pipeline.spec import ParquetSink, PipelineSpec, TableSink, Top
 from .database import Database, TableWriter
 from .faults import PipelineFault
 from .sources import FORMAT, World
+from .values import quoted
 
 WriteBatch = Callable[[DataFrame, int], None]
 _SIMPLE_TYPES: dict[type[T.DataType], tuple[str, str]] = {  # in PostgreSQL, in SQLite
@@ -31,6 +32,7 @@ _SIMPLE_TYPES: dict[type[T.DataType], tuple[str, str]] = {  # in PostgreSQL, in 
     T.TimestampNTZType: ("TIMESTAMP", "TEXT"),
     T.BinaryType: ("BYTEA", "BLOB"),
 }
+_WRITTEN = "_spark_metadata"  # of a stream's folder
 _TIME_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 
 
@@ -105,7 +107,7 @@ def _type_in(database: Database, kind: T.DataType) -> str:
 
 
 def _value_in(database: Database, field: T.StructField) -> Column:
-    column = F.col(f"`{field.name}`")
+    column = F.col(quoted(field.name))
     kind = field.dataType
     if isinstance(kind, T.StructType | T.ArrayType | T.MapType):
         return F.to_json(column).alias(field.name)
@@ -125,21 +127,43 @@ def _value_in(database: Database, field: T.StructField) -> Column:
 def parquet_writer(world: World, sink: ParquetSink) -> WriteBatch:
     """A batch replaces its folder when it is repeated, but never a folder that it has not made."""
     folder = world.path(sink.folder)
-    claim = world.state.path / "parquet"
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        if not claim.exists() and _exists(world, folder):
+        if world.state.claimed_folder() != folder and exists(world, folder):
             raise PipelineFault(
                 f"sink.parquet: {folder} exists: a batch writes a new folder, so remove it or name another"
             )
-        claim.touch()
+        world.state.claim_folder(folder)
         writer = batch.write.mode("overwrite")
         (writer.partitionBy(*sink.partition_by) if sink.partition_by else writer).parquet(folder)
 
     return write
 
 
-def _exists(world: World, folder: str) -> bool:
+def claim_stream_folder(world: World, sink: ParquetSink, checkpoint: str) -> None:
+    """Spark notes the numbers of the written micro-batches in the folder, and leaves out those that it finds there. So a folder
+    and a checkpoint belong together from the first micro-batch on. Raises PipelineFault."""
+    folder = world.path(sink.folder)
+    claimed, is_written = world.state.claimed_folder(), exists(world, f"{folder}/{_WRITTEN}")
+    if not claimed and is_written and not exists(world, f"{checkpoint}/offsets"):
+        raise PipelineFault(
+            f"sink.parquet: {folder} has rows of another run, and Spark would leave out as many micro-batches of this one: name"
+            " another folder, or remove this one"
+        )
+    if claimed and claimed != folder:
+        raise PipelineFault(
+            f"sink.parquet: this pipeline has written its rows to {claimed}: name that folder, or `barnabas pipeline reset`"
+            " first, to write all rows to the other one"
+        )
+    if claimed and not is_written and world.state.read_progress().batches:
+        raise PipelineFault(
+            f"sink.parquet: {folder} has lost what this pipeline has written: restore it, or `barnabas pipeline reset` first, to"
+            " write all rows again"
+        )
+    world.state.claim_folder(folder)
+
+
+def exists(world: World, folder: str) -> bool:
     context = world.spark.sparkContext
     assert context._jvm is not None and context._jsc is not None
     path = context._jvm.org.apache.hadoop.fs.Path(folder)

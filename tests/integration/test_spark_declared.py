@@ -359,3 +359,78 @@ def test_a_plan_shows_views_sink_and_sparks_plan(declared: Any, log: str, capsys
     )
     assert "web.db" not in shown and "SessionWindow" in shown.replace("session_window", "SessionWindow")
     assert not (pipeline.folder / "web.db").exists()
+
+
+PARQUET = 'name = "p"\n[source]\ntopics = ["%s"]\nvalue = { format = "text" }\n[sink]\nparquet = "%s"\n'
+
+
+def test_parquet_of_another_run_is_not_taken_for_micro_batches_of_this_one(
+    spark_cluster: Cluster, declared: Any, spark: SparkSession
+) -> None:
+    """Spark leaves out the micro-batches whose numbers it finds in the folder, and their rows with them."""
+    topic = create_topic(spark_cluster, "declared-parquet", partitions=1)
+    send(spark_cluster, topic, [b"a"])
+    pipeline: Declared = declared(PARQUET % (topic, "one"))
+    pipeline.run()
+    pipeline.state.remove()
+    send(spark_cluster, topic, [b"b"])
+    with pytest.raises(PipelineFault, match="one has rows of another run"):
+        pipeline.run()
+    pipeline.file.write_text(PARQUET % (topic, "two"))
+    pipeline.run()
+    pipeline.replay()
+    assert sorted(row.text for row in spark.read.parquet(str(pipeline.folder / "two")).collect()) == ["a", "b"]
+    pipeline.file.write_text(PARQUET % (topic, "three"))
+    with pytest.raises(PipelineFault, match="has written its rows to .*two"):
+        pipeline.run()
+    pipeline.file.write_text(PARQUET % (topic, "two"))
+    shutil.rmtree(pipeline.folder / "two")
+    with pytest.raises(PipelineFault, match="two has lost what this pipeline has written"):
+        pipeline.run()
+
+
+def test_a_checkpoint_that_is_gone_or_elsewhere_is_an_error(spark_cluster: Cluster, declared: Any) -> None:
+    """Counting from 0 under the same id, the sink would leave out new rows as written already."""
+    topic = create_topic(spark_cluster, "declared-no-checkpoint", partitions=1)
+    send(spark_cluster, topic, [b"a"])
+    text = 'name = "p"\n%s[source]\ntopics = ["%s"]\nvalue = { format = "text" }\n[sink]\ntable = "t"\ndatabase = "sqlite:x.db"\n'
+    pipeline: Declared = declared(text % ("", topic))
+    pipeline.run()
+    send(spark_cluster, topic, [b"b"])
+    pipeline.file.write_text(text % ('checkpoint = "elsewhere"\n', topic))
+    with pytest.raises(PipelineFault, match="there is no checkpoint .*elsewhere"):
+        pipeline.run()
+    pipeline.file.write_text(text % ("", topic))
+    pipeline.run()
+    with closing(sqlite3.connect(pipeline.folder / "x.db")) as database:
+        assert sorted(database.execute("SELECT text FROM t").fetchall()) == [("a",), ("b",)]
+    shutil.rmtree(pipeline.state.checkpoint)
+    with pytest.raises(PipelineFault, match="but 2 micro-batches are written"):
+        pipeline.run()
+
+
+def test_a_batch_that_failed_does_not_replace_the_folder_that_is_named_next(declared: Any, log: str) -> None:
+    text = 'mode = "batch"\nname = "copy"\n[source]\ntopics = ["%s"]\nvalue = { format = "json", fields = { id = "int" } }\n'
+    text += '[sink]\nparquet = "%s"\n'
+    pipeline: Declared = declared(text % (log, "first"))
+    with pytest.raises(Exception, match="not valid JSON"):
+        pipeline.run()
+    (pipeline.folder / "precious").mkdir()
+    (pipeline.folder / "precious" / "years-of-work").touch()
+    pipeline.file.write_text(text % (log, "precious"))
+    with pytest.raises(PipelineFault, match="precious exists"):
+        pipeline.run()
+    assert (pipeline.folder / "precious" / "years-of-work").exists()
+
+
+def test_names_of_fields_with_any_letters_reach_a_table(spark_cluster: Cluster, declared: Any) -> None:
+    topic = create_topic(spark_cluster, "declared-names", partitions=1)
+    send(spark_cluster, topic, [json.dumps({"a.b": 1, "it's": 2, 'x"; --': 3, "q`?%s": 4}).encode()])
+    text = 'name = "p"\n[source]\ntopics = ["%s"]\nvalue = { format = "json", fields = %s }\n[sink]\ntable = "t"\n'
+    fields = """{ "a.b" = "int", "it's" = "int", 'x"; --' = "int", "q`?%s" = "int" }"""
+    pipeline: Declared = declared((text % (topic, fields)) + 'database = "sqlite:x.db"\n')
+    pipeline.run()
+    with closing(sqlite3.connect(pipeline.folder / "x.db")) as database:
+        found = database.execute("SELECT * FROM t")
+        assert [column[0] for column in found.description][:4] == ["a.b", "it's", 'x"; --', "q`?%s"]
+        assert [row[:4] for row in found] == [(1, 2, 3, 4)]

@@ -87,7 +87,7 @@ def test_files_have_no_lag() -> None:
 
 
 def writer(folder: Path, **more: Any) -> TableWriter:
-    made = {"table": "t", "columns": {"id": "INTEGER", 'a "b"': "TEXT"}, "key": (), "sink_id": "s"} | more
+    made = {"table": "t", "columns": {"id": "INTEGER", 'a "b".c?%': "TEXT"}, "key": (), "sink_id": "s"} | more
     return TableWriter(Database(f"sqlite:{folder / 'x.db'}"), **made)
 
 
@@ -123,3 +123,10 @@ def test_rows_of_a_key_replace_each_other(tmp_path: Path) -> None:
     assert stored(tmp_path) == [(1, "d"), (2, "b")]
     only_key = {"table": "k", "columns": {"id": "INTEGER"}, "key": ("id",)}
     assert writer(tmp_path, sink_id="k", **only_key).write(0, iter([(1,), (1,)])) == 2
+
+
+def test_names_with_the_letters_of_places_reach_postgresql_as_they_are() -> None:
+    database = Database("postgresql:host=localhost")
+    assert database.sql('INSERT INTO "t?" ("a""?", "b%s") VALUES (?, ?)') == (
+        'INSERT INTO "t?" ("a""?", "b%%s") VALUES (%s, %s)'
+    )

@@ -18,7 +18,7 @@ from msgspec.json import Decoder, Encoder
 
 from barnabas.log.disk.files import AppendFile, Files
 from barnabas.log.vocabulary.errors import StorageError
-from barnabas.net.protocol.event_messages import ClusterEvent
+from barnabas.net.protocol.event_messages import NOT_COMMITTED, ClusterEvent
 
 from ..base.folder_writers import FolderWriters
 
@@ -27,6 +27,8 @@ logger = logging.getLogger("barnabas.events")
 FILE_NAME: Final = "events.jsonl"
 # All rings together have 8 MB of texts at most, and usually much less: a rewrite is rare, and the file loads in less than 1 s.
 MAX_FILE_BYTES: Final = 16 << 20
+MAX_NUMBER: Final = 1 << 53  # numbers of events are microseconds since 1970: the year 2255
+MAX_AT_MS: Final = MAX_NUMBER // 1000  # the same time; a client can show it
 MAX_UNWRITTEN: Final = (
     10_000  # events that wait for the thread; beyond, the file is rewritten as soon as the disk answers
 )
@@ -78,10 +80,14 @@ class EventFile:
                 return
             for number, line in enumerate(self._files.read_bytes(self.path).split(b"\n"), 1):
                 try:
-                    if line:
-                        found.append(_decode(line))
+                    event = _decode(line) if line else None
                 except (DecodeError, UnicodeDecodeError):
                     damaged.append(number)
+                    continue
+                if event is not None and not _is_possible(event):
+                    damaged.append(number)
+                elif event is not None:
+                    found.append(event)
 
         await self._writers.ask(self._folder, _WORK, read, refused=self._not_read)
         if damaged:
@@ -159,6 +165,19 @@ class EventFile:
                 yield _line(self._unwritten.popleft())
             except IndexError:  # the loop may clear it meanwhile
                 return
+
+
+def _is_possible(event: ClusterEvent) -> bool:
+    """A damaged number could be too large for answers, and all events that follow would be numbered behind it."""
+    numbers = (
+        event.number,
+        event.at_ms,
+        event.index,
+        event.recovery_epoch,
+        *event.brokers,
+        event.offset - NOT_COMMITTED,
+    )
+    return all(0 <= number < MAX_NUMBER for number in numbers) and event.at_ms < MAX_AT_MS
 
 
 def _line(event: ClusterEvent) -> bytes:

@@ -6,10 +6,11 @@ import pytest
 
 from barnabas.log.disk.files import AppendFile, RealFiles
 from barnabas.log.vocabulary.errors import DiskFullError
+from barnabas.log.vocabulary.message import decode, encode
 from barnabas.net.base.clock import SystemClock
 from barnabas.net.events.event_file import FILE_NAME, EventFile
 from barnabas.net.events.event_log import EventLog
-from barnabas.net.protocol.event_messages import EventKind
+from barnabas.net.protocol.event_messages import EventKind, EventsRequest, EventsResponse
 
 LIMIT_S = 30.0
 MAX_WAITING = 7
@@ -149,3 +150,24 @@ async def test_a_file_that_cannot_be_read_is_not_overwritten(tmp_path: Path, cap
     world.record("a")
     await world.file.close()
     assert (tmp_path / FILE_NAME).is_dir() and not world.fatal
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        '[99999999999999999999999,1000,"isr","isr"]',
+        '[9223372036854775807,1000,"isr","isr"]',
+        '[5,999999999999999999,"isr","isr"]',
+        '[5,1000,"isr","isr",{},"",[],99999999999999999999]',
+    ],
+)
+async def test_a_number_that_is_damaged_costs_its_event_only(tmp_path: Path, damaged: str) -> None:
+    """The next event is numbered behind the last one: no answer could have its number."""
+    (tmp_path / FILE_NAME).write_text(f'{damaged}\n[6,1000,"isr","kept"]\n')
+    world = World(tmp_path)
+    await world.start()
+    world.record("a")
+    answer = world.log.select(EventsRequest())
+    assert [event.name for event in answer.events] == ["kept", "a"]
+    assert decode(EventsResponse, encode(answer)) == answer
+    await world.file.close()

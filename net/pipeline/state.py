@@ -30,6 +30,8 @@ import msgspec
 from barnabas.log.disk.files import RealFiles
 from barnabas.log.vocabulary.errors import StorageError
 
+from ..base.printable import printable
+
 RunWord = Literal["running", "restarting", "stopped", "finished", "failed"]
 T = TypeVar("T")
 LOCK_WAIT_S: Final = 1.0  # `status` holds a lock for an instant, to see whether it is free
@@ -180,7 +182,8 @@ class StateFolder:
         return self._read(self.path / "progress.json", RunProgress) or RunProgress()
 
     def write_error(self, text: str) -> None:
-        self._write(self.path / "error", " ".join(text.split())[:MAX_ERROR_CHARS].encode("utf-8", "replace"))
+        """It may quote a record: what would control a terminal is escaped."""
+        self._write(self.path / "error", printable(" ".join(text.split()))[:MAX_ERROR_CHARS].encode())
 
     def take_error(self) -> str:
         """The error of the driver that has just ended; empty if it wrote none."""

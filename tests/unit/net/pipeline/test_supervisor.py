@@ -119,3 +119,9 @@ def test_a_reset_forgets_everything_and_gives_another_generation(folder: StateFo
     folder.remove()
     assert folder.read_run() is None and folder.read_progress() == RunProgress() and folder.read_schema("input") == ""
     assert folder.generation() != before
+
+
+def test_an_error_that_quotes_a_record_does_not_control_the_terminal(folder: StateFolder) -> None:
+    folder.prepare()
+    folder.write_error("the value \x1b[2J\udc80\u202e\nis no number")
+    assert folder.take_error() == "the value \\x1b[2J\\udc80\\u202e is no number"

@@ -5,6 +5,7 @@ The text must be valid TOML: `tomllib` has read it before. So this scanner only 
 
 import re
 import tomllib
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
 
@@ -32,6 +33,7 @@ class _Scanner:
         self.lines: dict[KeyPath, int] = {}
         self._text = text
         self._at = 0
+        self._line_ends = [found.start() for found in re.finditer("\n", text)]
         self._last: dict[KeyPath, int] = {}  # the newest index of each array of tables
 
     def scan(self) -> None:
@@ -127,4 +129,4 @@ class _Scanner:
         return found[0]
 
     def _line(self) -> int:
-        return self._text.count("\n", 0, self._at) + 1
+        return bisect_left(self._line_ends, self._at) + 1

@@ -15,6 +15,8 @@ from .toml_lines import KeyPath, lines_of_keys
 
 T = TypeVar("T")
 
+_TOO_DEEP = "has hundreds of arrays or tables within each other: this is no pipeline"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -31,12 +33,14 @@ class Problem:
 def parse_toml(text: str) -> "TomlTable | Problem":
     """The whole document, or where the text stops to be TOML."""
     try:
-        document = tomllib.loads(text)
+        document, lines = tomllib.loads(text), lines_of_keys(text)
     except tomllib.TOMLDecodeError as error:
         reason, _, place = str(error).partition(" (at line ")
         line = int(place.split(",")[0]) if place else text.count("\n") + 1
         return Problem(line=line, key="", message=f"not valid TOML: {reason}; strings need quotes, see https://toml.io")
-    return TomlTable(document, path=(), lines=lines_of_keys(text), problems=[], words=Words())
+    except RecursionError:
+        return Problem(line=1, key="", message=_TOO_DEEP)
+    return TomlTable(document, path=(), lines=lines, problems=[], words=Words())
 
 
 def parse_yaml(text: str) -> "TomlTable | Problem":

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from barnabas.net.pipeline.spec import ParquetSink, PipelineSpec, TopicSink, TopicSource
+from barnabas.net.pipeline.sink_parsing import Sink
+from barnabas.net.pipeline.spec import ParquetSink, PipelineSpec, TableSink, TopicSink, TopicSource
 from barnabas.net.pipeline.state import RunProgress
 
 from ..read.offsets import records_behind
@@ -70,7 +71,7 @@ class Job:
             print_line(_columns(opened.rows))
         print_line(f"result ({self._spec.output_mode})")
         print_line(_columns(self._result))
-        print_line(f"sink {self._spec.sink}".replace(getattr(self._spec.sink, "database", "\0"), "..."))
+        print_line(f"sink {without_secrets(self._spec.sink)}")
         print_line(f"errors {self._spec.errors.action} {self._spec.errors.topic}".rstrip())
         if self._result.isStreaming:  # Spark makes the physical plan of a stream with its first micro-batch
             print_line("== Analyzed Logical Plan ==")
@@ -243,6 +244,11 @@ def _observed(observation: Observation) -> Mapping[str, int]:
     reader.start()
     reader.join(METRICS_WAIT_S)
     return found
+
+
+def without_secrets(sink: Sink) -> Sink:
+    """The connection of a database may contain a password."""
+    return replace(sink, database="...") if isinstance(sink, TableSink) else sink
 
 
 def _columns(rows: DataFrame) -> str:

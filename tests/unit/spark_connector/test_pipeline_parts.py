@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from barnabas.net.pipeline.spec import ConsoleSink, TableSink
 from barnabas.net.pipeline.state import RunProgress
 from barnabas.spark_connector.pipeline.database import ROWS_AT_ONCE, Database, TableWriter
 from barnabas.spark_connector.pipeline.faults import BAD_RECORD, cause_of, is_bad_record
-from barnabas.spark_connector.pipeline.queries import noted
+from barnabas.spark_connector.pipeline.queries import noted, without_secrets
 
 PLAN = f"\n=== Streaming Query ===\nLogical Plan: {BAD_RECORD}{{, reason, }}{BAD_RECORD}"
 JVM = """[FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: An exception was raised by the Python Proxy. Return Message: Traceback
@@ -130,3 +131,12 @@ def test_names_with_the_letters_of_places_reach_postgresql_as_they_are() -> None
     assert database.sql('INSERT INTO "t?" ("a""?", "b%s") VALUES (?, ?)') == (
         'INSERT INTO "t?" ("a""?", "b%%s") VALUES (%s, %s)'
     )
+
+
+def test_a_password_with_any_letters_is_not_in_the_plan() -> None:
+    """As text, it may be written with other letters: a backslash is two."""
+    sink = TableSink(table="t", database="postgresql:host=h password=a\\b'c", key=("id",))
+    assert repr(sink.database)[1:-1] != sink.database
+    shown = str(without_secrets(sink))
+    assert "password" not in shown and "table='t'" in shown
+    assert without_secrets(ConsoleSink()) == ConsoleSink()

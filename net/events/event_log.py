@@ -64,7 +64,7 @@ class EventLog:
         self._suppressed_told_ms: dict[str, int] = {}
         # Microseconds of the process's start: a number is not used twice, even if the last events before a kill were not written.
         self._last = clock.wall_ms() * 1000
-        self._readers: dict[asyncio.Future[None], None] = {}
+        self._readers: dict[asyncio.Future[None], EventsRequest] = {}  # and what they wait for
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -130,9 +130,8 @@ class EventLog:
         self._last = event.number
         self._rings[event.kind].add(event)
         self._kept(event)
-        readers, self._readers = self._readers, {}
-        for reader in readers:
-            if not reader.done():
+        for reader, request in self._readers.items():
+            if not reader.done() and _fits(event, request):
                 reader.set_result(None)
 
     # --- readers ------------------------------------------------------------------------------------------------------
@@ -189,7 +188,7 @@ class EventLog:
             left_ms = end_ms - self._clock.now_ms()
             if left_ms <= 0 or len(self._readers) >= MAX_READERS:
                 break
-            await self._next(left_ms)
+            await self._next(left_ms, request)
             # What did not fit is not looked at again.
             again = EventsRequest(
                 after=answer.last,
@@ -202,10 +201,10 @@ class EventLog:
             answer = self.select(again, unconfirmed_ms())
         return answer
 
-    async def _next(self, left_ms: int) -> None:
-        """Return at the next event of any kind, or when the time is over."""
+    async def _next(self, left_ms: int, request: EventsRequest) -> None:
+        """Return at the next event that fits, or when the time is over: a hundred readers are not woken by each event."""
         reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._readers[reader] = None
+        self._readers[reader] = request
         try:
             await asyncio.wait([reader], timeout=left_ms / 1000)
         finally:

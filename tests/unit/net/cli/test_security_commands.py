@@ -56,6 +56,7 @@ def test_an_authority_is_rotated_while_the_former_certificates_are_trusted(run: 
     trust_of_old.write_bytes((tmp_path / "ca.pem").read_bytes())
     code, out, _ = run("security", "ca", str(tmp_path), "--rotate", "--name", "second")
     assert code == 0 and "copy it to all brokers and clients first" in out
+    assert f"`barnabas security ca {tmp_path} --retire`" in out
     assert [row["subject"] for row in rows(run, tmp_path / "ca.pem")] == ["CN=second", "CN=first"]
     new = broker("new.pem")
     assert rows(run, new)[0]["issuer"] == "CN=second"
@@ -65,15 +66,31 @@ def test_an_authority_is_rotated_while_the_former_certificates_are_trusted(run: 
     assert verified(tmp_path / "ca.pem", new) and not verified(tmp_path / "ca.pem", old)
 
 
-def test_a_rotation_that_was_interrupted_before_the_new_key_has_left_the_former_authority(
-    run: Any, tmp_path: Path
+@pytest.mark.parametrize("refused", ["ca.pem", "ca.key"])
+def test_a_rotation_that_breaks_off_has_left_an_authority_whose_certificates_are_trusted(
+    run: Any, tmp_path: Path, refused: str
 ) -> None:
     run("security", "ca", str(tmp_path), "--name", "first")
-    key = (tmp_path / "ca.key").read_bytes()
-    run("security", "ca", str(tmp_path), "--rotate", "--name", "second")
-    write_secret(tmp_path / "ca.key", key)
-    assert run("security", "client", str(tmp_path), "alice")[0] == 0
-    assert rows(run, tmp_path / "alice.pem")[0]["issuer"] == "CN=first"
+    (tmp_path / f"{refused}.{os.getpid()}.new").mkdir()  # in the way of the file that is written beside
+    assert run("security", "ca", str(tmp_path), "--rotate", "--name", "second")[0] == 1
+    assert run("security", "broker", str(tmp_path), "0", "localhost")[0] == 0
+    assert rows(run, tmp_path / "broker-0.pem")[0]["issuer"] == "CN=first"
+    assert verified(tmp_path / "ca.pem", tmp_path / "broker-0.pem")
+
+
+def test_authorities_of_the_same_name_do_not_hide_each_other(run: Any, tmp_path: Path) -> None:
+    """The name has a default, so this is the usual case. The key identifiers tell them apart."""
+    made = []
+    run("security", "ca", str(tmp_path))
+    for number in range(3):
+        made.append(tmp_path / f"{number}.pem")
+        run("security", "broker", str(tmp_path), "0", "localhost", "--out", str(made[-1]))
+        run("security", "ca", str(tmp_path), "--rotate")
+    assert [verified(tmp_path / "ca.pem", file) for file in made] == [True] * 3
+    assert {row["issuer"] for row in rows(run, *made)} == {"CN=barnabas"}
+    assert len(rows(run, tmp_path / "ca.pem")) == 4
+    assert "removed: 3" in run("security", "ca", str(tmp_path), "--retire")[1]
+    assert [verified(tmp_path / "ca.pem", file) for file in made] == [False] * 3
 
 
 def test_certificates_that_have_expired_are_an_error(run: Any, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.net.protocol.event_messages import MAX_PAGE, EventKind
 
+from ...base.near_words import did_you_mean
 from ..frame.command import Context, number_from
 from ..frame.confirmation import exit_code_in
 
@@ -30,6 +31,16 @@ def age_ms(text: str) -> int:
     return int(found[1]) * _UNITS_MS[found[2]]
 
 
+def count(text: str) -> int:
+    """The argparse type of `-n`: brokers answer with one page."""
+    found = number_from(1)(text)
+    if found > MAX_PAGE:
+        raise ArgumentTypeError(
+            f"{text}: give at most {MAX_PAGE}, and select with --since, --kind, --topic and --broker"
+        )
+    return found
+
+
 def kinds(text: str) -> tuple[str, ...]:
     """The argparse type of `isr,election`: kinds, or names of events."""
     return tuple(word for word in text.split(",") if word)
@@ -49,7 +60,12 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--topic", default="", metavar="TOPIC", help="only events about this topic")
     parser.add_argument("--broker", type=number_from(0), default=-1, metavar="N", help="only events about this broker")
     parser.add_argument(
-        "-n", "--num", type=number_from(1), default=100, metavar="N", help="the newest N events (default: %(default)s)"
+        "-n",
+        "--num",
+        type=count,
+        default=100,
+        metavar="N",
+        help=f"the newest N events, at most {MAX_PAGE} (default: %(default)s)",
     )
 
 
@@ -59,7 +75,7 @@ async def events(context: Context) -> int:
     since_ms = -1 if given.since is None else int(time.time() * 1000) - given.since
     async with context.connector.admin(context.bootstrap) as admin:
         page = await admin.events(
-            since_ms=since_ms, kinds=given.kind, topic=given.topic, broker=given.broker, limit=min(given.num, MAX_PAGE)
+            since_ms=since_ms, kinds=given.kind, topic=given.topic, broker=given.broker, limit=given.num
         )
         notes = _Notes(context)
         if context.out.is_json and not given.follow:
@@ -75,6 +91,7 @@ async def events(context: Context) -> int:
         else:
             _print(context, page)
         notes.tell(page)
+        notes.tell_unknown_kinds(page)
         if given.follow:
             await _follow(context, admin, page.cursor, notes)
     return exit_code_in(page.doubt)
@@ -110,6 +127,7 @@ class _Notes:
 
     def __init__(self, context: Context) -> None:
         self._out = context.out
+        self._kinds: tuple[str, ...] = context.arguments.kind
         self._silent: tuple[int, ...] = ()
         self._has_doubt = False
         self._all_silent = False
@@ -128,6 +146,15 @@ class _Notes:
         elif page.doubt is None and self._has_doubt:
             self._out.note("the quorum has a leader again")
         self._has_doubt = page.doubt is not None
+
+    def tell_unknown_kinds(self, page: "EventPage") -> None:
+        """A word that is no kind may be the name of an event, or a mistake: then an empty answer would look like peace."""
+        names = {item.event.name for item in page.events}
+        known = [kind.value for kind in EventKind]
+        for word in self._kinds:
+            if word in known or word in names:
+                continue
+            self._out.note(f"no event was found by the name {word}, and it is not a kind{did_you_mean(word, known)}")
 
     def tell_silence(self, why: str) -> None:
         if not self._all_silent:

@@ -24,7 +24,8 @@ DOUBT = {
 
 def page(*events: ClusterEvent, **more: Any) -> EventPage:
     shown = tuple(SeenEvent(node_id=2, event=event) for event in events)
-    return EventPage(events=shown, cursor="1~0.7.0~2:1", unanswered=more.pop("unanswered", {}), **more)
+    cursor = more.pop("cursor", "1~0.7.0~2:1")
+    return EventPage(events=shown, cursor=cursor, unanswered=more.pop("unanswered", {}), **more)
 
 
 def test_an_event_is_one_line_that_commands_no_terminal(run: Any, cluster: FakeCluster) -> None:
@@ -54,9 +55,19 @@ def test_what_is_asked_for(run: Any, cluster: FakeCluster) -> None:
     assert asked == {"kinds": ("isr", "election"), "topic": "t", "broker": 3, "limit": 5}
 
 
-@pytest.mark.parametrize("words", [("--since", "10"), ("--since", "-5m"), ("--broker", "x"), ("-n", "0")])
+@pytest.mark.parametrize(
+    "words", [("--since", "10"), ("--since", "-5m"), ("--broker", "x"), ("-n", "0"), ("-n", "1001")]
+)
 def test_wrong_arguments(run: Any, words: tuple[str, ...]) -> None:
     assert run("cluster", "events", *words)[0] == 2
+
+
+def test_a_word_that_is_neither_a_kind_nor_the_name_of_an_event_is_told(run: Any, cluster: FakeCluster) -> None:
+    cluster.events.pages = [page(EVENT), page()]
+    assert run("cluster", "events", "--kind", "isr,configured")[2] == ""
+    code, out, err = run("cluster", "events", "--kind", "isr,elektion")
+    assert (code, out) == (0, "")
+    assert err == "no event was found by the name elektion, and it is not a kind (did you mean election?)\n"
 
 
 def test_who_is_down_and_how_old_it_is(run: Any, cluster: FakeCluster) -> None:
@@ -73,15 +84,18 @@ def test_who_is_down_and_how_old_it_is(run: Any, cluster: FakeCluster) -> None:
 
 def test_following_goes_on_while_no_broker_answers(run: Any, cluster: FakeCluster) -> None:
     silent = BrokerNotAvailableError("no broker answers")
+    selected = ("--kind", "config", "--topic", "t", "--broker", "3")
     cluster.events.pages = [
-        page(EVENT), silent, silent, page(), page(EVENT, unanswered={1: "refused"}), page(),
+        page(EVENT), silent, silent, page(cursor="second"), page(EVENT, unanswered={1: "refused"}, cursor="third"),
+        page(cursor="fourth"),
         ClusterAuthorizationError("the permission was taken away"),
     ]  # fmt: skip
-    code, out, err = run("cluster", "events", "--follow", "-f", "json", "--kind", "config")
+    code, out, err = run("cluster", "events", "--follow", "-f", "json", *selected)
     assert code == 1 and [json.loads(line)["event"] for line in out.splitlines()] == ["configured"] * 2
     told = err.splitlines()
     assert told[:3] == [
         "the cluster does not answer: no broker answers", "broker 1 does not answer: refused", "all brokers answer again",
     ]  # fmt: skip
     assert "the permission was taken away" in told[3]
-    assert all(asked["after"] == "1~0.7.0~2:1" for _, asked in cluster.calls[1:])
+    assert [asked["after"] for _, asked in cluster.calls[1:]] == ["1~0.7.0~2:1"] * 3 + ["second", "third", "fourth"]
+    assert all((asked["kinds"], asked["topic"], asked["broker"]) == (("config",), "t", 3) for _, asked in cluster.calls)

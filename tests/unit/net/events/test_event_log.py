@@ -168,6 +168,19 @@ async def test_a_reader_that_waits_gets_the_first_event_that_fits() -> None:
     assert names(at_once) == ["created", "isr"]
 
 
+@pytest.mark.parametrize("wanted", [{"topic": "t"}, {"broker": 2}, {"kinds": ("elected",)}, {"since_ms": 5_001}])
+async def test_a_reader_that_waits_gets_no_other_events(wanted: dict[str, Any]) -> None:
+    time = Time()
+    log = log_of(time)
+    reading = asyncio.ensure_future(log.wait_and_select(EventsRequest(after=0, max_wait_ms=30_000, **wanted)))
+    for name in ("leaderless", "elected"):
+        await asyncio.sleep(0)
+        last = name == "elected"
+        log.record(EventKind.ELECTION, name, {}, topic="t" if last else "u", brokers=(2,) if last else (1,))
+        time.ms += 1
+    assert names(await reading) == ["elected"]
+
+
 async def test_readers_that_wait_are_limited_and_leave_nothing() -> None:
     log = log_of()
     asked = EventsRequest(after=0, max_wait_ms=30_000)

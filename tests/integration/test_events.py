@@ -68,12 +68,26 @@ async def barnabas(bootstrap: str, *words: str) -> tuple[int, Row, str]:
     return process.returncode, json.loads(out), err.decode()
 
 
+async def http(node: Node, path: str) -> Row:
+    def got() -> Row:
+        with urlopen(f"http://{node.property('admin.listener')}{path}", timeout=30) as answer:
+            found: Row = json.load(answer)
+        return found
+
+    return await asyncio.to_thread(got)
+
+
+async def events_path(node: Node) -> str:
+    return f"/v3/clusters/{(await http(node, '/v3/clusters'))['data'][0]['cluster_id']}/events"
+
+
 async def test_a_killed_leader_is_told_by_every_broker_in_order_and_after_restarts(new_cluster: Maker) -> None:
     cluster = await new_cluster(3).ready()
     async with cluster.admin() as admin:
         await admin.create_topic("t", assignment=[[1, 0, 2]])
         await full_isr(admin, ["t"])
     story = ["created None", "fenced 1", "elected t-0", "isr t-0", "registered 1", "unfenced 1", "isr t-0"]
+    story.append("elected t-0")  # the preferred leader has returned; nothing else follows
     cluster.kill(1)
 
     async def until_told(node: Node, wanted: list[str], what: str) -> None:
@@ -91,7 +105,8 @@ async def test_a_killed_leader_is_told_by_every_broker_in_order_and_after_restar
     before = {node.address: await kept_by(node) for node in cluster.nodes}
     one, other = before[cluster.nodes[0].address], before[cluster.nodes[2].address]
     assert set(places(one)) == set(places(other))
-    (election,) = [item for item in one if item.name == "elected"]
+    election, preferred = [item for item in one if item.name == "elected"]
+    assert preferred.fields["why"] == "preferred" and preferred.fields["leader"] == "1"
     assert election.fields["why"] == "leader_fenced" and election.fields["was"] == "1" and not election.is_late
 
     cluster.kill(0)
@@ -139,16 +154,10 @@ async def test_topics_configurations_and_groups_by_command_and_http(new_cluster:
     _, told, _ = await barnabas(cluster.bootstrap, "--broker", "2", "--kind", "broker")
     assert {item["fields"]["broker"] for item in told["events"]} == {"2"}
 
-    def http(path: str) -> Row:
-        with urlopen(f"http://{cluster.nodes[1].property('admin.listener')}{path}", timeout=30) as answer:
-            found: Row = json.load(answer)
-        return found
-
-    cluster_id = (await asyncio.to_thread(http, "/v3/clusters"))["data"][0]["cluster_id"]
-    path = f"/v3/clusters/{cluster_id}/events?kind=topic"
-    first = await asyncio.to_thread(http, path)
+    path = f"{await events_path(cluster.nodes[1])}?kind=topic"
+    first = await http(cluster.nodes[1], path)
     assert [item["event"] for item in first["data"]] == ["created", "created", "deleted"] and first["unanswered"] == {}
-    waiting = asyncio.ensure_future(asyncio.to_thread(http, f"{path}&after={first['cursor']}&wait_ms=20000"))
+    waiting = asyncio.ensure_future(http(cluster.nodes[1], f"{path}&after={first['cursor']}&wait_ms=20000"))
     async with cluster.admin() as admin:
         await admin.create_topic("late")
     assert [item["topic"] for item in (await waiting)["data"]] == ["late"]
@@ -158,6 +167,7 @@ async def test_without_a_quorum_events_are_told_with_their_age_and_who_is_down(n
     cluster = await new_cluster(3).ready()
     async with cluster.admin() as admin:
         await admin.create_topic("t")
+    path = await events_path(cluster.nodes[0])
     cluster.kill(1, 2)
     one = cluster.nodes[0].address
 
@@ -170,6 +180,12 @@ async def test_without_a_quorum_events_are_told_with_their_age_and_who_is_down(n
     assert found["unanswered"].keys() == {"1", "2"} and found["unconfirmed"]["unreachable_voters"] == [1, 2]
     assert found["unconfirmed"]["seconds"] >= 0
     assert "broker 1 does not answer" in err and "no quorum: as of " in err
+    page = await http(cluster.nodes[0], path)
+    assert page["unconfirmed"]["unreachable_voters"] == [1, 2]
+    advertised = (
+        f"Broker 1 advertises {cluster.nodes[1].address}: if the broker is up"  # the asked broker tells it itself
+    )
+    assert advertised in page["unanswered"]["1"]
 
 
 async def test_a_follower_is_told_once_of_each_event_as_it_happens(new_cluster: Maker) -> None:

@@ -208,8 +208,9 @@ class Client:
         """The advertised address was not configured here: report its source, and how the operator can fix it."""
         if (broker.host, broker.port) in self.bootstrap:
             return error
+        told_by = f", according to {self._told_by}" if self._told_by else ""  # a broker's own client asks nobody
         return NetworkError(
-            f"{error.message}. Broker {broker.node_id} advertises {broker.host}:{broker.port}, according to {self._told_by}: if"
+            f"{error.message}. Broker {broker.node_id} advertises {broker.host}:{broker.port}{told_by}: if"
             " the broker is up, set its advertised.listeners to an address that this machine can reach"
         )
 

@@ -13,7 +13,6 @@ from ..base.near_words import did_you_mean
 from .parsing import parse_pipeline
 from .spec import PipelineSpec, PythonStep
 from .state import StateFolder
-from .toml_lines import lines_of_keys
 from .toml_table import Problem
 
 MAX_FILE_BYTES: Final = 1 << 20  # a pipeline is short; this is a wrong file
@@ -56,17 +55,21 @@ def read_pipeline(path: Path) -> PipelineFile:
     found = parse_pipeline(text, is_yaml=is_yaml)
     if isinstance(found, PipelineSpec):
         base = path.resolve().parent
-        problems = [problem for step in found.steps if (problem := _missing_function(step, base)) is not None]
+        problems = [
+            problem
+            for number, step in enumerate(found.steps, 1)
+            if (problem := _missing_function(number, step, base)) is not None
+        ]
         if found.state_folder and base.is_relative_to((base / found.state_folder).resolve()):
             words = f'is {found.state_folder!r}, where the file itself is: write a folder of its own, such as "{STATE_ROOT}"'
-            problems.append(Problem(line=lines_of_keys(text).get(("state",), 1), key="state", message=words))
+            problems.append(Problem(line=found.state_line, key="state", message=words))
         if not problems:
             return PipelineFile(text=text, is_yaml=is_yaml, base=base, spec=found)
         found = problems
     raise PipelineFileError([problem.text(str(path)) for problem in found])
 
 
-def _missing_function(step: object, base: Path) -> Problem | None:
+def _missing_function(number: int, step: object, base: Path) -> Problem | None:
     if not isinstance(step, PythonStep):
         return None
     file = base / Path(*step.module.split(".")).with_suffix(".py")
@@ -75,7 +78,7 @@ def _missing_function(step: object, base: Path) -> Problem | None:
         reason = _missing_in(file, step.function)
     elif not _is_importable(step.module.split(".")[0]):
         reason = f"there is no module {step.module}: write {file.name} beside the pipeline, or install the module"
-    return None if reason is None else Problem(line=step.line, key=f"{step.module}:{step.function}", message=reason)
+    return None if reason is None else Problem(line=step.line, key=f"steps[{number}].python", message=reason)
 
 
 def _is_importable(package: str) -> bool:

@@ -62,6 +62,7 @@ def _read(document: TomlTable) -> PipelineSpec:
         errors=read_errors(document),
         restarts=_restarts(document),
         state_folder=document.text("state"),
+        state_line=document.line_of("state"),
         checkpoint=document.text("checkpoint"),
         spark_settings=_spark_settings(document),
     )
@@ -122,12 +123,12 @@ def _restarts(document: TomlTable) -> RestartPolicy:
 
 def _steps(document: TomlTable, sources: tuple[SourceSpec, ...]) -> tuple[SqlStep | PythonStep, ...]:
     steps: list[SqlStep | PythonStep] = []
-    taken = {source.name for source in sources}
+    taken = {source.name.lower() for source in sources}  # as Spark compares names of views
     for table in document.tables("steps"):
         step = _step(table)
-        if table.has("name") and step.name in taken:
+        if table.has("name") and step.name.lower() in taken:
             table.refuse("name", f"is {step.name!r}, which another view has already: choose another name")
-        taken.add(step.name)
+        taken.add(step.name.lower())
         steps.append(step)
         table.finish()
     if len(steps) > MAX_STEPS:

@@ -62,11 +62,17 @@ def read_sources(document: TomlTable) -> tuple[SourceSpec, ...]:
         table = document.table("source")
         return () if table is None else (_source(INPUT, table),)
     tables = document.table("sources")
-    found = []
+    if tables is not None and not tables.names():
+        document.refuse("sources", "is empty: add [sources.NAME] for each source")
+    found: list[SourceSpec] = []
     for name in tables.names() if tables else ():
         assert tables is not None
         if not is_view_name(name):
             tables.refuse_key(name, "is the name of a view: use letters, digits and '_', and begin with a letter")
+        if name.lower() in {source.name.lower() for source in found}:
+            tables.refuse_key(
+                name, "is the name of another source, too: Spark does not tell upper case from lower case"
+            )
         table = tables.table(name)
         if table is not None:
             found.append(_source(name, table))
@@ -195,8 +201,10 @@ def _refuse_keys_of_other_formats(table: TomlTable, spec: ValueSpec) -> None:
 
 
 def _fields(table: TomlTable) -> tuple[ValueField, ...]:
-    found = []
+    found: list[ValueField] = []
     for name, type_name in table.text_by_name("fields").items():
+        if name.lower() in {field.name.lower() for field in found}:
+            table.refuse(f"fields.{name}", "is there twice: Spark does not tell upper case from lower case")
         if name.lower() in (*RECORD_COLUMNS, *FILE_COLUMNS):
             table.refuse(f"fields.{name}", "is the name of a column that each row has anyway: use another name")
         base = re.split(r"[(<]", type_name.strip().lower(), maxsplit=1)[0].strip()

@@ -139,6 +139,7 @@ class PipelineSpec:
     errors: ErrorPolicy
     restarts: RestartPolicy
     state_folder: str  # "": beside the file
+    state_line: int  # of the file, for errors
     checkpoint: str  # "": in the state folder
     spark_settings: Mapping[str, str]
 

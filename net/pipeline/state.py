@@ -37,8 +37,9 @@ T = TypeVar("T")
 LOCK_WAIT_S: Final = 1.0  # `status` holds a lock for an instant, to see whether it is free
 LOCK_PAUSE_S: Final = 0.05
 _RESETTING: Final = "resetting"
+_PIPELINE: Final = {False: "pipeline.toml", True: "pipeline.yaml"}  # by whether it is YAML
 _KEPT: Final = (
-    "generation", "pipeline.toml", "run.json", "progress.json", "error", "driver.log", "parquet", "schemas", "checkpoint", "plan",
+    "generation", *_PIPELINE.values(), "run.json", "progress.json", "error", "driver.log", "parquet", "schemas", "checkpoint", "plan",
 )  # fmt: skip
 MAX_ERROR_CHARS: Final = 2_000  # of one line; errors of Spark contain whole plans
 
@@ -82,22 +83,18 @@ class StateFolder:
 
     def write_pipeline(self, text: str, *, is_yaml: bool) -> None:
         """A file of the other language is from an earlier run."""
-        self._write(self._pipeline_file(is_yaml=is_yaml), text.encode())
         self._pipeline_file(is_yaml=not is_yaml).unlink(missing_ok=True)
+        self._write(self._pipeline_file(is_yaml=is_yaml), text.encode())
 
     def read_pipeline(self) -> tuple[str, bool]:
-        """The text, and whether it is YAML."""
-        is_yaml = not self._pipeline_file(is_yaml=False).exists()
-        return self._pipeline_file(is_yaml=is_yaml).read_text(encoding="utf-8"), is_yaml
+        """As the last `run` found it, and whether it is YAML; empty before the first."""
+        for is_yaml in _PIPELINE:
+            with suppress(FileNotFoundError):
+                return self._pipeline_file(is_yaml=is_yaml).read_text(encoding="utf-8"), is_yaml
+        return "", False
 
     def _pipeline_file(self, *, is_yaml: bool) -> Path:
-        return self.path / ("pipeline.yaml" if is_yaml else "pipeline.toml")
-
-    def read_pipeline(self) -> str:
-        """As the last `run` found it; empty before the first."""
-        with suppress(FileNotFoundError):
-            return self.pipeline_file.read_text(encoding="utf-8")
-        return ""
+        return self.path / _PIPELINE[is_yaml]
 
     @property
     def checkpoint(self) -> Path:

@@ -114,8 +114,8 @@ def _refuse_other_pipeline(found: "PipelineFile", folder: "StateFolder") -> None
     from barnabas.net.pipeline.parsing import parse_pipeline
     from barnabas.net.pipeline.spec import PipelineSpec
 
-    stored = folder.read_pipeline()
-    known = parse_pipeline(stored) if stored else None
+    stored, is_yaml = folder.read_pipeline()
+    known = parse_pipeline(stored, is_yaml=is_yaml) if stored else None
     if isinstance(known, PipelineSpec) and known.name != found.spec.name:
         raise CommandError(
             f"{folder.path} has the state of the pipeline {known.name}, not of {found.spec.name}: give each pipeline a folder of"

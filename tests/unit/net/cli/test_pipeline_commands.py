@@ -137,7 +137,7 @@ def test_another_pipeline_does_not_go_on_with_the_state_of_this_one(run: Any, fi
     Path(file).write_text(text)
     folder = StateFolder(Path(file).parent / "state")
     folder.prepare()
-    folder.write_pipeline(text.replace('"p"', '"q"'))
+    folder.write_pipeline(text.replace('"p"', '"q"'), is_yaml=False)
     code, _, err = run("pipeline", "run", file)
     assert code == 1 and "has the state of the pipeline q, not of p" in err
 

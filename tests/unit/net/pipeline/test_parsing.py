@@ -106,8 +106,7 @@ def test_what_is_left_out() -> None:
 
 
 def test_several_sources_are_views_of_their_names() -> None:
-    sources = '[sources.a]\ntopics = ["a"]\nvalue = { format = "raw" }\n[sources.b]\nfiles = "in"\nformat = "parquet"\n'
-    spec = spec_of(f'name = "p"\nmode = "batch"\n{sources}[[steps]]\nsql = "SELECT 1"\n[sink]\nparquet = "out"\n')
+    spec = spec_of(f'mode = "batch"\n{TWO}[[steps]]\nsql = "SELECT 1"\n[sink]\nparquet = "out"\n')
     assert [source.name for source in spec.sources] == ["a", "b"]
     assert spec.sources[1].origin == FileSource(path="in", is_parquet=True) and spec.sources[1].value is None
     assert spec.sink == ParquetSink(folder="out")
@@ -120,6 +119,10 @@ def test_a_topic_is_written_exactly_once_unless_the_file_says_otherwise() -> Non
     )
 
 
+TWO = (
+    'name = "p"\n[sources.a]\ntopics = ["a"]\nvalue = { format = "raw" }\n'
+    '[sources.b]\nfiles = "in"\nformat = "parquet"\n'
+)
 WRONG = [
     ('name = "orders"', 'nmae = "orders"', "1: nmae: unknown key (did you mean name?)"),
     ('name = "orders"', 'nmae = "orders"', '1: name: is missing: add name = "web-requests"'),
@@ -148,8 +151,10 @@ WRONG = [
     ),
     ('id = "bigint"', "id = 3", '16: source.value.fields.id: is 3: write a string, such as "3"'),
     ('id = "bigint"', 'id = "array<int"', "16: source.value.fields.id: is 'array<int': its brackets do not match"),
+    ('id = "bigint"', 'id = "bigint"\nID = "string"', "17: source.value.fields.ID: is there twice"),
     ('id = "bigint"', 'record_key = "int"', "16: source.value.fields.record_key: is the name of a column"),
     ('name = "large"', 'name = "2 large"', "21: steps[1].name: is '2 large': a view's name"),
+    ('name = "large"', 'name = "INPUT"', "21: steps[1].name: is 'INPUT', which another view has already"),
     ('name = "large"', 'name = "input"', "21: steps[1].name: is 'input', which another view has already"),
     ("steps:totals", "steps.totals", "28: steps[2].python: is 'steps.totals': write \"module:function\""),
     ('python = "steps:totals"', 'sql = "SELECT 1"\npython = "a:b"', "27: steps[2]: a step has either sql"),
@@ -200,6 +205,8 @@ def test_a_mistake_is_named_with_its_line_and_the_cure(right: str, wrong: str, t
             "p.toml:7: errors.topic: is the topic",
         ),
         ("steps = [3]\n" + SOURCE + SINK, "p.toml:1: steps: has the item 3"),
+        ('name = "p"\n[sources]\n' + SINK, "p.toml:2: sources: is empty: add [sources.NAME]"),
+        (TWO.replace("sources.b", "sources.A") + SINK, "p.toml:5: sources.A: is the name of another source, too"),
         ("source = 3\n" + SINK, "p.toml:1: source: is 3: must be a table: write [source]"),
     ],
 )

@@ -29,7 +29,7 @@ ORPHAN_WAIT_S: Final = 120.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = _parser().parse_args(arguments)
+    given = order_of(arguments)
     state = StateFolder(given.state)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -46,7 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     return DriverExit.OK
 
 
-def _parser() -> argparse.ArgumentParser:
+def order_of(arguments: Sequence[str]) -> argparse.Namespace:
+    """What `DriverOrder.command` has written."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--base", type=Path, required=True)
@@ -56,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--command-config", type=Path)
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--plan", action="store_true")
-    return parser
+    return parser.parse_args(arguments)
 
 
 def _run(given: argparse.Namespace, state: StateFolder, stop: threading.Event) -> None:
@@ -74,7 +75,7 @@ def _run(given: argparse.Namespace, state: StateFolder, stop: threading.Event) -
             spark=spark,
             state=state,
             base=given.base,
-            connection={"bootstrap.servers": given.bootstrap, **_security(given.command_config)},
+            connection={"bootstrap.servers": given.bootstrap, **security_of(given.command_config)},
             is_batch=spec.is_batch,
         )
         job = Job(world, spec, is_stopped=lambda: stop.is_set() or os.getppid() != given.parent)
@@ -94,7 +95,7 @@ def require_spark() -> None:
         raise PipelineFault(f"pipelines need PySpark ({error}): pip install 'barnabas[spark]'") from error
 
 
-def _security(file: Path | None) -> Mapping[str, str]:
+def security_of(file: Path | None) -> Mapping[str, str]:
     """TLS and the login of `--command-config`, as options of the format."""
     if file is None:
         return {}

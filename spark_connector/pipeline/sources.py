@@ -93,7 +93,10 @@ def _watermarked(rows: DataFrame, source: SourceSpec) -> DataFrame:
 def _good(parsed: DataFrame, errors: ErrorPolicy, place: tuple[str, ...]) -> DataFrame:
     fits = F.col(REASON).isNull()
     if errors.action == "stop":
-        where = F.concat_ws(" ", *(F.col(name).cast("string") for name in place if name not in ("record_key",)))
+        words = (
+            (F.lit(name.removeprefix("record_")), F.col(name).cast("string")) for name in place if name != "record_key"
+        )
+        where = F.concat_ws(" ", *(word for pair in words for word in pair))
         message = F.concat(F.lit(f"{BAD_RECORD}{{"), F.col(REASON), F.lit(" ("), where, F.lit(f")}}{BAD_RECORD}"))
         return parsed.where(F.when(fits, F.lit(True)).otherwise(F.raise_error(message).cast("boolean")))
     return parsed.where(fits)

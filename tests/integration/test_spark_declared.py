@@ -110,6 +110,14 @@ def log(spark_cluster: Cluster, lines: list[bytes]) -> str:
     return "declared-log"
 
 
+@pytest.fixture(scope="module")
+def poison(spark_cluster: Cluster) -> str:
+    """A topic for tests that need no real log."""
+    create_topic(spark_cluster, "declared-poison", partitions=1)
+    send(spark_cluster, "declared-poison", POISON)
+    return "declared-poison"
+
+
 def objects(records: list[ConsumerRecord]) -> list[dict[str, object]]:
     return [json.loads(bytes(record.value or b"")) for record in records]
 
@@ -194,9 +202,9 @@ def test_page_loads_by_a_python_step_in_parquet(
     assert (progress.rows, progress.bad_records) == (rows.total(), len(POISON))
 
 
-def test_a_batch_does_not_replace_a_folder_of_others(declared: Any, log: str) -> None:
+def test_a_batch_does_not_replace_a_folder_of_others(declared: Any, poison: str) -> None:
     text = 'mode = "batch"\nname = "copy"\n[source]\ntopics = ["%s"]\nvalue = { format = "raw" }\n[sink]\nparquet = "mine"\n'
-    pipeline: Declared = declared(text % log)
+    pipeline: Declared = declared(text % poison)
     (pipeline.folder / "mine").mkdir()
     with pytest.raises(PipelineFault, match="mine exists: a batch writes a new folder"):
         pipeline.run()
@@ -231,10 +239,18 @@ def test_the_pipelines_of_the_page_are_valid_and_the_first_one_runs(
         read_pipeline(tmp_path / "pipeline.toml")
     for topic in ("page-access-log", "page-requests-per-hour", "page-access-log-dead"):
         create_topic(spark_cluster, topic)
-    send(spark_cluster, "page-access-log", [b"GET /"])
+    send(spark_cluster, "page-access-log", [b"GET /"], key=b"k", headers=[("h", b"v")])
     declared(re.sub(r'(topics? = \[?)"', r'\1"page-', blocks[0])).run()
     (dead,) = read(spark_cluster, "page-access-log-dead")
-    assert dead.value == b"GET /" and headers_of(dead)["barnabas-pipeline"] == "requests-per-hour"
+    assert (dead.key, dead.value) == (b"k", b"GET /")
+    assert headers_of(dead) == {
+        "h": "v",
+        "barnabas-error": "the line is not in the format of an access log",
+        "barnabas-pipeline": "requests-per-hour",
+        "barnabas-record-topic": "page-access-log",
+        "barnabas-record-partition": headers_of(dead)["barnabas-record-partition"],
+        "barnabas-record-offset": "0",
+    }
 
 
 # --- JSON without declared fields, files, tables --------------------------------------------------------------------------
@@ -307,6 +323,53 @@ action = "skip"
         assert sorted(database.execute("SELECT * FROM named").fetchall()) == [(1, "one", 1), (2, None, 1)]
 
 
+# --- where a stream begins, and what a reset forgets ----------------------------------------------------------------------
+
+
+NUMBERS = """
+name = "numbers"
+checkpoint = "elsewhere"
+[source]
+topics = ["%s"]
+value = { format = "json", fields = { id = "bigint", kind = "string" } }
+start = "%s"
+[sink]
+%s
+"""
+
+
+def test_a_reset_forgets_a_checkpoint_elsewhere_too(declared: Any, spark_cluster: Cluster) -> None:
+    topic = create_topic(spark_cluster, "declared-reset", partitions=1)
+    pipeline: Declared = declared(NUMBERS % (topic, "earliest", 'table = "t"\ndatabase = "sqlite:t.db"'))
+    send(spark_cluster, topic, [b'{"id": 1}', b'{"id": 2}'])
+    for expected in ([1, 2], [1, 2]):
+        pipeline.run()
+        assert ids_in(pipeline.folder / "t.db") == expected
+    assert list((pipeline.folder / "elsewhere").iterdir())
+    pipeline.state.remove()
+    pipeline.run()
+    assert ids_in(pipeline.folder / "t.db") == [1, 1, 2, 2], "everything again, beside what the sink has"
+
+
+def ids_in(file: Path) -> list[int]:
+    with closing(sqlite3.connect(file)) as database:
+        return sorted(number for (number,) in database.execute("SELECT id FROM t"))
+
+
+def test_a_stream_that_begins_at_the_end_has_what_comes_after_its_first_run(
+    declared: Any, spark: SparkSession, spark_cluster: Cluster
+) -> None:
+    topic = create_topic(spark_cluster, "declared-latest", partitions=1)
+    send(spark_cluster, topic, [b'{"id": 1, "kind": "old"}'])
+    pipeline: Declared = declared(NUMBERS % (topic, "latest", 'parquet = "out"\npartition_by = ["kind"]'))
+    pipeline.run()
+    send(spark_cluster, topic, [b'{"id": 2, "kind": "a"}', b'{"id": 3, "kind": "b"}'])
+    pipeline.run()
+    rows = spark.read.parquet(str(pipeline.folder / "out")).select("id", "kind").collect()
+    assert sorted(map(tuple, rows)) == [(2, "a"), (3, "b")]
+    assert sorted(item.name for item in (pipeline.folder / "out").glob("kind=*")) == ["kind=a", "kind=b"]
+
+
 # --- what is wrong only once it runs --------------------------------------------------------------------------------------
 
 
@@ -320,38 +383,44 @@ action = "skip"
         ('python = "broken:gives_none"', r"broken:gives_none returned NoneType: return a DataFrame"),
     ],
 )
-def test_a_step_that_cannot_work_is_named(declared: Any, log: str, tmp_path: Path, step: str, told: str) -> None:
+def test_a_step_that_cannot_work_is_named(declared: Any, poison: str, tmp_path: Path, step: str, told: str) -> None:
     (tmp_path / "broken.py").write_text("def raises(rows):\n    return 1 / 0\n\n\ndef gives_none(rows): ...\n")
     pipeline: Declared = declared(
-        f'name = "p"\n[source]\ntopics = ["{log}"]\nvalue = {{ format = "text" }}\n[[steps]]\n{step}\n[sink]\nconsole = true\n'
+        f'name = "p"\n[source]\ntopics = ["{poison}"]\nvalue = {{ format = "text" }}\n[[steps]]\n{step}\n[sink]\nconsole = true\n'
     )
     with pytest.raises(PipelineFault, match=told):
         pipeline.run()
 
 
-def test_a_topic_that_does_not_exist_is_named_before_anything_runs(declared: Any, log: str) -> None:
-    text = f'name = "p"\n[source]\ntopics = ["{log}"]\nvalue = {{ format = "text" }}\n[sink]\ntopic = "missing-topic"\n'
+def test_a_topic_that_does_not_exist_is_named_before_anything_runs(declared: Any, poison: str) -> None:
+    text = (
+        f'name = "p"\n[source]\ntopics = ["{poison}"]\nvalue = {{ format = "text" }}\n[sink]\ntopic = "missing-topic"\n'
+    )
     with pytest.raises(UnknownTopicOrPartitionError, match="missing-topic"):
         declared(text).run()
 
 
-def test_a_column_that_the_result_does_not_have(declared: Any, spark_cluster: Cluster, log: str) -> None:
+def test_a_column_that_the_result_does_not_have(declared: Any, spark_cluster: Cluster, poison: str) -> None:
     topic = create_topic(spark_cluster, "declared-any")
-    text = f'name = "p"\n[source]\ntopics = ["{log}"]\nvalue = {{ format = "text" }}\n[sink]\ntopic = "{topic}"\nkey = "id"\n'
+    text = f'name = "p"\n[source]\ntopics = ["{poison}"]\nvalue = {{ format = "text" }}\n[sink]\ntopic = "{topic}"\nkey = "id"\n'
     with pytest.raises(PipelineFault, match=r"sink.key names 'id', but the result has the columns text, record_key"):
         declared(text).run()
 
 
-def test_a_bad_record_stops_the_pipeline_and_is_named(declared: Any, log: str) -> None:
-    text = f'name = "p"\n[source]\ntopics = ["{log}"]\nvalue = {{ format = "access_log" }}\n[sink]\nconsole = true\n'
+def test_a_bad_record_stops_the_pipeline_and_is_named(declared: Any, poison: str) -> None:
+    text = f'name = "p"\n[source]\ntopics = ["{poison}"]\nvalue = {{ format = "access_log" }}\n[sink]\nconsole = true\n'
     with pytest.raises(Exception) as caught:
         declared(text).run()
     assert is_bad_record(caught.value)
-    assert cause_of(caught.value).startswith(f"the line is not in the format of an access log ({log} 0 0 ")
+    assert cause_of(caught.value).startswith(
+        f"the line is not in the format of an access log (topic {poison} partition 0 offset 0 "
+    )
 
 
-def test_a_plan_shows_views_sink_and_sparks_plan(declared: Any, log: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pipeline: Declared = declared(form("sessions", access_log=log))
+def test_a_plan_shows_views_sink_and_sparks_plan(
+    declared: Any, poison: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline: Declared = declared(form("sessions", access_log=poison))
     pipeline.job().plan()
     shown = capsys.readouterr().out
     assert (

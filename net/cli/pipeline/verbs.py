@@ -228,8 +228,12 @@ async def _reset(context: Context) -> int:
     try:
         with folder.locked("run"), folder.locked("driver"):
             folder.remove()
-    except LockedError:
-        raise CommandError(f"pipeline {found.spec.name} is running: `barnabas pipeline stop` first") from None
+    except LockedError as error:
+        if str(error) == "driver":
+            words = "has a driver that is still ending, because `run` was killed: try again in a few seconds"
+        else:
+            words = "is running: `barnabas pipeline stop` first"
+        raise CommandError(f"pipeline {found.spec.name} {words}") from None
     context.out.line(f"reset {found.spec.name}", {"pipeline": found.spec.name, "state": "never run"})
     return ExitCode.OK
 

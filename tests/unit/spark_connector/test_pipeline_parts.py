@@ -9,7 +9,9 @@ import pytest
 
 from barnabas.net.pipeline.spec import ConsoleSink, TableSink
 from barnabas.net.pipeline.state import RunProgress
+from barnabas.net.pipeline.supervisor import DriverOrder
 from barnabas.spark_connector.pipeline.database import ROWS_AT_ONCE, Database, TableWriter
+from barnabas.spark_connector.pipeline.driver import order_of, security_of
 from barnabas.spark_connector.pipeline.faults import BAD_RECORD, cause_of, is_bad_record
 from barnabas.spark_connector.pipeline.queries import noted, without_secrets
 
@@ -85,6 +87,26 @@ def test_each_micro_batch_counts_once() -> None:
 def test_files_have_no_lag() -> None:
     of_files = report(0) | {"sources": [{"endOffset": {"logOffset": 0}, "latestOffset": None}]}
     assert noted(RunProgress(), of_files).lag is None
+
+
+@pytest.mark.parametrize("flags", [{}, {"is_once": True}, {"is_plan": True}])
+def test_a_driver_is_told_its_whole_order(tmp_path: Path, flags: dict[str, bool]) -> None:
+    file = str(tmp_path / "client.properties")
+    order = DriverOrder(
+        state=tmp_path / "s", base=tmp_path, bootstrap="b:1", master="local[1]", command_config=file, **flags
+    )
+    words = order.command(7)
+    given = order_of(words[words.index("-m") + 2 :])
+    assert (given.state, given.base, given.parent) == (order.state, order.base, 7)
+    assert (given.bootstrap, given.master, given.command_config) == ("b:1", "local[1]", Path(file))
+    assert (given.once, given.plan) == (order.is_once, order.is_plan)
+
+
+def test_tls_and_the_login_reach_spark_and_nothing_else_does(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    login = {"security.protocol": "SASL_SSL", "ssl.truststore.location": "/ca.pem", "sasl.mechanism": "PLAIN"}
+    file.write_text("".join(f"{key}={text}\n" for key, text in {**login, "bootstrap.servers": "x:1"}.items()))
+    assert security_of(file) == login and security_of(None) == {}
 
 
 def writer(folder: Path, **more: Any) -> TableWriter:

@@ -66,6 +66,15 @@ def test_a_pipeline_runs_once_at_a_time_and_is_not_reset_meanwhile(run: Any, fil
         assert code == 1 and "`barnabas pipeline stop` first" in err
 
 
+def test_the_driver_of_a_killed_run_keeps_its_state_until_it_has_ended(run: Any, file: str) -> None:
+    folder = state_of(file)
+    before = folder.generation()
+    with folder.locked("driver"):
+        code, _, err = run("pipeline", "reset", file, "--yes")
+        assert code == 1 and "try again in a few seconds" in err and folder.generation() == before
+    assert run("pipeline", "reset", file, "--yes")[0] == 0
+
+
 def test_reset_needs_a_confirmation(run: Any, file: str) -> None:
     folder = state_of(file)
     before = folder.generation()

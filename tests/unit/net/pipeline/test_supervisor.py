@@ -113,12 +113,12 @@ def test_a_reset_forgets_everything_and_gives_another_generation(folder: StateFo
     folder.write_run(RunState(state="failed", last_error="x"))
     folder.write_progress(RunProgress(batches=3))
     folder.write_schema("input", "{}")
-    folder.checkpoint.mkdir()
+    (folder.checkpoint / "main").mkdir(parents=True)
     folder.write_error("a\nb")
     assert folder.take_error() == "a b" and folder.take_error() == ""
     folder.remove()
     assert folder.read_run() is None and folder.read_progress() == RunProgress() and folder.read_schema("input") == ""
-    assert folder.generation() != before
+    assert not folder.checkpoint.exists() and folder.generation() != before
 
 
 def test_an_error_that_quotes_a_record_does_not_control_the_terminal(folder: StateFolder) -> None:

@@ -147,3 +147,10 @@ def test_a_driver_reads_the_file_of_the_newest_run_whatever_its_language(tmp_pat
     assert folder.read_pipeline() == ("a: 1", True)
     folder.write_pipeline("a = 2", is_yaml=False)
     assert folder.read_pipeline() == ("a = 2", False)
+
+
+def test_a_state_folder_around_the_file_is_refused_at_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(SOURCE + SINK + 'state: "."\n')
+    with pytest.raises(PipelineFileError, match="p.yaml:7: state: is '.', where the file itself is"):
+        read_pipeline(file)

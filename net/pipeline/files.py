@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from ..base.near_words import did_you_mean
+from .document_table import Problem
 from .parsing import parse_pipeline
 from .spec import PipelineSpec, PythonStep
 from .state import StateFolder
-from .toml_table import Problem
 
 MAX_FILE_BYTES: Final = 1 << 20  # a pipeline is short; this is a wrong file
 YAML_SUFFIXES: Final = (".yaml", ".yml")  # everything else is TOML

@@ -10,6 +10,7 @@ from barnabas.log.settings.addresses import parse_bootstrap
 from barnabas.log.vocabulary.errors import InvalidRegularExpressionError
 from barnabas.log.vocabulary.name_pattern import name_pattern
 
+from .document_table import DocumentTable, Problem, parse_toml, parse_yaml
 from .sink_parsing import read_errors, read_output_mode, read_sink
 from .source_parsing import is_view_name, read_interval, read_sources, read_watermark
 from .spec import (
@@ -22,7 +23,6 @@ from .spec import (
     TopicSink,
     TopicSource,
 )
-from .toml_table import Problem, TomlTable, parse_toml, parse_yaml
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FUNCTION: Final = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
@@ -42,7 +42,7 @@ def parse_pipeline(text: str, *, is_yaml: bool = False) -> PipelineSpec | list[P
     return spec
 
 
-def _read(document: TomlTable) -> PipelineSpec:
+def _read(document: DocumentTable) -> PipelineSpec:
     name = document.required_text("name", "web-requests")
     if name and not _NAME.fullmatch(name):
         document.refuse("name", f"is {name!r}: use up to 100 letters, digits, '.', '_' and '-'")
@@ -75,7 +75,7 @@ def _read(document: TomlTable) -> PipelineSpec:
     return spec
 
 
-def _bootstrap(document: TomlTable) -> str:
+def _bootstrap(document: DocumentTable) -> str:
     text = document.text("bootstrap")
     try:
         if text:
@@ -85,7 +85,7 @@ def _bootstrap(document: TomlTable) -> str:
     return text
 
 
-def _spark_settings(document: TomlTable) -> dict[str, str]:
+def _spark_settings(document: DocumentTable) -> dict[str, str]:
     table = document.table("spark")
     if table is None:
         return {}
@@ -102,7 +102,7 @@ def _spark_settings(document: TomlTable) -> dict[str, str]:
     return found
 
 
-def _restarts(document: TomlTable) -> RestartPolicy:
+def _restarts(document: DocumentTable) -> RestartPolicy:
     table = document.table("restarts")
     if table is None:
         return RestartPolicy()
@@ -121,7 +121,7 @@ def _restarts(document: TomlTable) -> RestartPolicy:
 # --- steps ----------------------------------------------------------------------------------------------------------------
 
 
-def _steps(document: TomlTable, sources: tuple[SourceSpec, ...]) -> tuple[SqlStep | PythonStep, ...]:
+def _steps(document: DocumentTable, sources: tuple[SourceSpec, ...]) -> tuple[SqlStep | PythonStep, ...]:
     steps: list[SqlStep | PythonStep] = []
     taken = {source.name.lower() for source in sources}  # as Spark compares names of views
     for table in document.tables("steps"):
@@ -136,7 +136,7 @@ def _steps(document: TomlTable, sources: tuple[SourceSpec, ...]) -> tuple[SqlSte
     return tuple(steps)
 
 
-def _step(table: TomlTable) -> SqlStep | PythonStep:
+def _step(table: DocumentTable) -> SqlStep | PythonStep:
     name = table.text("name", INPUT)
     if not is_view_name(name):
         table.refuse("name", f"is {name!r}: a view's name has letters, digits and '_', and begins with a letter")
@@ -159,7 +159,7 @@ def _step(table: TomlTable) -> SqlStep | PythonStep:
 # --- between the parts ----------------------------------------------------------------------------------------------------
 
 
-def _refuse_loops(document: TomlTable, spec: PipelineSpec) -> None:
+def _refuse_loops(document: DocumentTable, spec: PipelineSpec) -> None:
     """A pipeline that reads what it writes never ends."""
     targets = {"errors.topic": spec.errors.topic}
     if isinstance(spec.sink, TopicSink):

@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
+from .document_table import DocumentTable
 from .source_parsing import check_topic
 from .spec import ConsoleSink, ErrorPolicy, OutputMode, ParquetSink, TableSink, TopicSink
-from .toml_table import TomlTable
 
 Sink = TopicSink | ParquetSink | TableSink | ConsoleSink
 KINDS: Final = ("topic", "parquet", "table", "console")
@@ -13,7 +13,7 @@ ACTIONS: Final = ("stop", "skip", "dead-letter")
 DATABASES: Final = ("sqlite", "postgresql")
 
 
-def read_sink(document: TomlTable) -> Sink:
+def read_sink(document: DocumentTable) -> Sink:
     table = document.table("sink")
     if table is None:
         if not document.has("sink"):
@@ -31,7 +31,7 @@ def read_sink(document: TomlTable) -> Sink:
     return found
 
 
-def _sink(table: TomlTable, kind: str) -> Sink:
+def _sink(table: DocumentTable, kind: str) -> Sink:
     if kind == "topic":
         return _topic(table)
     if table.text("delivery", choices=("exactly_once", "at_least_once")) and table.has("delivery"):
@@ -46,7 +46,7 @@ def _sink(table: TomlTable, kind: str) -> Sink:
     return ConsoleSink()
 
 
-def _topic(table: TomlTable) -> TopicSink:
+def _topic(table: DocumentTable) -> TopicSink:
     topic = table.text("topic")
     if topic:
         check_topic(table, "topic", topic)
@@ -59,7 +59,7 @@ def _topic(table: TomlTable) -> TopicSink:
     return TopicSink(topic=topic, key=table.text("key"), is_records=is_records, delivery=delivery)
 
 
-def _table(table: TomlTable) -> TableSink:
+def _table(table: DocumentTable) -> TableSink:
     database = table.required_text("database", "sqlite:web.db")
     kind, _, place = database.partition(":")
     if database and (kind not in DATABASES or not place):
@@ -76,7 +76,7 @@ def _table(table: TomlTable) -> TableSink:
     return TableSink(table=table.text("table"), database=database, key=key if is_upsert else ())
 
 
-def read_output_mode(document: TomlTable, sink: Sink, *, is_batch: bool) -> OutputMode:
+def read_output_mode(document: DocumentTable, sink: Sink, *, is_batch: bool) -> OutputMode:
     """By default, a table that replaces rows takes every change, and any other sink takes rows that are final."""
     table = document.table("sink")
     default = "update" if isinstance(sink, TableSink) and sink.key and not is_batch else "append"
@@ -98,7 +98,7 @@ def read_output_mode(document: TomlTable, sink: Sink, *, is_batch: bool) -> Outp
     return found  # type: ignore[no-any-return]  # one of OUTPUT_MODES
 
 
-def read_errors(document: TomlTable) -> ErrorPolicy:
+def read_errors(document: DocumentTable) -> ErrorPolicy:
     table = document.table("errors")
     if table is None:
         return ErrorPolicy()

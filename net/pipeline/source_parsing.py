@@ -8,6 +8,7 @@ from barnabas.log.vocabulary.name_pattern import name_pattern
 from barnabas.log.vocabulary.topic_partition import check_topic_name
 
 from ..base.near_words import did_you_mean
+from .document_table import DocumentTable
 from .spec import (
     FILE_COLUMNS,
     INPUT,
@@ -19,7 +20,6 @@ from .spec import (
     ValueSpec,
     Watermark,
 )
-from .toml_table import TomlTable
 
 FORMATS: Final = ("json", "csv", "access_log", "text", "raw")
 ACCESS_PATTERNS: Final = ("combined", "common")
@@ -52,7 +52,7 @@ def is_view_name(name: str) -> bool:
     return _VIEW.fullmatch(name) is not None
 
 
-def read_sources(document: TomlTable) -> tuple[SourceSpec, ...]:
+def read_sources(document: DocumentTable) -> tuple[SourceSpec, ...]:
     kinds = document.given("source", "sources")
     if len(kinds) != 1:
         document.refuse(
@@ -79,7 +79,7 @@ def read_sources(document: TomlTable) -> tuple[SourceSpec, ...]:
     return tuple(found)
 
 
-def _source(name: str, table: TomlTable) -> SourceSpec:
+def _source(name: str, table: DocumentTable) -> SourceSpec:
     kinds = table.given("topics", "pattern", "files")
     if len(kinds) != 1:
         table.refuse("", "a source has one of topics (a list), pattern (a regular expression) and files (a path)")
@@ -89,7 +89,7 @@ def _source(name: str, table: TomlTable) -> SourceSpec:
     return found
 
 
-def _topics(table: TomlTable) -> TopicSource:
+def _topics(table: DocumentTable) -> TopicSource:
     for topic in (topics := table.texts("topics")):
         check_topic(table, "topics", topic)
     pattern = table.text("pattern")
@@ -107,7 +107,7 @@ def _topics(table: TomlTable) -> TopicSource:
     )
 
 
-def _files(table: TomlTable) -> FileSource:
+def _files(table: DocumentTable) -> FileSource:
     return FileSource(
         path=table.text("files"),
         is_parquet=table.text("format", "lines", choices=("lines", "parquet")) == "parquet",
@@ -115,14 +115,14 @@ def _files(table: TomlTable) -> FileSource:
     )
 
 
-def check_topic(table: TomlTable, key: str, topic: str) -> None:
+def check_topic(table: DocumentTable, key: str, topic: str) -> None:
     try:
         check_topic_name(topic)
     except InvalidTopicError as error:
         table.refuse(key, error.message)
 
 
-def read_watermark(table: TomlTable) -> Watermark | None:
+def read_watermark(table: DocumentTable) -> Watermark | None:
     found = table.table("watermark")
     if found is None:
         return None
@@ -134,7 +134,7 @@ def read_watermark(table: TomlTable) -> Watermark | None:
     return Watermark(column=column, delay=delay)
 
 
-def read_interval(table: TomlTable, name: str) -> str:
+def read_interval(table: DocumentTable, name: str) -> str:
     text = table.text(name)
     if text and not _INTERVAL.fullmatch(text):
         table.refuse(name, f'is {text!r}: write a number and a unit, such as "10 seconds" or "5 minutes"')
@@ -144,7 +144,7 @@ def read_interval(table: TomlTable, name: str) -> str:
 # --- values ---------------------------------------------------------------------------------------------------------------
 
 
-def _value(table: TomlTable, origin: TopicSource | FileSource) -> ValueSpec | None:
+def _value(table: DocumentTable, origin: TopicSource | FileSource) -> ValueSpec | None:
     found = table.table("value")
     if isinstance(origin, FileSource) and origin.is_parquet:
         if found is not None:
@@ -179,7 +179,7 @@ def _value(table: TomlTable, origin: TopicSource | FileSource) -> ValueSpec | No
     return spec
 
 
-def _refuse_keys_of_other_formats(table: TomlTable, spec: ValueSpec) -> None:
+def _refuse_keys_of_other_formats(table: DocumentTable, spec: ValueSpec) -> None:
     belongs = {
         "fields": ("json", "csv"),
         "required": ("json", "csv"),
@@ -200,7 +200,7 @@ def _refuse_keys_of_other_formats(table: TomlTable, spec: ValueSpec) -> None:
         table.refuse("sample_records", "has no effect if fields are declared: remove one of them")
 
 
-def _fields(table: TomlTable) -> tuple[ValueField, ...]:
+def _fields(table: DocumentTable) -> tuple[ValueField, ...]:
     found: list[ValueField] = []
     for name, type_name in table.text_by_name("fields").items():
         if name.lower() in {field.name.lower() for field in found}:

@@ -39,7 +39,8 @@ LOCK_PAUSE_S: Final = 0.05
 _RESETTING: Final = "resetting"
 _PIPELINE: Final = {False: "pipeline.toml", True: "pipeline.yaml"}  # by whether it is YAML
 _KEPT: Final = (
-    "generation", *_PIPELINE.values(), "run.json", "progress.json", "error", "driver.log", "parquet", "schemas", "checkpoint", "plan",
+    "generation", *_PIPELINE.values(), "run.json", "progress.json", "error", "driver.log", "parquet", "schemas", "checkpoint",
+    "plan",
 )  # fmt: skip
 MAX_ERROR_CHARS: Final = 2_000  # of one line; errors of Spark contain whole plans
 

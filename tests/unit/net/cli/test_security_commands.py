@@ -1,6 +1,7 @@
 """`barnabas security ...`: files only."""
 
 import datetime
+import errno
 import json
 import os
 import ssl
@@ -68,11 +69,19 @@ def test_an_authority_is_rotated_while_the_former_certificates_are_trusted(run: 
 
 @pytest.mark.parametrize("refused", ["ca.pem", "ca.key"])
 def test_a_rotation_that_breaks_off_has_left_an_authority_whose_certificates_are_trusted(
-    run: Any, tmp_path: Path, refused: str
+    run: Any, tmp_path: Path, refused: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("security", "ca", str(tmp_path), "--name", "first")
-    (tmp_path / f"{refused}.{os.getpid()}.new").mkdir()  # in the way of the file that is written beside
-    assert run("security", "ca", str(tmp_path), "--rotate", "--name", "second")[0] == 1
+    replace = Path.replace
+
+    def failing(self: Path, target: Path) -> Path:
+        if target.name == refused:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", failing)
+        assert run("security", "ca", str(tmp_path), "--rotate", "--name", "second")[0] == 1
     assert run("security", "broker", str(tmp_path), "0", "localhost")[0] == 0
     assert rows(run, tmp_path / "broker-0.pem")[0]["issuer"] == "CN=first"
     assert verified(tmp_path / "ca.pem", tmp_path / "broker-0.pem")

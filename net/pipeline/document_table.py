@@ -1,4 +1,4 @@
-"""`TomlTable`: reads the keys of one table, and collects what is wrong with them, each with its line and what to write. Pure.
+"""`DocumentTable`: reads the keys of one table, and collects what is wrong with them, each with its line and what to write. Pure.
 
 A reader asks for the keys that it knows, and calls `finish`, which reports all other keys. After a problem, the reader gets a
 value of the right type and goes on: so all problems of a file are reported at once, and its result is not used.
@@ -30,7 +30,7 @@ class Problem:
         return f"{file}:{self.line}: {self.key}: {self.message}" if self.key else f"{file}:{self.line}: {self.message}"
 
 
-def parse_toml(text: str) -> "TomlTable | Problem":
+def parse_toml(text: str) -> "DocumentTable | Problem":
     """The whole document, or where the text stops to be TOML."""
     try:
         document, lines = tomllib.loads(text), lines_of_keys(text)
@@ -40,10 +40,10 @@ def parse_toml(text: str) -> "TomlTable | Problem":
         return Problem(line=line, key="", message=f"not valid TOML: {reason}; strings need quotes, see https://toml.io")
     except RecursionError:
         return Problem(line=1, key="", message=_TOO_DEEP)
-    return TomlTable(document, path=(), lines=lines, problems=[], words=Words())
+    return DocumentTable(document, path=(), lines=lines, problems=[], words=Words())
 
 
-def parse_yaml(text: str) -> "TomlTable | Problem":
+def parse_yaml(text: str) -> "DocumentTable | Problem":
     """The whole document, or where the text stops to be YAML that is taken here."""
     try:
         from .yaml_text import YamlError, read_yaml
@@ -54,7 +54,7 @@ def parse_yaml(text: str) -> "TomlTable | Problem":
         document = read_yaml(text)
     except YamlError as error:
         return Problem(line=error.line, key="", message=str(error))
-    return TomlTable(document.values, path=(), lines=document.lines, problems=[], words=Words(is_yaml=True))
+    return DocumentTable(document.values, path=(), lines=document.lines, problems=[], words=Words(is_yaml=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Words:
         return json.dumps(value)
 
 
-class TomlTable:
+class DocumentTable:
     def __init__(
         self,
         values: Mapping[str, Any],
@@ -150,11 +150,11 @@ class TomlTable:
                 self.refuse(f"{name}.{key}", f'is {value!r}: write a string, such as "{value}"')
         return {key: value for key, value in (found or {}).items() if isinstance(value, str)}
 
-    def table(self, name: str) -> "TomlTable | None":
+    def table(self, name: str) -> "DocumentTable | None":
         found = self._value(name, dict, f"a table: write {self.words.table(name)}")
         return None if found is None else self._within(found, name)
 
-    def tables(self, name: str) -> Iterator["TomlTable"]:
+    def tables(self, name: str) -> Iterator["DocumentTable"]:
         """The elements of an array of tables."""
         found = self._value(name, list, f"an array of tables: write {self.words.array(name)}")
         for index, item in enumerate(found or ()):
@@ -173,8 +173,8 @@ class TomlTable:
             return None
         return found
 
-    def _within(self, values: Mapping[str, Any], *names: str | int) -> "TomlTable":
-        return TomlTable(
+    def _within(self, values: Mapping[str, Any], *names: str | int) -> "DocumentTable":
+        return DocumentTable(
             values, path=(*self._path, *names), lines=self._lines, problems=self.problems, words=self.words
         )
 

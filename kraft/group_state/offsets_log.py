@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 POSITION_BITS = 20  # a decision in parts may have several hundred thousand records
 MAX_TAIL_RECORDS = 1_000  # of one slot, 50,000 in all: some tens of megabytes on a busy broker
+# Of the texts in the records of one slot, 12 MiB in all: the metadata of a commit may have four kilobytes, which clients choose.
+MAX_TAIL_TEXT_BYTES = 256 * 1024
 NO_LOG_OFFSET = -1
 
 SHOWN_RECORDS = (OffsetCommitRecord, RemoveOffsetRecord, GroupRecord, RemoveGroupRecord)
@@ -68,11 +70,18 @@ def _with_members(entry: LogEntry, state: "SlotState") -> LogEntry:
     return replace(entry, members=members)
 
 
+def _text_bytes(record: OffsetCommitRecord) -> int:
+    """Of the metadata, which clients can make long."""
+    text = record.metadata
+    return len(text) if text.isascii() else 4 * len(text)
+
+
 class SlotTail:
     """The newest records of one slot. Every record of the slot at or after `start_offset` is here."""
 
     def __init__(self) -> None:
         self._entries: deque[LogEntry] = deque()
+        self._text_bytes = 0  # of the entries
         self.start_offset = 0
         self.end_offset = 0  # after the newest record
 
@@ -80,12 +89,18 @@ class SlotTail:
         assert log_offset >= self.end_offset
         self.end_offset = log_offset + 1
         self._entries.append(LogEntry(log_offset=log_offset, record=record))
-        if len(self._entries) > MAX_TAIL_RECORDS:
-            self.start_offset = self._entries.popleft().log_offset + 1
+        if isinstance(record, OffsetCommitRecord):
+            self._text_bytes += _text_bytes(record)
+        while len(self._entries) > MAX_TAIL_RECORDS or self._text_bytes > MAX_TAIL_TEXT_BYTES:
+            oldest = self._entries.popleft()
+            if isinstance(oldest.record, OffsetCommitRecord):
+                self._text_bytes -= _text_bytes(oldest.record)
+            self.start_offset = oldest.log_offset + 1
 
     def restart(self, log_offset: int) -> None:
         """A snapshot contained a value of that offset: older records are known by their values only."""
         self._entries.clear()
+        self._text_bytes = 0
         self.start_offset = self.end_offset = max(self.end_offset, log_offset + 1)
 
     def after(self, log_offset: int, limit: int) -> tuple[LogEntry, ...]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from barnabas.log.vocabulary.quorum import CommittedCommand
 
-MAX_RING_BYTES = 16 * 1024 * 1024  # minutes of a busy cluster; after a longer absence, a snapshot is equally fast
-MAX_RING_COMMANDS = 50_000  # small commands cost more than their bytes
+# Half a minute of a busy cluster; after a longer absence, a snapshot is equally fast. Every voter keeps the ring in memory.
+MAX_RING_BYTES = 8 * 1024 * 1024
+MAX_RING_COMMANDS = 20_000  # small commands cost more than their bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

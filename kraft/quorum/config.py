@@ -8,6 +8,7 @@ MAX_PENDING_COMMANDS = 20_000  # queued or waiting for their commit; a controlle
 MAX_PENDING_BYTES = 64 * 1024 * 1024  # of queued commands, before any of them is in the log
 MAX_APPENDS_PER_STEP = 2_000  # so that a burst does not delay heartbeats and votes
 MAX_APPLIED_PER_STEP = 10_000  # the same for a follower that catches up
+ENTRY_OVERHEAD_BYTES = 128  # of an entry in memory beside its command: a tuple, the header of its bytes, and its index
 MAX_TERM = (
     1 << 62
 )  # no election counts so far: a term from here on was forged or damaged, and the journal's field ends at 2^63
@@ -52,8 +53,12 @@ class RaftTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPolicy:
-    """When the journal is replaced by a snapshot. Each node varies `entries` a little, so that not all nodes pack at once."""
+    """When the journal is replaced by a snapshot. Each node varies the two limits a little, so that not all
+    nodes pack at once."""
 
     entries: int = 200_000  # about a second of replay at start
+    # The entries stay in memory, and a command may have a megabyte: without this limit, a client that commits offsets with long
+    # metadata fills the memory of every voter. A replay at the start takes five times as much for a moment.
+    size_bytes: int = 8 * 1024 * 1024
     interval_s: float = 1800.0
     interval_entries: int = 1_000  # a quiet cluster does not pack the same state repeatedly

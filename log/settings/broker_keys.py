@@ -46,6 +46,7 @@ _RATE: Final = int64(1, unit=Unit.BYTES_PER_SECOND)
 # A fifth of it is the heartbeat interval, which a busy loop must keep.
 _WINDOW: Final = int32(1, 3_600, unit=Unit.SECONDS)
 _ELECTION_TIMEOUT: Final = int32(100, unit=Unit.MILLISECONDS)
+_JOURNAL: Final = int64(64 * 1024, unit=Unit.BYTES)  # smaller ones only pack the same state repeatedly
 _LOG_FORMAT: Final = one_of("text", "json")
 _NAME: Final[Kind[str | None]] = optional(TEXT)
 
@@ -217,6 +218,7 @@ class BrokerKeys:
         _ELECTION_TIMEOUT,
         "Time without a message from the quorum leader before an election; must be the same on all voters.",
     )
+    metadata_log_max_record_bytes_between_snapshots: int = key(8 * _MIB, _JOURNAL, "Journal size before a snapshot.")
     controller_quorum_request_timeout_ms: int = key(2_000, _TIME, "Maximum wait for a response of the controller.")
 
     # --- replication

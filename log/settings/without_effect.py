@@ -106,10 +106,6 @@ BROKER_KEYS_WITHOUT_EFFECT: Final[dict[str, ConfigKey]] = {
         _row("transaction.state.log.min.isr", "group and transaction state lives in the quorum"),
         _row("zookeeper.connect", "there is no ZooKeeper; the quorum is controller.quorum.voters"),
         _row("zookeeper.connection.timeout.ms", "there is no ZooKeeper; the quorum is controller.quorum.voters"),
-        _row(
-            "metadata.log.max.record.bytes.between.snapshots",
-            "snapshots of the metadata are due by records, not by bytes",
-        ),
         _row("max.connections.per.ip", "connections are limited together only, by max.connections"),
         _row("log.flush.scheduler.interval.ms", "the broker checks every second what to flush"),
         _row("log.flush.start.offset.checkpoint.interval.ms", "log starts are written with the recovery points"),

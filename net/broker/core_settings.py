@@ -6,7 +6,7 @@ from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.transactions.settings import TransactionSettings
 from barnabas.kraft.controller.configuration_control import ConfigRules
 from barnabas.kraft.metadata.controller_settings import ControllerSettings
-from barnabas.kraft.quorum.config import RaftTiming
+from barnabas.kraft.quorum.config import RaftTiming, SnapshotPolicy
 from barnabas.log.settings.config import TOPIC_KEYS, LogConfig
 from barnabas.log.settings.kinds import ConfigType
 from barnabas.log.settings.table import ALL_TOPIC_KEYS, check_broker_config, check_cluster_config, check_topic_config
@@ -61,6 +61,10 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
 
 def raft_timing(config: BrokerConfig) -> RaftTiming:
     return RaftTiming.of_election_timeout(config.controller_quorum_election_timeout_ms)
+
+
+def snapshot_policy(config: BrokerConfig) -> SnapshotPolicy:
+    return SnapshotPolicy(size_bytes=config.metadata_log_max_record_bytes_between_snapshots)
 
 
 MAX_IDLE_WAIT_MS = 2_000

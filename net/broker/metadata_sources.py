@@ -24,7 +24,7 @@ from ..metadata.quorum_directory import QuorumDirectory
 from ..metadata.quorum_role import QuorumRole
 from ..metadata.quorum_source import QuorumHost, ThreadHost, VoterMetadata, encode_address
 from .broker import Broker
-from .core_settings import config_rules, controller_settings, loop_limit_ms, raft_timing
+from .core_settings import config_rules, controller_settings, loop_limit_ms, raft_timing, snapshot_policy
 from .tls import QuorumNetwork
 
 DISK_THREADS = 2  # one for the journal's fdatasync, one for snapshots: packing a snapshot must not delay a commit
@@ -144,7 +144,7 @@ def _build_quorum(
         cluster_id=broker.logs.cluster_id or "",
         broker_endpoint=encode_address(inter_broker.host, inter_broker.port),
         timing=ports.timing or raft_timing(broker.config),
-        snapshot_policy=ports.snapshot_policy,
+        snapshot_policy=ports.snapshot_policy or snapshot_policy(broker.config),
         max_strangers=broker.ports.max_strangers,
         tls=broker.ports.quorum_tls,
     )

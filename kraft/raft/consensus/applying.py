@@ -2,7 +2,7 @@
 
 from barnabas.log.vocabulary.quorum import CommittedCommand
 
-from ...quorum.config import MAX_APPLIED_PER_STEP
+from ...quorum.config import ENTRY_OVERHEAD_BYTES, MAX_APPLIED_PER_STEP
 from ...quorum.journal_format import NO_OP, REGULAR, Entry
 from ...quorum.quorum import QuorumListener
 from ...quorum.snapshot_format import Snapshot
@@ -35,6 +35,7 @@ class Applier:
         self._wake = ports.wake
         self._report = ports.report
         self.applied_index = FIRST_INDEX
+        self.unpacked_bytes = 0  # of the applied entries that are in no snapshot, as they take memory; never negative
 
     def commit(self, index: int) -> None:
         """Everything up to `index` is committed, and is applied from the next step on; it never moves back."""
@@ -50,11 +51,19 @@ class Applier:
         if commands:
             self._listener.committed(commands)
         self.applied_index = entries[-1][1]
+        for command, _, _ in entries:
+            self.unpacked_bytes += len(command) + ENTRY_OVERHEAD_BYTES
         if self._commands.are_waiting:
             for _, index, term in entries:
                 self._commands.settle(index, term)
         if self.applied_index < self._engine.commit_index:
             self._wake()
+
+    def packed(self, size_bytes: int) -> None:
+        """So many of the unpacked bytes are in a snapshot now."""
+        self.unpacked_bytes = max(
+            self.unpacked_bytes - size_bytes, 0
+        )  # another snapshot may have been restored meanwhile
 
     def restore(self, snapshot: Snapshot) -> None:
         """Raises what the listener raises."""
@@ -62,6 +71,7 @@ class Applier:
         self._report(info(f"snapshot restored node={self._node_id} index={snapshot.last_index} bytes={size_bytes}"))
         self._listener.restore(snapshot.last_index, snapshot.chunks())
         self.applied_index = snapshot.last_index
+        self.unpacked_bytes = 0
         self._engine.advance_commit(snapshot.last_index)
         self._commands.jumped_to(snapshot.last_index)
 

@@ -127,6 +127,10 @@ class Snapshots(Protocol):
         """Durable on return."""
 
     @property
+    def size_bytes(self) -> int:
+        """Of the newest snapshot; 0 if there is none."""
+
+    @property
     def may_begin(self) -> bool: ...
 
     def begin(self, last: Entry, prev: Entry, pack: Callable[[], Iterable[bytes]], voters: VoterSet | None) -> None:

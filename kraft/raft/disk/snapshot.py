@@ -45,15 +45,18 @@ class SnapshotStore:
         self._not_before = 0.0
         self._writing = threading.Lock()
         self._installed_index = 0  # a pack that is behind this must not replace what came from the leader
+        self.size_bytes = 0  # of the newest snapshot; 0 if there is none
 
     def load(self) -> Snapshot | None:
         """Return the newest snapshot, checked. Raises DamagedQuorumError."""
         if not self._storage.exists(self._path):
             return None
         try:
-            return unpack_snapshot(self._storage.read_bytes(self._path))
+            snapshot = unpack_snapshot(self._storage.read_bytes(self._path))
         except DamagedSnapshot as damage:
             raise DamagedQuorumError(self._path, f"the snapshot is damaged: {damage}") from damage
+        self.size_bytes = len(snapshot.data)
+        return snapshot
 
     def read(self) -> bytes | None:
         return self._storage.read_bytes(self._path) if self._storage.exists(self._path) else None
@@ -63,6 +66,7 @@ class SnapshotStore:
         with self._writing:
             self._installed_index = snapshot.last_index
             self._storage.write_atomically(self._path, snapshot.data)
+            self.size_bytes = len(snapshot.data)
 
     @property
     def may_begin(self) -> bool:
@@ -86,6 +90,7 @@ class SnapshotStore:
         with self._writing:
             if last[1] > self._installed_index:
                 self._storage.write_atomically(self._path, data)
+                self.size_bytes = len(data)
 
     def _written(self, done: "asyncio.Future[None]", prev_index: int) -> None:
         self._packing = False

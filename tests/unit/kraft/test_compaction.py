@@ -7,7 +7,9 @@ from typing import Any, cast
 from barnabas.kraft.quorum.config import SnapshotPolicy
 from barnabas.kraft.quorum.journal_format import Entry
 from barnabas.kraft.quorum.voters import Membership, VoterSet
-from barnabas.kraft.raft.consensus.compaction import Compaction
+from barnabas.kraft.raft.consensus.compaction import JOURNAL_TO_SNAPSHOT, Compaction
+
+from .raft_quorums import core_of, finish, running
 
 
 class World:
@@ -19,13 +21,15 @@ class World:
         self.may_begin = True
         self.begun: list[int] = []  # the last entry of each
         self.now_s = 0.0
+        self.unpacked_bytes = 0  # of the applied entries
+        self.size_bytes = 0  # of the last snapshot
         self.compaction = Compaction(
             cast(Any, self),
             cast(Any, self),
             Membership(VoterSet(voters=()), ()),
             cast(Any, self),
             cast(Any, SimpleNamespace(snapshot=lambda: None)),
-            SnapshotPolicy(entries=1_000, interval_s=60.0, interval_entries=5),
+            SnapshotPolicy(entries=1_000, size_bytes=10_000, interval_s=60.0, interval_entries=5),
             cast(Any, SimpleNamespace(rng=Random(1), clock=lambda: self.now_s, wake=lambda: None)),
         )
 
@@ -43,6 +47,9 @@ class World:
     def begin(self, last: Entry, prev: Entry, *_more: object) -> None:
         assert prev[1] == last[1] - 1
         self.begun.append(last[1])
+
+    def packed(self, size_bytes: int) -> None:
+        self.unpacked_bytes -= size_bytes
 
     def step(self) -> list[int]:
         self.compaction.compact_if_due(self.now_s)
@@ -85,3 +92,47 @@ def test_after_the_interval_a_few_entries_suffice_that_are_still_in_the_journal(
     assert world.step() == [15]
     world.applied_index = 25
     assert world.step() == []
+
+
+def test_entries_of_many_bytes_are_replaced_however_few_they_are() -> None:
+    world = World()
+    world.unpacked_bytes = 7_999
+    assert world.step() == []
+    world.unpacked_bytes = 12_000
+    assert world.step() == [10]
+    world.unpacked_bytes += 500
+    world.finished = 9
+    assert (world.step(), world.unpacked_bytes) == ([], 500), "the others came behind the snapshot"
+
+
+def test_after_a_failure_the_bytes_are_still_due() -> None:
+    world = World()
+    world.unpacked_bytes = 12_000
+    assert (world.step(), world.step()) == ([10], [10])
+
+
+def test_a_large_state_waits_for_as_many_bytes_as_its_snapshot_takes_unpacked() -> None:
+    world = World()
+    world.size_bytes = 50_000
+    world.unpacked_bytes = 50_000 * JOURNAL_TO_SNAPSHOT - 1
+    assert world.step() == []
+    world.unpacked_bytes += 1
+    assert world.step() == [10]
+
+
+def test_large_commands_do_not_stay_in_memory() -> None:
+    """A few thousand commits of offsets with long metadata once stayed in the journal, which counted entries only."""
+    policy = SnapshotPolicy()
+    cluster = running(3, policy)
+    for _ in range(7):
+        cluster.commit(size_bytes=900_000)
+    cluster.kill(0)
+    cluster.start(0)  # what it replays counts as well
+    for _ in range(7):
+        cluster.commit(size_bytes=900_000)
+    assert cluster.wait_until_equal()
+    for node in cluster.ids:
+        journal = core_of(cluster, node).journal
+        held = journal.entries_from(journal.first_index, len(journal))
+        assert sum(len(command) for command, _, _ in held) < 1.2 * policy.size_bytes + 1_000_000
+    finish(cluster)

@@ -13,7 +13,12 @@ from barnabas.kraft.group_state.group_slots import (
     slot_of,
 )
 from barnabas.kraft.group_state.group_state import GroupState
-from barnabas.kraft.group_state.offsets_log import MAX_TAIL_RECORDS, first_log_offset
+from barnabas.kraft.group_state.offsets_log import (
+    MAX_TAIL_RECORDS,
+    MAX_TAIL_TEXT_BYTES,
+    POSITION_BITS,
+    first_log_offset,
+)
 from barnabas.kraft.metadata.image import SLOT_COUNT
 from barnabas.kraft.metadata.records import (
     ALL_PARTITIONS,
@@ -40,7 +45,14 @@ TOPICS = ("t1", "t2")
 
 
 def commit(
-    *, slot: int = 7, epoch: int = 1, group: str = "g1", topic: str = "t1", partition: int = 0, offset: int = 5
+    *,
+    slot: int = 7,
+    epoch: int = 1,
+    group: str = "g1",
+    topic: str = "t1",
+    partition: int = 0,
+    offset: int = 5,
+    metadata: str = "note",
 ) -> OffsetCommitRecord:
     return OffsetCommitRecord(
         slot=slot,
@@ -50,7 +62,7 @@ def commit(
         partition=partition,
         offset=offset,
         leader_epoch=3,
-        metadata="note",
+        metadata=metadata,
         commit_timestamp_ms=1000,
     )
 
@@ -298,6 +310,15 @@ def test_the_tail_is_bounded() -> None:
     entries = slots.tail(7).after(0, 10_000)
     assert len(entries) == MAX_TAIL_RECORDS and entries[0].log_offset >= slots.tail(7).start_offset
     assert slots.tail(7).start_offset == first_log_offset(3) + 1
+
+
+def test_the_tail_is_bounded_in_bytes_too() -> None:
+    """With metadata of 4 KiB in each commit, the tails of all slots once held 200 MB."""
+    slots = replayed(*(commit(offset=number, metadata="m" * 4_096) for number in range(MAX_TAIL_RECORDS)))
+    entries = slots.tail(7).after(0, 10_000)
+    assert 0 < sum(4_096 for _ in entries) <= MAX_TAIL_TEXT_BYTES
+    assert slots.tail(7).start_offset == entries[0].log_offset - (1 << POSITION_BITS) + 1
+    assert entries[-1].record == commit(offset=MAX_TAIL_RECORDS - 1, metadata="m" * 4_096)
 
 
 # --- resets -----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import pytest
 
-from barnabas.kraft.quorum.config import RaftTiming
+from barnabas.kraft.quorum.config import RaftTiming, SnapshotPolicy
 from barnabas.log.settings.config import TOPIC_KEYS
 from barnabas.log.settings.table import check_broker_config, check_topic_config
 from barnabas.log.vocabulary.errors import InvalidConfigError
@@ -10,6 +10,7 @@ from barnabas.net.broker.core_settings import (
     fetch_settings,
     raft_timing,
     server_limits,
+    snapshot_policy,
 )
 from barnabas.net.logs.replica_fetcher import FetchSettings
 from barnabas.net.settings.config import load
@@ -19,6 +20,7 @@ from barnabas.net.settings.server_limits import ServerLimits
 def test_the_defaults_of_the_configuration_are_those_of_the_cores() -> None:
     config = load(None, {}, {})
     assert raft_timing(config) == RaftTiming()
+    assert snapshot_policy(config) == SnapshotPolicy()
     assert fetch_settings(config) == FetchSettings()
     assert server_limits(config) == ServerLimits()
 
@@ -31,6 +33,11 @@ def test_the_whole_timing_of_the_quorum_follows_its_election_timeout(timeout_ms:
     assert timing.election_max_s == pytest.approx(2 * factor)
     assert timing.heartbeat_s == pytest.approx(0.2 * factor)
     assert timing.leader_fallback_s == pytest.approx(0.9 * factor)
+
+
+def test_the_size_of_the_quorums_journal_follows_its_key() -> None:
+    config = load(None, {"metadata.log.max.record.bytes.between.snapshots": "131072"}, {})
+    assert snapshot_policy(config).size_bytes == 131_072
 
 
 def test_a_follower_fetches_as_its_configuration_says() -> None:

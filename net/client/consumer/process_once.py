@@ -204,6 +204,9 @@ class ProcessOnce:
         self._batch: Sequence[tuple[TopicPartition, ConsumerRecord]] = ()
         self._handed_out = 0  # of the batch, records returned to the application
         self._cursor: Any = None
+        self._poll_ms = (
+            0  # the first poll only shows where the consumer is: an application may leave before a long one ends
+        )
 
     async def __aenter__(self) -> Self:
         await self._database.create_table()
@@ -229,8 +232,9 @@ class ProcessOnce:
         """The next record; None if a poll returned none."""
         if self._handed_out == len(self._batch):
             await self._commit()
-            polled = self._consumer.poll_with_origins(max_records=self._max_records, timeout_ms=POLL_MS)
+            polled = self._consumer.poll_with_origins(max_records=self._max_records, timeout_ms=self._poll_ms)
             await self._begin(*await settled(polled))
+            self._poll_ms = POLL_MS
             if not self._batch:
                 return None
         record = self._batch[self._handed_out][1]

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -84,6 +85,26 @@ def test_leaving_in_the_middle_of_a_poll_keeps_what_was_processed_and_the_rest_c
     assert effects(connection) == list(range(10)) and effects(connection, P1) == [0, 1, 2]
     work(consumer, connection)
     assert effects(connection, P1) == list(range(10))
+
+
+def test_an_application_that_never_waits_for_a_whole_poll_is_led_back_too(opened) -> None:
+    """Its reader was moved to the end of the log, so that no record shows where it is."""
+    connection = opened()
+
+    class Impatient(FakeConsumer):
+        def poll(self, *, max_records: int, timeout_ms: float) -> dict:
+            found = super().poll(max_records=max_records, timeout_ms=timeout_ms)
+            if not found and timeout_ms:
+                raise TimeoutError
+            return found
+
+    consumer = Impatient(Log().add(P0, 10), P0)
+    work(consumer, connection, 5)
+    consumer.jump(P0, 10)
+    for _ in range(2):
+        with suppress(TimeoutError):
+            work(consumer, connection)
+    assert effects(connection) == list(range(10))
 
 
 def test_an_error_undoes_the_whole_transaction_and_it_comes_again(opened) -> None:

@@ -407,8 +407,9 @@ class SimulatedDisk:
         self.check_fault("sync_dir", path)
         if path not in self._folders:
             raise StorageError(f"cannot flush the folder {path}: No such file or directory")
-        for below in [below for below in self._unsynced_folders if below.rpartition("/")[0] == path]:
-            del self._unsynced_folders[below]
+        for below in [*self._unsynced_folders]:  # a finalizer, which runs between any two steps, may change it
+            if below.rpartition("/")[0] == path:
+                self._unsynced_folders.pop(below, None)
         self._folders[path].sync()
 
     def lock(self, path: str) -> FileLock:

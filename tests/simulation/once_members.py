@@ -31,6 +31,9 @@ from .workload import PHOENIX, Workload
 ONCE = "once"
 ONCE_TOPICS = ("events", PHOENIX)
 ONCE_MEMBERS = 2
+LOOK_S = (
+    0.05  # which topic is there now; without it, nothing would let the time go on until this reader knows the new topic
+)
 ROUND_S = 0.6  # of one `process_once`: leaving it is a cancellation, wherever it is
 Place = tuple[str, int, str]  # topic, partition, topic id
 
@@ -154,6 +157,7 @@ class OnceMember(SimulatedMember):
             if PHOENIX not in error.message:  # else its reader may still be in the former topic's log
                 raise
             self.cluster.loop.note(f"{self.identity}: {error.message}")
+            await asyncio.sleep(LOOK_S)
             await self._forget_old_topics(self._session)
 
     async def _process(self, consumer: Consumer, session: Session) -> None:

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,7 @@ _LOOPBACK: Final = "127.0.0.1"
 _FIRST_FREE_PORT: Final = 10_240  # above those of well-known services
 _USUAL_EPHEMERAL_PORT: Final = 32_768  # the default of Linux, if /proc cannot be read
 LOG_LEVEL_VARIABLE: Final = "BARNABAS_LOG_LEVEL"
+_MACHINE: Final = "broker.machine"
 _DATA_KEYS: Final = ("log.dirs", "log.dir", "metadata.log.dir")
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
@@ -66,6 +68,9 @@ class Plan:
     broker_count: int
     base_port: int = 9092  # 0: ports that are free now
     voter_count: int | None = None  # None: all brokers, but at most three
+    machine_count: int | None = (
+        None  # the brokers pretend to share so many machines; None: as before, at first no machine
+    )
     overrides: Mapping[str, str] = field(default_factory=dict)
     die_with_parent: bool = False
     secure: bool = False  # TLS on every port, with an authority of its own; a cluster that was secure stays so
@@ -91,6 +96,7 @@ def start(plan: Plan) -> list[Broker]:
     members = _members(plan)
     ports = _ports(plan, node_count=max(members[-1] + 1, voter_count))
     voters = ",".join(f"{node}@{_LOOPBACK}:{ports[node].quorum}" for node in range(voter_count))
+    machines = {node_id: _machine(plan, node_id) for node_id in members}
     if plan.secure or is_secure(plan.folder):
         from . import secure_files
 
@@ -98,7 +104,7 @@ def start(plan: Plan) -> list[Broker]:
         secure_files.prepare(plan.folder, [f"{_LOOPBACK}:{ports[node_id].client}" for node_id in members])
     brokers: list[Broker] = []
     try:
-        brokers.extend(_start_broker(plan, node_id, ports[node_id], voters) for node_id in members)
+        brokers.extend(_start_broker(plan, node_id, ports[node_id], voters, machines) for node_id in members)
     except BaseException:
         stop(brokers, timeout_s=0)
         raise
@@ -139,6 +145,7 @@ def add(folder: Path, overrides: Mapping[str, str], launcher: tuple[str, ...] = 
         "node.id": str(node_id),
         **_addresses(folder, node_id, ports),  # the quorum's is unused until it becomes a voter
         "log.dirs": str(added / "data"),
+        **_emptiest_machine(folder, known),
         **overrides,
     }
     _write_properties(added, values)
@@ -404,6 +411,31 @@ def _voters_before(folder: Path) -> int:
     return next((line.count("@") for line in lines if line.startswith("controller.quorum.voters=")), 0)
 
 
+def _machine(plan: Plan, node_id: int) -> str | None:
+    """The machine of a broker. It is fixed at its first start: replicas are placed by it."""
+    before = _properties(plan.folder / str(node_id)).get(_MACHINE) if node_id in _known(plan.folder) else None
+    if plan.machine_count is None:
+        return before
+    if not 1 <= plan.machine_count <= plan.broker_count:
+        raise ClusterError(f"--machines {plan.machine_count}: give 1 to {plan.broker_count}, the number of brokers")
+    machine = f"machine-{node_id % plan.machine_count}"
+    if before not in (None, machine):
+        raise ClusterError(
+            f"{plan.folder} has broker {node_id} on {before}; leave --machines out, or use another --dir"
+        )
+    return machine
+
+
+def _emptiest_machine(folder: Path, known: Iterable[int]) -> dict[str, str]:
+    """Where a broker is added, if the others name their machines."""
+    used = Counter(
+        machine
+        for node_id in known
+        if not _has_left(folder, node_id) and (machine := _properties(folder / str(node_id)).get(_MACHINE))
+    )
+    return {_MACHINE: min(used, key=lambda machine: (used[machine], machine))} if used else {}
+
+
 def _ports(plan: Plan, node_count: int) -> list[NodePorts]:
     if plan.base_port == 0:
         return free_ports(node_count)
@@ -459,7 +491,9 @@ def _refuse_taken(port: int) -> None:
         ) from error
 
 
-def _start_broker(plan: Plan, node_id: int, ports: NodePorts, voters: str) -> Broker:
+def _start_broker(
+    plan: Plan, node_id: int, ports: NodePorts, voters: str, machines: Mapping[int, str | None]
+) -> Broker:
     folder = plan.folder.absolute() / str(node_id)
     (folder / "data").mkdir(parents=True, exist_ok=True, mode=0o700)
     address = f"{_LOOPBACK}:{ports.client}"
@@ -468,7 +502,8 @@ def _start_broker(plan: Plan, node_id: int, ports: NodePorts, voters: str) -> Br
         **_addresses(plan.folder, node_id, ports),
         "controller.quorum.voters": voters,
         "log.dirs": str(folder / "data"),
-        "default.replication.factor": str(min(plan.broker_count, 3)),
+        "default.replication.factor": str(min(len({machines[other] or other for other in machines}), 3)),
+        **({_MACHINE: machine} if (machine := machines[node_id]) else {}),
         **plan.overrides,
     }
     _write_properties(folder, values)

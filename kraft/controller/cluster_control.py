@@ -93,6 +93,7 @@ class ClusterControl:
             min_feature_level=request.min_feature_level,
             max_feature_level=request.max_feature_level,
             file_settings=file_settings_of(request.file_settings),
+            machine=request.machine,
         )
         return ControllerResult(
             records=(*self._moved_away(view, frozenset({request.node_id}), lost), registration),

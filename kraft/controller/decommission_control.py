@@ -19,6 +19,7 @@ from ..metadata.delta import MetadataDelta
 from ..metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from ..metadata.records import DecommissionRecord, Record
 from .group_control import slot_moves
+from .placement import Site
 from .reassignment_control import reassign, throttle_records
 from .rebalance_plan import Move, PlacedPartition, plan_drain, plan_fill
 
@@ -83,7 +84,9 @@ def _moves_of(view: MetadataDelta, settings: ControllerSettings, node_id: int) -
             under_way += node_id in partition.removing_replicas
     limit = min(held, MAX_MOVES_UNDER_WAY) - under_way
     if limit > 0:  # a plan reads every partition of the cluster
-        yield from _records(view, settings, plan_drain(_placed(view), _racks(view), leaving=node_id, limit=limit))
+        yield from _records(
+            view, settings, plan_drain(_placed(view), _sites(view), _takers(view), leaving=node_id, limit=limit)
+        )
 
 
 def fill(view: MetadataDelta, settings: ControllerSettings, request: FillBrokerRequest) -> ControllerResult:
@@ -91,8 +94,7 @@ def fill(view: MetadataDelta, settings: ControllerSettings, request: FillBrokerR
     broker = _registered(view, request.node_id)
     if not broker.is_active or broker.decommissioning:
         raise InvalidRequestError(f"broker {broker.node_id} is fenced or leaving; it can be filled when it is active")
-    racks = _racks(view)
-    moves = plan_fill(_placed(view), racks, newcomer=broker.node_id)[:MAX_PARTITIONS_PER_REQUEST]
+    moves = plan_fill(_placed(view), _sites(view), _takers(view), newcomer=broker.node_id)[:MAX_PARTITIONS_PER_REQUEST]
     records = tuple(_records(view, settings, moves))
     return ControllerResult(
         records=(*(throttle_records(view, request.throttle_bytes_per_s) if records else ()), *records),
@@ -127,26 +129,26 @@ def _registered(view: MetadataDelta, node_id: int) -> BrokerImage:
 
 def _check_enough_remain(view: MetadataDelta, leaving: BrokerImage) -> None:
     remaining = [
-        broker.node_id
-        for broker in view.brokers().values()
-        if not broker.decommissioning and broker.node_id != leaving.node_id
+        broker for broker in view.brokers().values() if not broker.decommissioning and broker.node_id != leaving.node_id
     ]
+    machine_count = len({Site.of(broker).machine for broker in remaining})
     for topic, number, partition in _partitions(view):
         replicas = partition.target_replicas
-        if leaving.node_id in replicas and len(replicas) > len(remaining):
+        if leaving.node_id in replicas and len(replicas) > machine_count:
+            shared = "" if machine_count == len(remaining) else f" on {machine_count} machines"
             raise InvalidReplicationFactorError(
                 f"broker {leaving.node_id} cannot leave: {topic.name}-{number} has {len(replicas)} replicas, and only "
-                f"{len(remaining)} brokers would remain; add a broker first, or reduce the replicas of the topic"
+                f"{len(remaining)} brokers{shared} would remain; add a broker first, or reduce the replicas of the topic"
             )
 
 
-def _racks(view: MetadataDelta) -> dict[int, str | None]:
-    """The racks of brokers that may get replicas."""
-    return {
-        broker.node_id: broker.rack
-        for broker in view.brokers().values()
-        if broker.is_active and not broker.decommissioning
-    }
+def _sites(view: MetadataDelta) -> dict[int, Site]:
+    return {broker.node_id: Site.of(broker) for broker in view.brokers().values()}
+
+
+def _takers(view: MetadataDelta) -> list[int]:
+    """The brokers that may get replicas."""
+    return [broker.node_id for broker in view.brokers().values() if broker.is_active and not broker.decommissioning]
 
 
 def _placed(view: MetadataDelta) -> list[PlacedPartition]:

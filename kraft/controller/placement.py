@@ -1,4 +1,4 @@
-"""Placement of the replicas of new partitions: striped over the brokers, spread over racks, never two on one broker.
+"""Placement of the replicas of new partitions: striped over the brokers, spread over racks, never two on one machine.
 
 Within one request, every broker leads, and has, as many partitions as any other (plus or minus one); ties go to brokers that lead
 less in the whole cluster, then round-robin from a random start. Balance within the topic comes first on purpose: a new broker
@@ -7,10 +7,24 @@ must not become the leader of everything that is created from then on.
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from barnabas.log.vocabulary.errors import InvalidReplicationFactorError
+
+from ..metadata.image import BrokerImage
+
+
+class Site(NamedTuple):
+    """Where a broker is. Brokers of one machine fail together, so two replicas of a partition never share one."""
+
+    rack: str | None
+    machine: str | int  # the node id of a broker whose configuration names no machine: it has one of its own
+
+    @classmethod
+    def of(cls, broker: BrokerImage) -> "Site":
+        return cls(rack=broker.rack, machine=broker.machine or broker.node_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +32,7 @@ class PlacementBroker:
     """A registered broker. One that is not active gets replicas only if there are not enough others."""
 
     node_id: int
-    rack: str | None
+    site: Site
     active: bool
 
 
@@ -32,16 +46,28 @@ def place_replicas(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the replicas of each partition, the preferred leader first.
 
-    Raises InvalidReplicationFactorError when there are too few brokers.
+    Raises InvalidReplicationFactorError when there are too few machines.
     """
-    if replication_factor > len(brokers):
-        raise InvalidReplicationFactorError(
-            f"replication factor {replication_factor} is larger than the number of brokers, {len(brokers)}"
-        )
+    check_machines(replication_factor, (broker.site for broker in brokers), len(brokers))
     if not any(broker.active for broker in brokers):
         raise InvalidReplicationFactorError("no broker is active, so no partition could have a leader; wait for one")
     stripe = _Stripe(brokers, leader_counts, start=rng.randrange(len(brokers)))
     return tuple(stripe.next_partition(replication_factor) for _ in range(partition_count))
+
+
+def check_machines(replication_factor: int, sites: Iterable[Site], broker_count: int) -> None:
+    """Raises InvalidReplicationFactorError unless each replica can have a machine of its own."""
+    machine_count = len({site.machine for site in sites})
+    if replication_factor <= machine_count:
+        return
+    if machine_count == broker_count:
+        raise InvalidReplicationFactorError(
+            f"replication factor {replication_factor} is larger than the number of brokers, {broker_count}"
+        )
+    raise InvalidReplicationFactorError(
+        f"replication factor {replication_factor} is larger than the number of machines, {machine_count}: the "
+        f"{broker_count} brokers share them (broker.machine), and two replicas on one machine would be lost together"
+    )
 
 
 class _Stripe:
@@ -58,8 +84,9 @@ class _Stripe:
         chosen = [min(filter(_is_active, self._brokers), key=self._leader_order)]
         self._leads[chosen[0].node_id] += 1
         while len(chosen) < replication_factor:
-            racks = Counter(broker.rack for broker in chosen)
-            free = [(place, broker) for place, broker in enumerate(self._brokers) if broker not in chosen]
+            racks = Counter(broker.site.rack for broker in chosen)
+            machines = {broker.site.machine for broker in chosen}
+            free = [pair for pair in enumerate(self._brokers) if pair[1].site.machine not in machines]
             chosen.append(min(free, key=lambda item: self._follower_order(item[0], item[1], racks))[1])
         for broker in chosen:
             self._holds[broker.node_id] += 1
@@ -74,7 +101,7 @@ class _Stripe:
         # find their next leaders on all other brokers.
         shift = self._placed + self._placed // len(self._brokers)
         distance = (place - shift) % len(self._brokers)
-        return not broker.active, racks[broker.rack], self._holds[broker.node_id], distance
+        return not broker.active, racks[broker.site.rack], self._holds[broker.node_id], distance
 
 
 def _is_active(broker: PlacementBroker) -> bool:

@@ -1,15 +1,17 @@
 """Plans the moves of replicas when a broker leaves or a new one joins. Pure: partitions and brokers in, moves out.
 
 Both plans move as few replicas as possible. A move replaces one replica by another at the same position in the list, so that the
-order of preference, and with it the balance of leaders, does not change. A broker never gets two replicas of a partition; a move
-never puts more replicas of a partition into one rack than necessary.
+order of preference, and with it the balance of leaders, does not change. A machine never gets a second replica of a partition; a
+move never puts more replicas of a partition into one rack than necessary.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from .placement import Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +47,17 @@ class ReplicaCounts:
 
 
 def plan_drain(
-    partitions: Sequence[PlacedPartition], racks: Mapping[int, str | None], *, leaving: int, limit: int
+    partitions: Sequence[PlacedPartition],
+    sites: Mapping[int, Site],
+    receivers: Collection[int],
+    *,
+    leaving: int,
+    limit: int,
 ) -> tuple[Move, ...]:
-    """Moves that remove `leaving` from at most `limit` partitions. `racks`: of the brokers that may get replicas, and of those
-    that have replicas.
+    """Moves that remove `leaving` from at most `limit` partitions, to `receivers`. `sites`: of all brokers.
 
     A partition that no broker can take has no move: the plan is made again when the brokers have changed.
     """
-    receivers = [node_id for node_id in racks if node_id != leaving]
     counts = ReplicaCounts(partitions, receivers)
     moves: list[Move] = []
     for partition in partitions:
@@ -60,7 +65,7 @@ def plan_drain(
             continue
         if len(moves) == limit:
             break
-        heir = _heir(partition, leaving, receivers, racks, counts)
+        heir = _heir(partition, leaving, receivers, sites, counts)
         if heir is not None:
             counts.replaced(partition, leaving, heir)
             moves.append(_replace(partition, leaving, heir))
@@ -70,36 +75,40 @@ def plan_drain(
 def _heir(
     partition: PlacedPartition,
     leaving: int,
-    receivers: Sequence[int],
-    racks: Mapping[int, str | None],
+    receivers: Collection[int],
+    sites: Mapping[int, Site],
     counts: ReplicaCounts,
 ) -> int | None:
     """Different racks first, then the broker with the fewest replicas; a preferred leader goes to the broker that leads least."""
-    used = Counter(racks.get(replica) for replica in partition.replicas if replica != leaving)
+    others = [sites[replica] for replica in partition.replicas if replica != leaving and replica in sites]
+    racks, machines = Counter(site.rack for site in others), {site.machine for site in others}
     was_preferred = partition.replicas[0] == leaving
 
     def order(node_id: int) -> tuple[int, int, int, int]:
         leaders, replicas = counts.leaders[node_id], counts.replicas[node_id]
         load = (leaders, replicas) if was_preferred else (replicas, leaders)
-        return used[racks[node_id]], *load, node_id
+        return racks[sites[node_id].rack], *load, node_id
 
-    return min((node_id for node_id in receivers if node_id not in partition.replicas), key=order, default=None)
+    free = (
+        node_id for node_id in receivers if node_id not in partition.replicas and sites[node_id].machine not in machines
+    )
+    return min(free, key=order, default=None)
 
 
 def plan_fill(
-    partitions: Sequence[PlacedPartition], racks: Mapping[int, str | None], *, newcomer: int
+    partitions: Sequence[PlacedPartition], sites: Mapping[int, Site], members: Collection[int], *, newcomer: int
 ) -> tuple[Move, ...]:
-    """Moves that give `newcomer` as many replicas, and preferred leaderships, as the others have on average (rounded down). Each
-    is taken from the broker that has the most at that moment."""
-    givers = [node_id for node_id in racks if node_id != newcomer]
-    counts = ReplicaCounts(partitions, racks)
-    fair_replicas = sum(counts.replicas[node_id] for node_id in racks) // len(racks)
-    fair_leaders = sum(counts.leaders[node_id] for node_id in racks) // len(racks)
+    """Moves that give `newcomer` as many replicas, and preferred leaderships, as `members` (it is one) have on average (rounded
+    down). Each is taken from the broker that has the most at that moment. `sites`: of all brokers."""
+    givers = [node_id for node_id in members if node_id != newcomer]
+    counts = ReplicaCounts(partitions, members)
+    fair_replicas = sum(counts.replicas[node_id] for node_id in members) // len(members)
+    fair_leaders = sum(counts.leaders[node_id] for node_id in members) // len(members)
     free = {item.topic_partition: item for item in partitions if newcomer not in item.replicas}
     moves: list[Move] = []
     for is_leader in (True, False):
         while counts.replicas[newcomer] < fair_replicas and (not is_leader or counts.leaders[newcomer] < fair_leaders):
-            found = _to_give(free, givers, racks, counts, newcomer, is_leader=is_leader)
+            found = _to_give(free, givers, sites, counts, newcomer, is_leader=is_leader)
             if found is None:
                 break
             partition, giver = found
@@ -112,7 +121,7 @@ def plan_fill(
 def _to_give(
     free: Mapping[TopicPartition, PlacedPartition],
     givers: Sequence[int],
-    racks: Mapping[int, str | None],
+    sites: Mapping[int, Site],
     counts: ReplicaCounts,
     newcomer: int,
     *,
@@ -125,14 +134,17 @@ def _to_give(
             return None
         for partition in free.values():
             place = partition.replicas.index(giver) if giver in partition.replicas else -1
-            if place >= 0 and (place == 0) == is_leader and _keeps_racks_apart(partition, giver, newcomer, racks):
+            if place >= 0 and (place == 0) == is_leader and _keeps_apart(partition, giver, newcomer, sites):
                 return partition, giver
     return None
 
 
-def _keeps_racks_apart(partition: PlacedPartition, giver: int, newcomer: int, racks: Mapping[int, str | None]) -> bool:
-    others = Counter(racks.get(replica) for replica in partition.replicas if replica != giver)
-    return others[racks[newcomer]] <= others[racks[giver]]
+def _keeps_apart(partition: PlacedPartition, giver: int, newcomer: int, sites: Mapping[int, Site]) -> bool:
+    others = [sites[replica] for replica in partition.replicas if replica != giver and replica in sites]
+    if sites[newcomer].machine in {site.machine for site in others}:
+        return False
+    racks = Counter(site.rack for site in others)
+    return racks[sites[newcomer].rack] <= racks[sites[giver].rack]
 
 
 def _replace(partition: PlacedPartition, old: int, new: int) -> Move:

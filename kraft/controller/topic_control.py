@@ -38,7 +38,7 @@ from ..metadata.image import MetadataImage, TopicImage
 from ..metadata.records import TOPIC_RESOURCE, ConfigRecord, PartitionRecord, Record, RemoveTopicRecord, TopicRecord
 from ..metadata.requests import CreateTopic, DeleteTopic, TopicCreated
 from .configuration_control import ConfigurationControl
-from .placement import PlacementBroker, place_replicas
+from .placement import PlacementBroker, Site, place_replicas
 from .replication_control import leader_counts
 
 _Assignment = tuple[tuple[int, ...], ...]
@@ -134,7 +134,8 @@ class TopicControl:
         if asked == -1:
             factor = cluster_number(view, DEFAULT_REPLICATION_FACTOR, self._settings.default_replication_factor)
         if factor == -1:
-            factor = max(1, min(_DEFAULT_REPLICATION_FACTOR, len(view.active_brokers())))
+            machines = {Site.of(broker).machine for broker in view.brokers().values() if broker.is_active}
+            factor = max(1, min(_DEFAULT_REPLICATION_FACTOR, len(machines)))
         if not 1 <= factor <= MAX_REPLICATION_FACTOR:
             raise InvalidReplicationFactorError(
                 f"the replication factor cannot be {factor}; use 1 to {MAX_REPLICATION_FACTOR}"
@@ -143,7 +144,7 @@ class TopicControl:
 
     def _placed(self, view: MetadataDelta, count: int, factor: int) -> _Assignment:
         brokers = [
-            PlacementBroker(node_id=broker.node_id, rack=broker.rack, active=broker.is_active)
+            PlacementBroker(node_id=broker.node_id, site=Site.of(broker), active=broker.is_active)
             for broker in view.brokers().values()
             if not broker.decommissioning
         ]
@@ -237,20 +238,34 @@ def _check_assignment(view: MetadataDelta, assignment: _Assignment, factor: int)
 
 
 def check_replicas(view: MetadataDelta, replicas: tuple[int, ...], *, held: tuple[int, ...] = ()) -> None:
-    """Raises InvalidReplicaAssignmentError unless these are different, registered brokers that stay; brokers that have a replica
-    already (`held`) may be leaving."""
+    """Raises InvalidReplicaAssignmentError unless these are registered brokers that stay, on different machines; brokers that
+    have a replica already (`held`) may be leaving, and may share a machine."""
     twice = [node_id for node_id, times in Counter(replicas).items() if times > 1]
     if twice:
         raise InvalidReplicaAssignmentError(f"broker {twice[0]} would hold two replicas of one partition: {replicas}")
     strangers = [node_id for node_id in replicas if view.broker(node_id) is None]
     if strangers:
         raise InvalidReplicaAssignmentError(f"broker {strangers[0]} is not registered")
+    _check_machines(view, replicas, held)
     leaving = [node_id for node_id in replicas if node_id not in held and view.is_decommissioning(node_id)]
     if leaving:
         raise InvalidReplicaAssignmentError(
             f"broker {leaving[0]} is being decommissioned and gets no new replicas; "
             f"take it back with `barnabas broker decommission {leaving[0]} --cancel`"
         )
+
+
+def _check_machines(view: MetadataDelta, replicas: tuple[int, ...], held: tuple[int, ...]) -> None:
+    by_machine: dict[str | int, int] = {}
+    for node_id in sorted(replicas, key=lambda node_id: node_id not in held):
+        broker = view.broker(node_id)
+        assert broker is not None  # checked before
+        other = by_machine.setdefault(Site.of(broker).machine, node_id)
+        if other != node_id and node_id not in held:
+            raise InvalidReplicaAssignmentError(
+                f"brokers {other} and {node_id} share the machine {broker.machine} (broker.machine) and would both hold a replica"
+                f" of one partition: {replicas}; choose brokers of different machines"
+            )
 
 
 def _partition_records(

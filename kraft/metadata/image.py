@@ -62,6 +62,7 @@ class BrokerImage(Message, frozen=True, kw_only=True):
     storage_report: int = 0  # the number of the newest report on its storage; older ones are void
     decommissioning: bool = False  # it is being emptied permanently: no new replicas, no slots; survives its restarts
     file_settings: dict[str, str] = field(default_factory=dict)  # what its file has of cluster_settings, without effect
+    machine: str | None = None  # its name; brokers of one machine fail together
 
     def endpoint(self, listener: str) -> Endpoint:
         """The endpoint with that name; the first one where the broker has no listener of that name."""

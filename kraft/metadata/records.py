@@ -83,6 +83,7 @@ class RegisterBrokerRecord(Record, frozen=True, kw_only=True, tag=4):
     file_settings: dict[str, str] = msgspec.field(
         default_factory=dict
     )  # what the broker's file has of cluster_settings
+    machine: str | None = None
 
 
 class UnregisterBrokerRecord(Record, frozen=True, kw_only=True, tag=5):

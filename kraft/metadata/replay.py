@@ -109,6 +109,7 @@ def _register(delta: MetadataDelta, record: RegisterBrokerRecord, index: int) ->
         max_feature_level=record.max_feature_level,
         decommissioning=before is not None and before.decommissioning,
         file_settings=record.file_settings,
+        machine=record.machine,
     )
     return True
 

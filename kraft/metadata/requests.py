@@ -56,6 +56,7 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     file_settings: dict[str, str] = field(default_factory=dict)  # of cluster_settings, as its file has them
     known: MetadataPosition | None = None  # that the broker has noted on its disks; None: older versions note nothing
     applied: MetadataPosition | None = None  # of the image that its process holds
+    machine: str | None = None
 
 
 class HeartbeatAnswer(Message, frozen=True, kw_only=True):

@@ -87,13 +87,11 @@ class BrokerKeys:
 
     # --- TLS
     ssl_keystore_location: str | None = key(
-        None,
-        _NAME,
-        "PEM file with the private key of this broker, its certificate, and those that sign it, in this order.",
+        None, _NAME, "PEM file with this broker's private key, its certificate, and those that sign it, in this order."
     )
     ssl_key_password: str | None = key(None, optional(PASSWORD), "Password of an encrypted private key.")
     ssl_truststore_location: str | None = key(
-        None, _NAME, "PEM file with the certificates of trusted authorities; default: those of the system."
+        None, _NAME, "PEM file of trusted authorities; default: those of the system."
     )
     ssl_client_auth: str = key(
         "none",
@@ -160,6 +158,9 @@ class BrokerKeys:
 
     # --- placement
     broker_rack: str | None = key(None, _NAME, "Rack or zone of this broker; replicas are spread over racks.")
+    broker_machine: str | None = key(
+        None, _NAME, "Name of a machine that brokers share (not Kafka's): one replica on each."
+    )
     controller_quorum_voters: tuple[NodeAddress, ...] = key(
         (), VOTERS, "Initial voters of the quorum; default: this node. `barnabas cluster voters` changes them later."
     )

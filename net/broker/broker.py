@@ -400,6 +400,7 @@ class Broker:
                 directories=tuple(folder.directory_id for folder in self.logs.folders),
                 lost_unflushed_data=self.logs.may_have_lost_writes,
                 file_settings=file_settings(config),
+                machine=config.broker_machine,
             ),
             controller=self.controller,
             metadata=self.metadata,

@@ -223,6 +223,7 @@ class ClusterBroker(Message, frozen=True, kw_only=True):
     replica_count: int = 0
     slot_count: int = 0  # of consumer groups
     ignored_settings: Items[IgnoredSetting] = ()
+    machine: str | None = None
 
 
 class DescribeClusterResponse(Message, frozen=True, kw_only=True):

@@ -35,11 +35,19 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
             *,
             name: str = "cluster",
             voters: int | None = None,
+            machines: int | None = None,
             launcher: tuple[str, ...] = LAUNCHER,
             **overrides: str,
         ) -> Cluster:
             keys = {key.replace("_", "."): value for key, value in overrides.items()}
-            cluster = Cluster(tmp_path / name, brokers, voters=voters, overrides={**SESSION, **keys}, launcher=launcher)
+            cluster = Cluster(
+                tmp_path / name,
+                brokers,
+                voters=voters,
+                machines=machines,
+                overrides={**SESSION, **keys},
+                launcher=launcher,
+            )
             return stack.enter_context(cluster)
 
         yield make

@@ -55,6 +55,7 @@ def _broker(call: Call, broker: BrokerImage) -> Json:
             "host": endpoint.host if endpoint else None,
             "port": endpoint.port if endpoint else None,
             "rack": broker.rack,
+            "machine": broker.machine,
             "fenced": broker.fenced,
             "in_controlled_shutdown": broker.in_controlled_shutdown,
             "decommissioning": broker.decommissioning,

@@ -79,6 +79,7 @@ async def _describe(context: Context) -> int:
             "address": f"{broker.host}:{broker.port}",
             "admin": f"{broker.admin_host}:{broker.admin_port}" if broker.admin_port >= 0 else None,
             "rack": broker.rack,
+            "machine": broker.machine,
             "state": _state(broker, quorum),
             "replicas": broker.replica_count,
             "controller": broker.node_id == cluster.controller_id,
@@ -95,7 +96,7 @@ async def _describe(context: Context) -> int:
     told = {"ignored_settings": ignored} if ignored else {}
     context.out.record({**summary, **shown_doubt(doubt), "settings": settings, **told})
     context.out.text()
-    context.out.rows(brokers, ("broker", "address", "admin", "rack", "state", "replicas"))
+    context.out.rows(brokers, ("broker", "address", "admin", "rack", "machine", "state", "replicas"))
     return exit_code_in(doubt)
 
 

@@ -31,6 +31,12 @@ def _up_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=9092, help="port of the first broker; 0: free ports; default: 9092")
     parser.add_argument("--voters", type=int, metavar="N", help="number of voters; default: all brokers, at most 3")
     parser.add_argument(
+        "--machines",
+        type=int,
+        metavar="N",
+        help="spread the brokers over N machine names (broker.machine): two replicas of a partition never share one",
+    )
+    parser.add_argument(
         "--secure",
         action="store_true",
         help="encrypt every connection, demand logins and permissions of clients, and make the user admin",
@@ -56,6 +62,7 @@ def _up(arguments: Namespace) -> int:
         broker_count=arguments.brokers,
         base_port=arguments.port,
         voter_count=arguments.voters,
+        machine_count=arguments.machines,
         overrides=dict(arguments.override),
         die_with_parent=not arguments.detach,
         secure=arguments.secure,

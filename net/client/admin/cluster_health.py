@@ -73,7 +73,7 @@ async def _moves(admin: "Admin", topics: Sequence[TopicMetadata]) -> tuple[Parti
 def problems(
     cluster: DescribeClusterResponse, quorum: DescribeQuorumResponse, topics: Sequence[TopicMetadata]
 ) -> list[Finding]:
-    return [*_of_quorum(quorum), *_of_brokers(cluster), *_of_partitions(topics)]
+    return [*_of_quorum(quorum), *_of_brokers(cluster), *_of_partitions(topics), *_of_machines(cluster, topics)]
 
 
 def _of_quorum(quorum: DescribeQuorumResponse) -> list[Finding]:
@@ -134,6 +134,23 @@ def _of_partitions(topics: Sequence[TopicMetadata]) -> list[Finding]:
         what = f"{len(short)} partitions have replicas out of sync: {some(short)}"
         found.append(Finding(weight=Weight.PROBLEM, what=what, costs="they bear fewer failures of brokers"))
     return found
+
+
+def _of_machines(cluster: DescribeClusterResponse, topics: Sequence[TopicMetadata]) -> list[Finding]:
+    """Placement never does this; a machine that is named after partitions were placed does."""
+    machines = {broker.node_id: broker.machine for broker in cluster.brokers if broker.machine}
+
+    def shares(item: PartitionMetadata) -> bool:
+        named = [machines[replica] for replica in item.replicas if replica in machines]
+        return len(set(named)) < len(named)
+
+    placed = [topic for topic in topics if not topic.internal]  # the quorum has those, on each of its voters
+    shared = [name for name, item in partitions_by_name(placed) if shares(item)] if machines else []
+    if not shared:
+        return []
+    what = f"{len(shared)} partitions have two replicas on one machine: {some(shared)}"
+    cure = "move one of them: `barnabas partition move`"
+    return [Finding(weight=Weight.PROBLEM, what=what, costs="the loss of one machine takes both", cure=cure)]
 
 
 def without_newcomers(topics: Sequence[TopicMetadata], moves: Iterable[PartitionMove]) -> list[TopicMetadata]:

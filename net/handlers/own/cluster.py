@@ -56,6 +56,7 @@ class ClusterHandlers:
                     host=endpoint.host,
                     port=endpoint.port,
                     rack=broker.rack,
+                    machine=broker.machine,
                     fenced=broker.fenced,
                     in_controlled_shutdown=broker.in_controlled_shutdown,
                     broker_epoch=broker.broker_epoch,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from unit.kraft.metadata_cluster import MetadataCluster
 
 from barnabas.kraft.metadata.controller_settings import ControllerSettings
@@ -29,7 +32,14 @@ NO_BALANCING = ControllerSettings(auto_preferred_leaders=False)
 
 
 class SingleController:
-    def __init__(self, brokers: int = 3, settings: ControllerSettings = NO_BALANCING, seed: int = 0) -> None:
+    def __init__(
+        self,
+        brokers: int = 3,
+        settings: ControllerSettings = NO_BALANCING,
+        seed: int = 0,
+        machines: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        self.machines = dict(machines)  # by broker; the others have one of their own
         self.cluster = MetadataCluster(1, settings=settings, seed=seed)
         self.now_ms = 1_000
         self.epochs: dict[int, int] = {}
@@ -62,6 +72,7 @@ class SingleController:
             cluster_id=self.image.cluster_id,
             endpoints=(Endpoint(listener="PLAINTEXT", host="localhost", port=9092 + 10 * node_id),),
             lost_unflushed_data=lossy,
+            machine=self.machines.get(node_id),
         )
 
     def register(self, node_id: int, incarnation: str = "first", *, lossy: bool = False) -> int:

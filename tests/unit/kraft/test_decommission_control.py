@@ -144,3 +144,54 @@ def test_a_throttle_of_a_decommission_stays_until_all_batches_are_over() -> None
     controller.propose(controller.proposal(3, 0, 1, 2))
     later(controller)
     assert throttle(controller) is None
+
+
+# --- machines -------------------------------------------------------------------------------------------------------------
+
+TWO_EACH = {0: "a", 1: "b", 2: "c", 3: "a", 4: "b", 5: "c"}
+
+
+def test_no_machine_gets_two_replicas_of_a_partition() -> None:
+    six = SingleController(brokers=6, machines=TWO_EACH)
+    six.ask(CreateTopic(name="t", partition_count=30))  # the default factor is 3, one replica on each machine
+    for partition in six.image.topics["t"].partitions:
+        assert sorted(TWO_EACH[node_id] for node_id in partition.replicas) == ["a", "b", "c"]
+    words = six.refused(CreateTopic(name="wide", replication_factor=4), InvalidReplicationFactorError)
+    assert "number of machines, 3" in words
+    words = six.refused(CreateTopic(name="placed", assignment=((0, 3),)), InvalidReplicaAssignmentError)
+    assert "brokers 0 and 3 share the machine a" in words
+    six.topic(0, 1, name="placed")
+    move = AssignReplicasRequest(topic="placed", partition=0, replicas=(0, 1, 4))
+    assert "share the machine b" in six.refused(move, InvalidReplicaAssignmentError)
+    assert six.image.brokers[3].machine == "a"
+
+
+def test_the_default_factor_is_no_more_than_there_are_machines() -> None:
+    four = SingleController(brokers=4, machines={0: "a", 1: "a", 2: "b", 3: "b"})
+    four.ask(CreateTopic(name="t", partition_count=10))
+    assert {len(partition.replicas) for partition in four.image.topics["t"].partitions} == {2}
+
+
+def test_a_broker_is_emptied_onto_its_own_machine_or_a_free_one() -> None:
+    six = SingleController(brokers=6, machines=TWO_EACH)
+    six.topic(0, 1, 2)
+    six.ask(DecommissionBrokerRequest(node_id=0))
+    later(six)
+    assert six.partition().adding_replicas == (3,)
+    words = six.refused(DecommissionBrokerRequest(node_id=3), InvalidReplicationFactorError)
+    assert "only 4 brokers on 2 machines would remain" in words
+
+
+def test_replicas_that_came_to_share_a_machine_can_be_moved_apart() -> None:
+    six = SingleController(brokers=6)
+    six.topic(0, 1, 3)
+    for node_id in TWO_EACH:
+        six.machines = TWO_EACH
+        six.now_ms += 10_000
+        six.start(node_id, "second")
+    six.refused(AssignReplicasRequest(topic="t", partition=0, replicas=(0, 4, 3, 1)), InvalidReplicaAssignmentError)
+    answer = six.ask(AssignReplicasRequest(topic="t", partition=0, replicas=(0, 1, 3, 2)))
+    assert not isinstance(answer, Exception), "what was shared before may stay shared meanwhile"
+    assert six.partition().adding_replicas == (2,)
+    six.ask(AssignReplicasRequest(topic="t", partition=0, replicas=(0, 1, 2)))
+    assert 3 in six.partition().removing_replicas

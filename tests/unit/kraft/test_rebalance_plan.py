@@ -8,24 +8,38 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.kraft.controller.placement import Site
 from barnabas.kraft.controller.rebalance_plan import PlacedPartition, plan_drain, plan_fill
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> tuple[list[PlacedPartition], dict[int, str | None]]:
+def clusters(draw: st.DrawFn) -> tuple[list[PlacedPartition], dict[int, Site]]:
+    """No partition has two replicas on one machine."""
     count = draw(st.integers(2, 7))
-    named = draw(st.booleans())
-    racks: dict[int, str | None] = {
-        node_id: draw(st.sampled_from("abc")) if named else None for node_id in range(count)
+    has_racks, has_machines = draw(st.booleans()), draw(st.booleans())
+    sites = {
+        node_id: Site(
+            rack=draw(st.sampled_from("abc")) if has_racks else None,
+            machine=draw(st.sampled_from("mnop")) if has_machines else node_id,
+        )
+        for node_id in range(count)
     }
-    factor = draw(st.integers(1, min(count, 4)))
-    orders = draw(st.lists(st.permutations(range(count)), max_size=30))
-    partitions = [
-        PlacedPartition(topic_partition=TopicPartition("t", number), replicas=tuple(order[:factor]))
-        for number, order in enumerate(orders)
-    ]
-    return partitions, racks
+    factor = draw(st.integers(1, min(len({site.machine for site in sites.values()}), 4)))
+    partitions = []
+    for number, order in enumerate(draw(st.lists(st.permutations(range(count)), max_size=30))):
+        one_of_each = {sites[node_id].machine: node_id for node_id in order}
+        replicas = tuple(one_of_each.values())[:factor]
+        partitions.append(PlacedPartition(topic_partition=TopicPartition("t", number), replicas=replicas))
+    return partitions, sites
+
+
+def own_machines(count: int) -> dict[int, Site]:
+    return {node_id: Site(rack=None, machine=node_id) for node_id in range(count)}
+
+
+def machines_of(replicas: tuple[int, ...], sites: dict[int, Site]) -> list[str | int]:
+    return [sites[node_id].machine for node_id in replicas]
 
 
 def after(partitions: list[PlacedPartition], moves: Any) -> list[tuple[int, ...]]:
@@ -40,9 +54,9 @@ def held(replicas: list[tuple[int, ...]]) -> Counter[int]:
 
 @given(clusters(), st.integers(1, 40))
 def test_a_drain_leaves_no_replica_that_another_broker_can_take(cluster: Any, limit: int) -> None:
-    partitions, racks = cluster
-    others = {node_id: rack for node_id, rack in racks.items() if node_id != 0}
-    moves = plan_drain(partitions, others, leaving=0, limit=limit)
+    partitions, sites = cluster
+    others = [node_id for node_id in sites if node_id != 0]
+    moves = plan_drain(partitions, sites, others, leaving=0, limit=limit)
     assert len(moves) <= limit
     result = after(partitions, moves)
     for before, now in zip(partitions, result, strict=True):
@@ -50,20 +64,24 @@ def test_a_drain_leaves_no_replica_that_another_broker_can_take(cluster: Any, li
         if now != before.replicas:
             (place,) = [place for place, (a, b) in enumerate(zip(before.replicas, now, strict=True)) if a != b]
             assert before.replicas[place] == 0  # nobody but who leaves is moved, and at its own place
+        assert len(set(machines_of(now, sites))) == len(now)
     stuck = [now for now in result if 0 in now]
     if len(moves) < limit:
-        assert all(set(now) >= set(others) for now in stuck)
+        for now in stuck:
+            used = {sites[node_id].machine for node_id in now if node_id != 0}
+            assert used.issuperset(sites[node_id].machine for node_id in others)
 
 
 @given(clusters())
 def test_a_drain_keeps_racks_as_far_apart_as_it_can(cluster: Any) -> None:
-    partitions, racks = cluster
-    others = {node_id: rack for node_id, rack in racks.items() if node_id != 0}
-    for move in plan_drain(partitions, others, leaving=0, limit=100):
+    partitions, sites = cluster
+    others = [node_id for node_id in sites if node_id != 0]
+    for move in plan_drain(partitions, sites, others, leaving=0, limit=100):
         (heir,) = set(move.replicas) - set(partitions[move.topic_partition.partition].replicas)
-        rest = [racks[node_id] for node_id in move.replicas if node_id != heir]
-        free = [node_id for node_id in others if node_id not in move.replicas] + [heir]
-        assert rest.count(racks[heir]) == min(rest.count(racks[node_id]) for node_id in free)
+        rest = [sites[node_id] for node_id in move.replicas if node_id != heir]
+        racks, used = [site.rack for site in rest], {site.machine for site in rest}
+        free = [node_id for node_id in others if sites[node_id].machine not in used]
+        assert racks.count(sites[heir].rack) == min(racks.count(sites[node_id].rack) for node_id in free)
 
 
 def test_a_drain_spreads_what_it_moves() -> None:
@@ -71,32 +89,33 @@ def test_a_drain_spreads_what_it_moves() -> None:
         PlacedPartition(topic_partition=TopicPartition("t", number), replicas=(0, 1 + number % 4))
         for number in range(40)
     ]
-    result = after(partitions, plan_drain(partitions, dict.fromkeys(range(1, 5)), leaving=0, limit=100))
+    result = after(partitions, plan_drain(partitions, own_machines(5), range(1, 5), leaving=0, limit=100))
     assert set(held(result).values()) == {20}
     assert set(Counter(item[0] for item in result).values()) == {10}
 
 
-@given(clusters())
-def test_a_newcomer_gets_its_share_and_no_more(cluster: Any) -> None:
-    partitions, racks = cluster
-    newcomer = len(racks)
-    racks = {**racks, newcomer: racks[0]}
-    result = after(partitions, plan_fill(partitions, racks, newcomer=newcomer))
-    assert all(len(set(item)) == len(item) for item in result)
+@given(clusters(), st.sampled_from(["m", "another"]))
+def test_a_newcomer_gets_its_share_and_no_more(cluster: Any, machine: str) -> None:
+    partitions, sites = cluster
+    newcomer = len(sites)
+    sites = {**sites, newcomer: Site(rack=sites[0].rack, machine=machine)}
+    result = after(partitions, plan_fill(partitions, sites, sites, newcomer=newcomer))
+    assert all(len(set(machines_of(item, sites))) == len(item) for item in result)
     before, now = held([item.replicas for item in partitions]), held(result)
-    assert now[newcomer] <= sum(before.values()) // len(racks)
-    assert all(now[node_id] <= before[node_id] for node_id in racks if node_id != newcomer)
+    assert now[newcomer] <= sum(before.values()) // len(sites)
+    assert all(now[node_id] <= before[node_id] for node_id in sites if node_id != newcomer)
     for old, new in zip(partitions, result, strict=True):
-        worst = max(Counter(racks[node_id] for node_id in old.replicas).values())
-        assert max(Counter(racks[node_id] for node_id in new).values()) <= worst
+        worst = max(Counter(sites[node_id].rack for node_id in old.replicas).values())
+        assert max(Counter(sites[node_id].rack for node_id in new).values()) <= worst
     assert not plan_fill(
         [
             PlacedPartition(topic_partition=item.topic_partition, replicas=new)
             for item, new in zip(partitions, result, strict=True)
         ],
-        racks,
+        sites,
+        sites,
         newcomer=newcomer,
-    ) or now[newcomer] < sum(before.values()) // len(racks)
+    ) or now[newcomer] < sum(before.values()) // len(sites)
 
 
 def test_a_newcomer_gets_leaderships_too() -> None:
@@ -104,6 +123,6 @@ def test_a_newcomer_gets_leaderships_too() -> None:
         PlacedPartition(topic_partition=TopicPartition("t", n), replicas=(n % 3, (n + 1) % 3, (n + 2) % 3))
         for n in range(24)
     ]
-    result = after(partitions, plan_fill(partitions, dict.fromkeys(range(4)), newcomer=3))
+    result = after(partitions, plan_fill(partitions, own_machines(4), range(4), newcomer=3))
     assert set(held(result).values()) == {18}
     assert Counter(item[0] for item in result) == {0: 6, 1: 6, 2: 6, 3: 6}

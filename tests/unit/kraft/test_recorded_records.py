@@ -22,6 +22,7 @@ from barnabas.kraft.metadata.records import GroupRecord, Record, RecordBatch, de
 from barnabas.kraft.metadata.requests import (
     REQUESTS,
     ControllerRequest,
+    RegisterBroker,
     decode_answer,
     decode_request,
     encode_answer,
@@ -41,6 +42,16 @@ RESPONSES = dict(REQUESTS.values())
 RECORDING = Path(__file__).with_name("recorded_records.json")
 
 
+# Fields that these got after they were recorded. What was recorded is still read; what is written has one more form.
+ADDED = {"RegisterBrokerRecord": ("machine",), "RegisterBroker": ("machine",), "BrokerImage": ("machine",)}
+READ_ONLY = (
+    "full RegisterBrokerRecord",
+    "least RegisterBrokerRecord",
+    "all of them",
+    "request: full RegisterBroker",
+    "request: least RegisterBroker",
+    "snapshot 1",
+)
 # Not known to version 0.1.0: recorded when they were added.
 LATER_RECORDS = (
     records.TransactionRecord,
@@ -65,7 +76,7 @@ def defined_in(module: Any, base: type) -> list[Any]:
 
 
 def batches() -> dict[str, RecordBatch]:
-    samples = Samples()
+    samples = Samples(ADDED)
     made = {
         f"{make.__name__} {cls.__name__}": RecordBatch(controller_epoch=3, records=(make(cls),))
         for make in (samples.full, samples.least)
@@ -75,7 +86,7 @@ def batches() -> dict[str, RecordBatch]:
     several = tuple(record for batch in made.values() for record in batch.records)
     later: dict[str, RecordBatch] = {}
     for group in (LATER_RECORDS, RECORDS_OF_USERS, RECORDS_OF_ACLS, RECORDS_OF_QUOTAS):
-        samples = Samples()
+        samples = Samples(ADDED)
         later |= {
             f"{make.__name__} {cls.__name__}": RecordBatch(controller_epoch=3, records=(make(cls),))
             for make in (samples.full, samples.least)
@@ -89,14 +100,14 @@ def controller_requests() -> dict[str, ControllerRequest]:
     known = [cls for cls, _ in REQUESTS.values() if cls not in later]
     requests: dict[str, ControllerRequest] = {}
     for group in (known, LATER_REQUESTS, REQUESTS_OF_ACLS, REQUESTS_OF_QUOTAS):
-        samples = Samples()
+        samples = Samples(ADDED)
         made = (samples.full, samples.least)
         requests |= {f"{make.__name__} {cls.__name__}": make(cls) for make in made for cls in group}
     return requests
 
 
 def answers() -> dict[str, tuple[ControllerRequest, Any]]:
-    samples = Samples()
+    samples = Samples(ADDED)
     return {
         f"{make.__name__} {RESPONSES[type(request)].__name__} to {name}": (request, make(RESPONSES[type(request)]))
         for name, request in controller_requests().items()
@@ -105,7 +116,7 @@ def answers() -> dict[str, tuple[ControllerRequest, Any]]:
 
 
 def image() -> MetadataImage:
-    samples = Samples()
+    samples = Samples(ADDED)
     topics = {
         name: TopicImage(name=name, topic_id=name * 8, partitions=(samples.full(PartitionImage), samples.least(PartitionImage)))
         for name in ("a", "b")
@@ -138,12 +149,23 @@ def snapshot() -> list[bytes]:
     return list(encode_snapshot(image(), state))
 
 
+def extended() -> dict[str, RecordBatch | ControllerRequest]:
+    samples = Samples()
+    batch = RecordBatch(controller_epoch=3, records=(samples.full(records.RegisterBrokerRecord),))
+    return {"extended RegisterBrokerRecord": batch, "request: extended RegisterBroker": samples.full(RegisterBroker)}
+
+
 def test_records_and_requests_are_written_as_ever() -> None:
     now = {name: encode_batch(batch) for name, batch in batches().items()}
     now |= {f"request: {name}": encode_request(request) for name, request in controller_requests().items()}
     now |= {f"answer: {name}": encode_answer(answer) for name, (_, answer) in answers().items()}
     now |= {f"snapshot {number}": chunk for number, chunk in enumerate(snapshot())}
     now["answer: error"] = encode_answer(NotControllerError("elsewhere"))
+    known = {name: bytes.fromhex(data) for name, data in json.loads(RECORDING.read_text()).items()}
+    assert all(now[name] != known[name] for name in READ_ONLY), "a form that is still written belongs to the others"
+    now |= {name: known[name] for name in READ_ONLY}
+    for name, value in extended().items():
+        now[name] = encode_batch(value) if isinstance(value, RecordBatch) else encode_request(value)
     assert_as_recorded(RECORDING, now)
 
 
@@ -155,6 +177,11 @@ def test_records_and_requests_are_read_as_ever() -> None:
         assert decode_request(recorded[f"request: {name}"]) == request, name
     for name, (request, answer) in answers().items():
         assert decode_answer(request, recorded[f"answer: {name}"]) == answer, name
+    for name, value in extended().items():
+        decoded_value = (
+            decode_batch(recorded[name]) if isinstance(value, RecordBatch) else decode_request(recorded[name])
+        )
+        assert decoded_value == value, name
     chunks = [data for name, data in recorded.items() if name.startswith("snapshot ")]
     decoded, groups = decode_snapshot(chunks)
     made = image()

@@ -259,6 +259,7 @@ def test_a_process_that_got_the_same_id_later_is_left_alone(tmp_path: Path) -> N
         ({"broker_count": 0}, "-n 0"),
         ({"broker_count": 101}, "-n 101"),
         ({"voter_count": 3}, "--voters 3: give 1 to 2"),
+        ({"machine_count": 3}, "--machines 3: give 1 to 2"),
         ({"base_port": 65_530}, "must lie between"),
     ],
 )
@@ -280,6 +281,22 @@ def test_a_cluster_keeps_its_size_and_its_voters(tmp_path: Path) -> None:
     grown = local_cluster.start(a_plan(tmp_path, broker_count=3))
     local_cluster.stop(grown, timeout_s=WAIT_S)
     assert len(load(str(tmp_path / "2" / "server.properties"), {}, {}).voters()) == 2
+
+
+def test_brokers_share_machines_and_keep_them(tmp_path: Path, started: list[Broker]) -> None:
+    def machines() -> list[str | None]:
+        files = sorted(tmp_path.glob("*/server.properties"))
+        return [load(str(file), {}, {}).broker_machine for file in files]
+
+    first = local_cluster.start(a_plan(tmp_path, broker_count=3, machine_count=2))
+    local_cluster.stop(first, timeout_s=WAIT_S)
+    assert machines() == ["machine-0", "machine-1", "machine-0"]
+    assert load(str(tmp_path / "0" / "server.properties"), {}, {}).default_replication_factor == 2
+    with pytest.raises(ClusterError, match="has broker 2 on machine-0; leave --machines out"):
+        local_cluster.start(a_plan(tmp_path, broker_count=3, machine_count=3))
+    started += local_cluster.start(a_plan(tmp_path, broker_count=3))
+    started.append(local_cluster.add(tmp_path, {}, launcher=script(WAITS)))
+    assert machines() == ["machine-0", "machine-1", "machine-0", "machine-1"]
 
 
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ ADDED = {
     "TransactionMarker": ("started_ms", "leader_epochs", "group_epochs"),
     "OffsetFetchResponse": ("unstable",),
     "ListTransactionsResponse": ("is_filtered",),
+    "DescribeClusterResponse": (),
+    "ClusterBroker": ("machine",),
 }
 # Fields that these got after their form of ADDED was recorded.
 ADDED_AGAIN = {"FetchResponse": ("session_id", "error")}

@@ -1,18 +1,20 @@
 """Tables of topics on real brokers: read while a broker is killed, taken by other libraries without a copy."""
 
 import asyncio
+import json
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import duckdb
 import polars
 import pyarrow
 import pytest
-from integration.cluster import Cluster
+from integration.cluster import Cluster, until
 
 from barnabas import sync
 from barnabas.net.client.arrow.tables import SCHEMA
@@ -141,6 +143,50 @@ async def test_sql_over_topics(shared_cluster: Cluster) -> None:
     found = await sql("select nothing from orders")
     assert found.returncode == 1
     assert "barnabas: the query failed: Binder Error:" in found.stderr
+
+
+async def test_sql_follows_running_windows(shared_cluster: Cluster) -> None:
+    await shared_cluster.ready()
+    async with shared_cluster.admin() as admin:
+        await admin.create_topic("clicks", partitions=2, replication_factor=3)
+    query = "select page, count(*) as n from clicks group by page order by page"
+    words = ["sql", "--follow", "--every", "100ms", "-f", "json", query, "--bootstrap", shared_cluster.bootstrap]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "barnabas", *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        async with asyncio.timeout(90):
+            assert b"waiting for records of clicks" in await process.stderr.readline()
+
+            async def seen(wanted: Mapping[str, int]) -> None:
+                """Each printed row is one that has changed; the last of each page counts."""
+                found: dict[str, int] = {}
+                while found != wanted:
+                    row = json.loads(await process.stdout.readline())  # type: ignore[union-attr]
+                    assert found.get(row["page"], 0) < row["n"], "a row that has not changed"
+                    found[row["page"]] = row["n"]
+
+            async with Producer(shared_cluster.bootstrap) as producer, shared_cluster.admin() as admin:
+                for number in range(6):
+                    await producer.send("clicks", b'{"page": "/%d"}' % (number % 2), partition=number % 2)
+                await producer.flush()
+                await seen({"/0": 3, "/1": 3})
+                await admin.add_partitions("clicks", 3)
+                old = int(time.time() * 1_000) - 2 * 3_600_000  # two hours: not within --keep
+                await producer.send("clicks", b'{"page": "/0"}', partition=0, timestamp_ms=old)
+
+                async def sent() -> bool:
+                    async with Producer(shared_cluster.bootstrap) as other:
+                        await (await other.send("clicks", b'{"page": "/2"}', partition=2))
+                    return True
+
+                await until(sent, "the new partition")
+                await seen({"/2": 1})
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+    assert (process.returncode, err) == (130, b"")
 
 
 async def test_a_stream_that_is_dropped_closes_its_connections(shared_cluster: Cluster) -> None:

@@ -60,6 +60,12 @@ class Connector:
 
         return partial(read_table, topic, bootstrap=bootstrap, stream=True, **self._security)
 
+    def reader(self, bootstrap: str) -> Consumer:
+        """Without a group: the caller assigns partitions and positions."""
+        from barnabas.net.client.consumer.consumer import Consumer
+
+        return Consumer(bootstrap=bootstrap, client_id=CLIENT_ID, **self._security)
+
     @asynccontextmanager
     async def client(self, bootstrap: str) -> AsyncIterator[Client]:
         from barnabas.net.client.connection.client import Client

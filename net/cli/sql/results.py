@@ -15,22 +15,36 @@ from ..frame.output import Output
 ROWS_AT_A_TIME: Final = 10_000
 
 
+Values = Sequence[object]  # of a row, in the order of the columns
+
+
 def show(out: Output, rows: Any, *, as_csv: bool) -> None:
     """`rows` is a pyarrow.RecordBatchReader."""
     names = distinct(rows.schema.names)
-    writer = csv.writer(out.stdout)
     if as_csv:
-        writer.writerow(names)
+        show_head(out, names)
     for batch in rows:
-        found = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
-        if as_csv:
-            writer.writerows(map(_cell, row) for row in found)
-        elif out.is_json:
-            for row in found:
-                shown = dict(zip(names, map(_shown, row), strict=True))
-                out.stdout.write(json.dumps(shown, ensure_ascii=False, allow_nan=False) + "\n")
-        else:
-            out.rows([dict(zip(names, map(_cell, row), strict=True)) for row in found], names)
+        show_rows(out, names, values_of(batch), as_csv=as_csv)
+
+
+def values_of(rows: pyarrow.RecordBatch | pyarrow.Table) -> list[Values]:
+    return list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+
+
+def show_head(out: Output, names: Sequence[str]) -> None:
+    """Of CSV."""
+    csv.writer(out.stdout).writerow(names)
+
+
+def show_rows(out: Output, names: Sequence[str], rows: Sequence[Values], *, as_csv: bool) -> None:
+    if as_csv:
+        csv.writer(out.stdout).writerows(map(_cell, row) for row in rows)
+    elif out.is_json:
+        for row in rows:
+            shown = dict(zip(names, map(_shown, row), strict=True))
+            out.stdout.write(json.dumps(shown, ensure_ascii=False, allow_nan=False) + "\n")
+    else:
+        out.rows([dict(zip(names, map(_cell, row), strict=True)) for row in rows], names)
 
 
 def distinct(names: Sequence[str]) -> list[str]:

@@ -46,9 +46,13 @@ def _end(bounds: Bounds) -> Position:
 
 def _plain(reader: pyarrow.RecordBatchReader) -> pyarrow.RecordBatchReader:
     def batches() -> Any:
-        for batch in reader:
-            columns = {**dict(zip(ROWS.names, batch.columns, strict=True)), "topic": batch["topic"].dictionary_decode()}
-            columns["timestamp"] = batch["timestamp"].cast(ROWS.field("timestamp").type)
-            yield pyarrow.RecordBatch.from_arrays(list(columns.values()), schema=ROWS)
+        yield from map(plain_batch, reader)
 
     return pyarrow.RecordBatchReader.from_batches(ROWS, batches())
+
+
+def plain_batch(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    """Records as the SDK reads them, with the schema ROWS."""
+    columns = {**dict(zip(ROWS.names, batch.columns, strict=True)), "topic": batch["topic"].dictionary_decode()}
+    columns["timestamp"] = batch["timestamp"].cast(ROWS.field("timestamp").type)
+    return pyarrow.RecordBatch.from_arrays(list(columns.values()), schema=ROWS)

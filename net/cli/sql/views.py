@@ -22,7 +22,7 @@ def add_view(connection: Any, topic: str, dataset: Any, values: str) -> None:
     source = f"topic of {topic}"
     connection.register(source, dataset)
     connection.execute(
-        f"create temp view {quoted(topic)} as select {_columns(connection, source, values)} from {quoted(source)}"
+        f"create or replace temp view {quoted(topic)} as select {_columns(connection, source, values)} from {quoted(source)}"
     )
 
 

@@ -1,7 +1,6 @@
 """`barnabas cluster events`: what has happened in the cluster; with --follow, also what happens from now on."""
 
 import asyncio
-import re
 import time
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import TYPE_CHECKING, Final
@@ -10,6 +9,7 @@ from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.net.protocol.event_messages import MAX_PAGE, EventKind
 
 from ...base.near_words import did_you_mean
+from ..frame.ages import age_ms
 from ..frame.command import Context, number_from
 from ..frame.confirmation import exit_code_in
 
@@ -19,16 +19,6 @@ if TYPE_CHECKING:  # help must not import the client's modules
 
 FOLLOW_MS: Final = 5_000  # of one question: brokers that were added are asked after this time at the latest
 AGAIN_S: Final = 1.0  # after no broker has answered
-_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_AGE: Final = re.compile(r"([0-9]{1,9})([smhd])")
-
-
-def age_ms(text: str) -> int:
-    """The argparse type of `10m`."""
-    found = _AGE.fullmatch(text)
-    if found is None:
-        raise ArgumentTypeError(f"{text}: give a number and a unit: 30s, 10m, 2h, 7d")
-    return int(found[1]) * _UNITS_MS[found[2]]
 
 
 def count(text: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..frame.command import Context, Verb
 from ..frame.exit_codes import CommandError
+from . import sql_follow
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -20,6 +21,7 @@ def _arguments(parser: ArgumentParser) -> None:
         help="json: fields of values are columns, as the first values have them; text; raw: bytes. default: json",
     )
     parser.add_argument("--csv", action="store_true", help="print CSV")
+    sql_follow.arguments(parser)
 
 
 async def _run(context: Context) -> int:
@@ -36,7 +38,10 @@ async def _run(context: Context) -> int:
     try:
         named = tables_of(connection, context.arguments.query)
         topics = await _topics(context, named)
-        work = asyncio.to_thread(_answer, context, connection, topics)
+        if context.arguments.follow:
+            work = sql_follow.follow(context, connection, topics)
+        else:
+            work = asyncio.to_thread(_answer, context, connection, topics)
         try:
             await work
         except asyncio.CancelledError:

@@ -4,6 +4,7 @@ policy."""
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from barnabas.log.vocabulary.errors import InconsistentTopicIdError
 from barnabas.log.vocabulary.group_messages import CommittedOffset
@@ -17,13 +18,15 @@ from ..connection.errors import (
     TopicRecreatedError,
     UnstableOffsetCommitError,
 )
+from ..connection.records import OffsetAndTimestamp
 from ..group.group_offsets import fetch_stable, unstable_error
-from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
+from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets_once
 from ..positions.partition_state import PartitionState
 from ..positions.reading import Reading
 
 logger = logging.getLogger("barnabas.consumer")
 _PENDING = "offsets of open transactions"
+_SEARCH = "positions to read from"
 
 
 def no_offset(states: Iterable[PartitionState]) -> NoOffsetForPartitionError:
@@ -54,9 +57,11 @@ class PositionFinder:
         self._on_found = on_found
         self._on_error = on_error
         self._task: asyncio.Task[None] | None = None
+        self._asked = asyncio.Event()  # for more positions, while others cannot be found
 
     def find_soon(self) -> None:
         """Find missing positions in the background."""
+        self._asked.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._find_all(), name="barnabas-positions")
 
@@ -118,9 +123,9 @@ class PositionFinder:
         while unknown := [state for state in self._reading.states.values() if state.must_be_found]:
             try:
                 obstacle = await self._find_committed([state for state in unknown if state.reset_timestamp_ms is None])
-                await self._find_by_time([state for state in unknown if state.reset_timestamp_ms is not None])
-                if obstacle is not None:
-                    raise obstacle
+                other = await self._find_by_time([state for state in unknown if state.reset_timestamp_ms is not None])
+                if obstacle or other:
+                    raise obstacle or other  # type: ignore[misc]  # one of them is not None
             except BarnabasError as error:
                 if not error.retriable:
                     self._on_error(error)
@@ -129,10 +134,19 @@ class PositionFinder:
                 if isinstance(error, UnstableOffsetCommitError):
                     self._client.note_trouble(_PENDING, error)  # Transactions end all the time.
                 else:
-                    logger.warning("positions not found, retrying: %s", error.message)
-                await asyncio.sleep(self._client.backoff.delay_ms(failures, self._client.rng.random) / 1000)
-        self._client.troubles.works(_PENDING)
+                    self._client.note_trouble(_SEARCH, error)
+                    self._client.request_refresh()
+                await self._pause(self._client.backoff.delay_ms(failures, self._client.rng.random) / 1000)
+        for what in (_PENDING, _SEARCH):
+            self._client.troubles.works(what)
         self._on_found()
+
+    async def _pause(self, limit_s: float) -> None:
+        """Until more positions are wanted, or for this time."""
+        self._asked.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._asked.wait()
 
     async def _find_committed(self, states: list[PartitionState]) -> BarnabasError | None:
         """Return why some partitions must be asked for again: the coordinator and this client's metadata mean different topics,
@@ -193,22 +207,27 @@ class PositionFinder:
             state.lacks_offset = True
         self._on_error(no_offset(states))
 
-    async def _find_by_time(self, states: list[PartitionState]) -> None:
+    async def _find_by_time(self, states: list[PartitionState]) -> BarnabasError | None:
+        """Return why some partitions must be asked for again: they have no leader now, or their topic is gone. Neither the others
+        nor those that are assigned meanwhile wait for them."""
         asked = {state.partition: state.reset_timestamp_ms for state in states if state.reset_timestamp_ms is not None}
         if not asked:
-            return
+            return None
         versions = {state.partition: state.version for state in states}
-        found = await list_offsets(self._client, asked, isolation_level=self._isolation_level)
+        found, obstacle = await list_offsets_once(self._client, asked, isolation_level=self._isolation_level)
         late = [partition for partition, item in found.items() if item.offset < 0]
-        ends = {}
+        ends: dict[TopicPartition, OffsetAndTimestamp] = {}
         if late:
             latest = dict.fromkeys(late, LATEST)
-            ends = await list_offsets(self._client, latest, isolation_level=self._isolation_level)
+            ends, other = await list_offsets_once(self._client, latest, isolation_level=self._isolation_level)
+            obstacle = obstacle or other
         for state in states:
-            if state.version == versions[state.partition]:  # Otherwise the application called seek meanwhile.
-                answer = ends.get(state.partition) or found[state.partition]
+            answer = (ends if state.partition in late else found).get(state.partition)
+            # A version that has changed: the application called seek meanwhile.
+            if answer is not None and state.version == versions[state.partition]:
                 if state.topic_id in ("", answer.topic_id):
                     state.seek(answer.offset, topic_id=answer.topic_id)
                 else:
                     state.topic_id = answer.topic_id
                     self.made_anew(state)
+        return obstacle

@@ -48,36 +48,62 @@ async def list_offsets(
     For READ_COMMITTED, LATEST is the last stable offset.
     """
 
-    topic_ids: dict[
-        TopicPartition, str
-    ] = {}  # As each was asked for the last time: a leader answers for no other topic.
+    query = _OffsetQuery(client, times_ms, isolation_level)
+    return query.told(await _ask_leaders(client, list(times_ms), query.request, timeout_ms=timeout_ms))
 
-    def request(partitions: Sequence[TopicPartition]) -> Request:
-        topic_ids.update((partition, client.metadata.topic_id(partition.topic)) for partition in partitions)
+
+async def list_offsets_once(
+    client: Client, times_ms: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
+) -> tuple[dict[TopicPartition, OffsetAndTimestamp], BarnabasError | None]:
+    """As `list_offsets`, without a second question: what the leaders say now, and why partitions are missing in it. One partition
+    without a leader, or one topic that is gone, holds up no other. Raises what a refresh of the metadata raises."""
+    unknown = {item.topic for item in times_ms if not client.metadata.partition_count(item.topic)}
+    for topic in unknown:
+        client.want_topic(topic)
+    if unknown:
+        await client.refresh()
+    query = _OffsetQuery(client, times_ms, isolation_level)
+    found: dict[TopicPartition, Any] = {}
+    failure = await _ask_each(client, list(times_ms), query.request, found)
+    return query.told(found), failure
+
+
+class _OffsetQuery:
+    def __init__(self, client: Client, times_ms: Mapping[TopicPartition, int], level: int) -> None:
+        self._client = client
+        self._times_ms = times_ms
+        self._level = level
+        self._topic_ids: dict[
+            TopicPartition, str
+        ] = {}  # As each was asked for the last time: a leader answers for no other topic.
+
+    def request(self, partitions: Sequence[TopicPartition]) -> Request:
+        metadata = self._client.metadata
+        self._topic_ids.update((partition, metadata.topic_id(partition.topic)) for partition in partitions)
         return ListOffsetsRequest(
             partitions=tuple(
                 ListOffsetsPartition(
                     topic=partition.topic,
                     partition=partition.partition,
-                    timestamp_ms=times_ms[partition],
-                    current_leader_epoch=client.metadata.leader(partition).epoch,
-                    topic_id=topic_ids[partition],
+                    timestamp_ms=self._times_ms[partition],
+                    current_leader_epoch=metadata.leader(partition).epoch,
+                    topic_id=self._topic_ids[partition],
                 )
                 for partition in partitions
             ),
-            isolation_level=isolation_level,
+            isolation_level=self._level,
         )
 
-    found = await _ask_leaders(client, list(times_ms), request, timeout_ms=timeout_ms)
-    return {
-        partition: OffsetAndTimestamp(
-            offset=item.offset,
-            timestamp_ms=item.timestamp_ms,
-            leader_epoch=item.leader_epoch,
-            topic_id=topic_ids[partition],
-        )
-        for partition, item in found.items()
-    }
+    def told(self, found: Mapping[TopicPartition, Any]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        return {
+            partition: OffsetAndTimestamp(
+                offset=item.offset,
+                timestamp_ms=item.timestamp_ms,
+                leader_epoch=item.leader_epoch,
+                topic_id=self._topic_ids[partition],
+            )
+            for partition, item in found.items()
+        }
 
 
 async def unread_behind(
@@ -145,12 +171,7 @@ async def _ask_leaders(
     found: dict[TopicPartition, Any] = {}
 
     async def attempt() -> None:
-        failure: BarnabasError | None = None
-        for node_id, partitions in _by_leader(client, [item for item in wanted if item not in found]).items():
-            try:
-                failure = await _ask(client, node_id, partitions, request, found) or failure
-            except BarnabasError as error:
-                failure = error
+        failure = await _ask_each(client, [item for item in wanted if item not in found], request, found)
         if failure is not None:
             raise failure
 
@@ -158,6 +179,22 @@ async def _ask_leaders(
         await client.wait_for_topic(topic, timeout_ms=timeout_ms)
     await client.retrying(attempt, timeout_ms=timeout_ms, before_retry=client.refresh)
     return found
+
+
+async def _ask_each(
+    client: Client,
+    partitions: list[TopicPartition],
+    request: Callable[[Sequence[TopicPartition]], Request],
+    found: dict[TopicPartition, Any],
+) -> BarnabasError | None:
+    """Ask each leader once; the last failure is returned."""
+    failure: BarnabasError | None = None
+    for node_id, asked in _by_leader(client, partitions).items():
+        try:
+            failure = await _ask(client, node_id, asked, request, found) or failure
+        except BarnabasError as error:
+            failure = error
+    return failure
 
 
 def _by_leader(client: Client, partitions: list[TopicPartition]) -> dict[int, list[TopicPartition]]:
@@ -176,6 +213,9 @@ async def _ask(
 ) -> BarnabasError | None:
     """Ask one leader; answers go to `found`, the last refusal is returned."""
     if node_id < 0:
+        gone = next((item.topic for item in partitions if not client.metadata.partition_count(item.topic)), None)
+        if gone is not None:
+            return client.metadata.topic_failure(gone)
         return LeaderNotAvailableError(f"{', '.join(map(str, partitions))} has no leader")
     response = await client.call(node_id, request(partitions))
     failure: BarnabasError | None = None

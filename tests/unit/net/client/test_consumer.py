@@ -146,6 +146,25 @@ def test_a_topic_that_is_made_anew_is_read_from_its_start_and_never_from_the_mid
     run(main())
 
 
+def test_a_topic_that_is_gone_holds_up_no_other() -> None:
+    """The search for its position waited for it, for as long as calls wait, and all other searches with it."""
+
+    async def main() -> None:
+        cluster, loop = filled(50), asyncio.get_running_loop()
+        async with consumer(cluster) as reader:
+            reader.assign([TopicPartition("gone", 0)])
+            await reader.poll(timeout_ms=500)  # the search begins
+            reader.assign([TopicPartition("gone", 0), T0])
+            began_s = loop.time()
+            assert len(await read(reader, 50)) == 50
+            assert loop.time() - began_s < 2
+            cluster.create("gone", 1)
+            fill(cluster, TopicPartition("gone", 0), 10)
+            assert len(await read(reader, 10)) == 10
+
+    run(main())
+
+
 def test_a_topic_that_is_made_anew_is_an_error_where_no_reset_is_allowed() -> None:
     async def main() -> None:
         cluster = filled(50)

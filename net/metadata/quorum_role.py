@@ -66,6 +66,10 @@ class QuorumRole:
         self._leaderless_looks = 0
         self._publish: Subscriber | None = None
         self._image = MetadataImage()
+        self._removed_at = -1  # the index of the voters that this broker was told not to belong to
+        self._retiring: asyncio.Task[None] | None = (
+            None  # closes the former source, whose quorum port is open until then
+        )
         self._is_closed = False
         self._changing = asyncio.Lock()
         self._tasks: dict[asyncio.Task[None], None] = {}  # not a set, whose order depends on memory addresses
@@ -130,11 +134,16 @@ class QuorumRole:
             if isinstance(self._active.source, VoterMetadata):
                 await self._look_as_voter(self._active.source)
             elif self._standby is None:
-                if self._node_id in {voter.node_id for voter in self._image.voters}:
-                    await self._start_learner()  # this node is a voter, but its disk was emptied
+                if self._is_missed_as_voter():
+                    await self._start_learner()
             elif self._loop_time() - self._standby_since > LEARNER_LAPSES_AFTER_S:
                 logger.warning("node=%d has not become a voter in time, closing its quorum port", self._node_id)
                 await self._drop_standby()
+
+    def _is_missed_as_voter(self) -> bool:
+        """This node is a voter, but its disk was emptied. An image from before its removal does not say so."""
+        is_named = self._node_id in {voter.node_id for voter in self._image.voters}
+        return is_named and self._image.voters_index > self._removed_at
 
     async def _look_as_voter(self, voter: VoterMetadata) -> None:
         if self._standby is not None:
@@ -146,6 +155,7 @@ class QuorumRole:
         if self._node_id not in newest.ids and newest.index > 0 and not (newest is stored and voter.is_voter):
             logger.warning("node=%d is not a voter any more: it follows %s", self._node_id, sorted(newest.ids))
             self._directory.learn(newest.voters)
+            self._removed_at = newest.index
             await self._start_beside(self._build_observer())
         elif newest is not stored:
             voter.meet(newest)
@@ -174,6 +184,8 @@ class QuorumRole:
     # --- changing it --------------------------------------------------------------------------------------------------
 
     async def _start_learner(self) -> None:
+        if self._retiring is not None:
+            await asyncio.wait([self._retiring])
         logger.info("node=%d learns to become a voter", self._node_id)
         await self._start_beside(
             self._build_voter(tuple(voter for voter in self._image.voters if voter.node_id != self._node_id))
@@ -231,12 +243,13 @@ class QuorumRole:
                 quarantined=side.latest.quarantined,
             )
         )
-        self._run(former.source.close())
+        self._retiring = self._run(former.source.close())
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(self._guarded(work))
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -153,6 +153,8 @@ def test_a_supervisor_that_is_killed_takes_its_driver_along_and_the_next_run_goe
     expected = sorted((key, len(range(key, RECORDS, KEYS)), sum(range(key, RECORDS, KEYS))) for key in range(KEYS))
     try:
         command.until(lambda: counts(tmp_path) == expected, "all records in the table")
+        # The poison comes last, in a micro-batch that changes nothing in the table.
+        command.until(lambda: command.state.read_progress().lag == 0, "the end of the topic")
         assert "stopped counted" in command.run_to_end("stop", "--timeout", "120")
         assert "stopped: " in command.ended(process)
     finally:

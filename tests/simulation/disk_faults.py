@@ -74,6 +74,8 @@ class DiskFaults(FaultRoom):
 
     def _end_refusals(self, node_id: int) -> None:
         node = self.cluster.nodes[node_id]
+        if node.disk.capacity_bytes < PLENTY_BYTES:  # it has become full since, between two refusals; its end mends all
+            return
         node.disk.mend()
         if node.is_running and self._may_be_offline(node):
             self.cluster.kill(node_id)

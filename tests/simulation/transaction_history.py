@@ -235,7 +235,8 @@ class TransactionHistory(History):
         for _, found in self._replicas():
             for _, log in found:
                 if log.topic_partition.topic == OUTPUT:
-                    ends[log.topic_partition.partition] = log.log_end_offset
+                    number = log.topic_partition.partition
+                    ends[number] = max(ends.get(number, 0), log.log_end_offset)  # of the leader: followers may lag
         return all(self.positions[number] >= end for number, end in ends.items())
 
     def _count(self) -> None:

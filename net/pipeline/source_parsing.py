@@ -104,6 +104,7 @@ def _topics(table: DocumentTable) -> TopicSource:
         name_pattern=pattern,
         start="latest" if start == "latest" else "earliest",
         max_records=table.integer("max_records", 0, least=1, most=1_000_000_000),
+        skips_lost=table.text("lost_records", "stop", choices=("stop", "skip")) == "skip",
     )
 
 

@@ -48,6 +48,7 @@ class TopicSource:
     name_pattern: str = ""  # or this (RE2, whole names)
     start: Literal["earliest", "latest"] = "earliest"
     max_records: int = 0  # of a micro-batch; 0: no limit
+    skips_lost: bool = False  # records that retention removed before they were read; else they are an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError, UnknownTopicOrPartitionError
 from barnabas.net.client.connection.kafka_options import SECURITY_KEYS
 from barnabas.net.pipeline.parsing import parse_pipeline
 from barnabas.net.pipeline.spec import PipelineSpec
@@ -22,7 +21,7 @@ from barnabas.net.pipeline.supervisor import DriverExit
 from barnabas.net.settings.properties import parse_properties
 
 from ..session import session_on
-from .faults import PipelineFault, cause_of, is_bad_record
+from .faults import PipelineFault, is_final, told_of
 
 # A driver whose supervisor was killed sees that within a second, and ends; its successor waits for it.
 ORPHAN_WAIT_S: Final = 120.0
@@ -41,8 +40,8 @@ def main(arguments: Sequence[str]) -> int:
         if stop.is_set():
             return DriverExit.OK
         traceback.print_exception(error)  # into driver.log; the state has one line of it
-        state.write_error(_told(error))
-        return DriverExit.FINAL if _is_final(error) else DriverExit.MAY_PASS
+        state.write_error(told_of(error))
+        return DriverExit.FINAL if is_final(error) else DriverExit.MAY_PASS
     return DriverExit.OK
 
 
@@ -101,21 +100,6 @@ def security_of(file: Path | None) -> Mapping[str, str]:
         return {}
     given = parse_properties(file.read_text(encoding="utf-8"))
     return {name: text for name, text in given.items() if name in SECURITY_KEYS}
-
-
-def _is_final(error: Exception) -> bool:
-    """The pipeline or its data has to change. Everything else may pass: brokers, networks, memory, databases."""
-    if isinstance(error, PipelineFault | InvalidConfigError | UnknownTopicOrPartitionError) or is_bad_record(error):
-        return True
-    return type(error).__name__ in ("AnalysisException", "ParseException")
-
-
-def _told(error: Exception) -> str:
-    if isinstance(error, PipelineFault):
-        return str(error)
-    if is_bad_record(error):
-        return f'{cause_of(error)}: repair the schema, or set action = "skip" or "dead-letter" under [errors]'
-    return error.message if isinstance(error, BarnabasError) else cause_of(error)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,10 @@
 
 import re
 
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError, UnknownTopicOrPartitionError
+
+from ..read.data_loss import AVOID, WHY
+
 # Before the text of a record that is stopped at, inside of Spark's own message, so that it can be found there.
 BAD_RECORD = "BAD_RECORD"
 _BAD_RECORD = re.compile(rf"{BAD_RECORD}\{{(.*?)\}}{BAD_RECORD}", re.DOTALL)
@@ -16,6 +20,7 @@ _FRAMES = (
 )
 
 
+_LOST = re.compile(rf"^DataLossError: (.*?)\. {re.escape(WHY)}")
 _MAX_CAUSES = 20  # of a chain, which could be a ring
 
 
@@ -37,8 +42,34 @@ def cause_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
+def lost_records(error: BaseException) -> str:
+    """Which records were removed before they were read; empty if this is another error."""
+    found = _LOST.search(cause_of(error))
+    return found[1] if found else ""
+
+
 def is_bad_record(error: BaseException) -> bool:
     return _BAD_RECORD.search(_text_of(error)) is not None
+
+
+def is_final(error: Exception) -> bool:
+    """The pipeline or its data has to change. Everything else may pass: brokers, networks, memory, databases."""
+    if isinstance(error, PipelineFault | InvalidConfigError | UnknownTopicOrPartitionError):
+        return True
+    if is_bad_record(error) or lost_records(error):
+        return True
+    return type(error).__name__ in ("AnalysisException", "ParseException")
+
+
+def told_of(error: Exception) -> str:
+    """One line for the user: the cause, and what to change in the file."""
+    if isinstance(error, PipelineFault):
+        return str(error)
+    if is_bad_record(error):
+        return f'{cause_of(error)}: repair the schema, or set action = "skip" or "dead-letter" under [errors]'
+    if lost := lost_records(error):
+        return f'{lost}. {WHY} Set lost_records = "skip" in the source to go on without them; {AVOID}'
+    return error.message if isinstance(error, BarnabasError) else cause_of(error)
 
 
 def _text_of(error: BaseException) -> str:

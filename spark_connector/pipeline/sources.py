@@ -138,6 +138,7 @@ def _records(world: World, source: SourceSpec) -> DataFrame:
     check_topics(world, origin)
     reader = world.spark.read if world.is_batch else world.spark.readStream
     options = {**topic_options(world, origin), "includeHeaders": "true"}
+    options["failOnDataLoss"] = "false" if origin.skips_lost else "true"
     options["startingOffsets"] = "earliest" if world.is_batch else origin.start
     if origin.max_records and not world.is_batch:
         options["maxOffsetsPerTrigger"] = str(origin.max_records)

@@ -1,9 +1,8 @@
 """`DataLossError`: records that a query should read are gone. The option failOnDataLoss decides whether it is raised. Pure."""
 
-CURE = (
-    "They were deleted by retention, or the topic was deleted or recreated. To continue without them, set .option("
-    '"failOnDataLoss", "false"); to avoid this, increase the topic\'s retention or run the query more often.'
-)
+WHY = "They were deleted by retention, or the topic was deleted or recreated."
+AVOID = "to avoid this, increase the topic's retention or run the query more often."
+CURE = f'{WHY} To continue without them, set .option("failOnDataLoss", "false"); {AVOID}'
 
 
 class DataLossError(Exception):

@@ -20,11 +20,12 @@ from integration.test_spark_pipelines import forget_last_commit
 from integration.test_spark_sink import read
 from pyspark.sql import SparkSession
 
+from barnabas import sync
 from barnabas.log.vocabulary.errors import UnknownTopicOrPartitionError
 from barnabas.net.client.connection.records import ConsumerRecord
 from barnabas.net.pipeline.files import YAML_SUFFIXES, read_pipeline
 from barnabas.net.pipeline.state import StateFolder
-from barnabas.spark_connector.pipeline.faults import PipelineFault, cause_of, is_bad_record
+from barnabas.spark_connector.pipeline.faults import PipelineFault, cause_of, is_bad_record, is_final, told_of
 from barnabas.spark_connector.pipeline.queries import Job
 from barnabas.spark_connector.pipeline.sources import World
 
@@ -503,3 +504,22 @@ def test_names_of_fields_with_any_letters_reach_a_table(spark_cluster: Cluster, 
         found = database.execute("SELECT * FROM t")
         assert [column[0] for column in found.description][:4] == ["a.b", "it's", 'x"; --', "q`?%s"]
         assert [row[:4] for row in found] == [(1, 2, 3, 4)]
+
+
+def test_records_that_retention_took_stop_the_pipeline_or_are_skipped(spark_cluster: Cluster, declared: Any) -> None:
+    topic = create_topic(spark_cluster, "declared-lost", partitions=1)
+    send(spark_cluster, topic, [b"a", b"b"])
+    text = 'name = "p"\n[source]\ntopics = ["%s"]\n%svalue = { format = "text" }\n[sink]\ntable = "t"\ndatabase = "sqlite:x.db"\n'
+    pipeline: Declared = declared(text % (topic, ""))
+    pipeline.run()
+    send(spark_cluster, topic, [b"c", b"d", b"e"])
+    with sync.Admin(spark_cluster.bootstrap) as admin:
+        admin.delete_records(topic, 0, before_offset=4)
+    with pytest.raises(Exception) as caught:
+        pipeline.run()
+    assert is_final(caught.value)
+    assert f"{topic}-0" in told_of(caught.value) and 'Set lost_records = "skip" in the source' in told_of(caught.value)
+    pipeline.file.write_text(text % (topic, 'lost_records = "skip"\n'))
+    pipeline.run()
+    with closing(sqlite3.connect(pipeline.folder / "x.db")) as database:
+        assert sorted(database.execute("SELECT text FROM t").fetchall()) == [("a",), ("b",), ("e",)]

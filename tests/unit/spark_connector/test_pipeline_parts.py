@@ -12,8 +12,16 @@ from barnabas.net.pipeline.state import RunProgress
 from barnabas.net.pipeline.supervisor import DriverOrder
 from barnabas.spark_connector.pipeline.database import ROWS_AT_ONCE, Database, TableWriter
 from barnabas.spark_connector.pipeline.driver import order_of, security_of
-from barnabas.spark_connector.pipeline.faults import BAD_RECORD, cause_of, is_bad_record
+from barnabas.spark_connector.pipeline.faults import (
+    BAD_RECORD,
+    cause_of,
+    is_bad_record,
+    is_final,
+    lost_records,
+    told_of,
+)
 from barnabas.spark_connector.pipeline.queries import noted, without_secrets
+from barnabas.spark_connector.read.data_loss import DataLossError
 
 PLAN = f"\n=== Streaming Query ===\nLogical Plan: {BAD_RECORD}{{, reason, }}{BAD_RECORD}"
 JVM = """[FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: An exception was raised by the Python Proxy. Return Message: Traceback
@@ -49,6 +57,17 @@ def test_the_cause_is_one_line(error: Exception, told: str) -> None:
 def test_a_plan_that_quotes_the_marker_is_no_bad_record() -> None:
     assert not is_bad_record(CapturedError("broken" + PLAN))
     assert is_bad_record(CapturedError("thread", CapturedError(f"{BAD_RECORD}{{r}}{BAD_RECORD}")))
+
+
+def test_records_that_are_lost_are_named_with_the_key_of_the_file() -> None:
+    told = str(DataLossError("offsets 3 to 9 of t-0 are gone"))
+    error = CapturedError(
+        "thread", CapturedError(f"Traceback\nbarnabas.x.data_loss.DataLossError: {told}\n at x" + PLAN)
+    )
+    assert lost_records(error) == "offsets 3 to 9 of t-0 are gone"
+    assert is_final(error) and 'Set lost_records = "skip" in the source' in told_of(error)
+    assert "failOnDataLoss" not in told_of(error)
+    assert lost_records(CapturedError("offsets are gone")) == ""
 
 
 def test_a_ring_of_causes_ends() -> None:

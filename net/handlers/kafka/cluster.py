@@ -1,8 +1,8 @@
 """DescribeCluster (60) and DescribeLogDirs (35), for Kafka's clients.
 
 Versions: 0-2, 1-4. Behaviour: describes the cluster from the image of the broker that is asked, with fenced brokers only on
-request; describes the data folders of that broker alone, an offline one with KAFKA_STORAGE_ERROR. There is no authorizer, so
-every operation is reported as authorized.
+request; describes the data folders of that broker alone, an offline one with KAFKA_STORAGE_ERROR. Every operation is reported as
+authorized; with an authorizer, `net/access` leaves those that this client has.
 
 Our own DescribeCluster (`own.cluster`) has another handler because its meaning differs: it always lists all brokers, with details
 for operators of Barnabas (replicas, group slots, troubled folders, ignored settings). A Kafka client needs addresses to connect

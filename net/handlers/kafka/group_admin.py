@@ -174,7 +174,7 @@ class KafkaGroupAdminHandlers:
 def _operations(
     request: KafkaRequest[bodies.DescribeGroupsRequest] | KafkaRequest[bodies.ConsumerGroupDescribeRequest],
 ) -> int:
-    """Without an authorizer every client is authorized for every operation."""
+    """All; with an authorizer, `net/access` leaves those that this client has."""
     return ALL_GROUP_OPERATIONS if request.body.include_authorized_operations else OPERATIONS_NOT_ASKED
 
 

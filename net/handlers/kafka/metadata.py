@@ -1,8 +1,8 @@
 """Metadata (3), for Kafka's clients: the answers of `MetadataHandler`, encoded once for all equal requests.
 
 Versions: see `apis.SERVED`. Behaviour: encoding is the expensive part of an answer (milliseconds for a thousand partitions),
-and every client asks repeatedly, so encoded answers are cached until their content changes. There is no authorizer, so every
-operation is reported as authorized on request.
+and every client asks repeatedly, so encoded answers are cached until their content changes. On request, every operation
+is reported as authorized; with an authorizer, `net/access` leaves those that this client has.
 """
 
 import asyncio

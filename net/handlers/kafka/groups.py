@@ -2,8 +2,8 @@
 Kafka's clients.
 
 Versions: 0-4, 0-9, 0-5, 0-5, 0-1. Behaviour: joins and syncs wait for the other members; any refusal is the answer's error
-code. Differs from Kafka: a member whose connection closes before its first join is answered is removed at once; Kafka waits for its
-session or the rebalance.
+code. Differs from Kafka: a member whose connection closes before its first join is answered is removed at once; Kafka waits for
+its session or the rebalance.
 """
 
 from __future__ import annotations

@@ -149,6 +149,7 @@ class QuorumRole:
         if self._standby is not None:
             return
         stored = voter.voters
+        self._directory.learn(stored.voters)  # of the journal: server.properties may name none of them
         newest = max(await self._directory.voters(), key=lambda item: item.index, default=stored)
         if newest.index <= stored.index:
             newest = stored

@@ -65,15 +65,18 @@ class Voter(Source, VoterMetadata):
 class Directory:
     def __init__(self) -> None:
         self.told: list[VoterSet] = []
+        self.contacts: set[int] = set()
+        self.asked: list[set[int]] = []  # whom, each time
 
     async def voters(self) -> list[VoterSet]:
+        self.asked.append(set(self.contacts))
         return self.told
 
     async def other_cluster(self, node_id: int) -> str | None:
         return ""
 
     def learn(self, voters: tuple[NodeAddress, ...]) -> None:
-        pass
+        self.contacts |= {voter.node_id for voter in voters}
 
 
 class World:
@@ -131,4 +134,14 @@ async def test_a_learner_starts_when_the_former_voter_has_closed_its_port() -> N
     voter.may_close.set()
     assert await joining == ("h", 9093)
     assert world.log == ["voter 0 started", "observer 1 started", "voter 0 closed", "voter 2 started"]
+    await world.role.close()
+
+
+async def test_a_voter_asks_those_that_its_journal_names() -> None:
+    """It had missed its own removal. The only voter that was left had never been in its server.properties."""
+    world = World()
+    await world.role.start(lambda publication: None)
+    await asyncio.sleep(0)  # its tasks begin
+    await world.role.look()
+    assert world.directory.asked == [{0, 1, 2}]
     await world.role.close()

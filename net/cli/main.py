@@ -100,7 +100,7 @@ def build_parser(given: Sequence[str]) -> argparse.ArgumentParser:
             verb = importlib.import_module(f".{module}", __package__).VERBS[name]
             verb.arguments(plain)
             plain.set_defaults(verb=verb)
-            _add_shared(plain)
+            _add_shared(plain, has_templates=verb.has_templates)
     for name, (module, summary) in NOUNS.items():
         noun = nouns.add_parser(name, help=summary, description=summary)
         if name == chosen:
@@ -116,10 +116,10 @@ def _add_verbs(noun: argparse.ArgumentParser, verbs: Sequence[Any]) -> None:
         parser = choices.add_parser(verb.name, description=verb.summary, **shown)
         verb.arguments(parser)
         parser.set_defaults(verb=verb)
-        _add_shared(parser)
+        _add_shared(parser, has_templates=verb.has_templates)
 
 
-def _add_shared(parser: argparse.ArgumentParser) -> None:
+def _add_shared(parser: argparse.ArgumentParser, *, has_templates: bool = False) -> None:
     assert isinstance(parser, CommandParser)
     parser.is_leaf = True
     shared = parser.add_argument_group("options of every command")
@@ -132,7 +132,11 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="client.properties: bootstrap.servers, security.protocol, ssl.*, sasl.* ($BARNABAS_COMMAND_CONFIG)",
     )
-    shared.add_argument("-f", "--format", choices=("text", "json"), default="text", help="output format")
+    if has_templates:
+        text = "text, json, or a format string of a record, for example '%%k %%v\\n' (docs/command-line.md)"
+        shared.add_argument("-f", "--format", metavar="FORMAT", default="text", help=text)
+    else:
+        shared.add_argument("-f", "--format", choices=("text", "json"), default="text", help="output format")
     shared.add_argument(
         "--timeout",
         type=_seconds,

@@ -33,6 +33,7 @@ class Verb:
     run: Callable[[Context], Awaitable[int]] | None = None
     serve: Callable[[Namespace], int] | None = None
     timed: bool = True
+    has_templates: bool = False  # --format also takes a format string (`records.templates`)
     hidden: bool = False  # exists only to report what is missing; not listed in the help
 
 

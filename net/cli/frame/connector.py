@@ -78,11 +78,20 @@ class Connector:
             await client.close()
 
     @asynccontextmanager
-    async def producer(self, bootstrap: str, *, acks: str) -> AsyncIterator[Producer]:
+    async def producer(
+        self, bootstrap: str, *, acks: str, compression: str = "none", linger_ms: float = 0
+    ) -> AsyncIterator[Producer]:
         from barnabas.net.client.producer.producer import Producer
 
         # A file is read faster than any network sends: waiting for buffer space is the normal case, not an error.
-        producer = Producer(bootstrap, acks=acks, client_id=CLIENT_ID, **self._security)
+        producer = Producer(
+            bootstrap,
+            acks=acks,
+            compression=compression,
+            linger_ms=linger_ms,
+            client_id=CLIENT_ID,
+            **self._security,
+        )
         await producer.start()
         try:
             yield producer

@@ -43,6 +43,7 @@ def import_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--key", metavar="COLUMN", help="the column of keys; default: key, if the file has values")
     parser.add_argument("--value", metavar="COLUMN", help="the column of values; default: value, else rows as JSON")
     parser.add_argument("--keep-partitions", action="store_true", help="use the file's column partition")
+    parser.add_argument("--create", action="store_true", help="let the broker create a topic that does not exist")
 
 
 def position_from(text: str) -> "Position":
@@ -70,7 +71,7 @@ async def run_export(context: Context) -> int:
 
     wanted = context.arguments
     tables = batch_builder("topic export")
-    from ..frame.table_files import closing_in, format_of, in_thread, unfinished, writer
+    from ..records.table_files import closing_in, format_of, in_thread, unfinished, writer
 
     kind = format_of(wanted.file, wanted.kind)
     query = TableQuery(
@@ -107,7 +108,7 @@ async def run_import(context: Context) -> int:
 
     wanted = context.arguments
     require("pyarrow", extra="arrow", feature="topic import")
-    from ..frame.table_files import format_of, pieces
+    from ..records.table_files import format_of, pieces
 
     rows, total = await asyncio.to_thread(pieces, wanted.file, format_of(wanted.file, wanted.kind))
     progress = Progress(context.out.stderr, "records", total)
@@ -115,6 +116,9 @@ async def run_import(context: Context) -> int:
     waiting: deque[Awaitable[object]] = deque()
     count = 0
     try:
+        if not wanted.create:  # the broker may create topics by itself, and a typo must not
+            async with context.connector.admin(context.bootstrap) as admin:
+                await patience.wait(admin.describe_topic(wanted.name), f"a broker at {context.bootstrap}")
         async with context.connector.producer(context.bootstrap, acks="all") as producer:
             while (piece := await asyncio.to_thread(next, rows, None)) is not None:
                 batch, amount = piece

@@ -1,7 +1,7 @@
 """A cluster in memory in place of the SDK's clients: one topic's records, groups, and a log of calls."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,6 +69,7 @@ class FakeCluster:
     at_port: dict[int, Greeting | BarnabasError] = field(default_factory=dict)
     failure: BaseException | None = None
     poll_failure: BaseException | None = None
+    compression: str = ""  # of the last producer
     trouble: str = ""  # what clients tell of; with it, nothing gets on
     commit_failures: list[BaseException] = field(default_factory=list)
     assigned: list[TopicPartition] = field(default_factory=list)  # by the group, at the next poll
@@ -102,10 +103,13 @@ class FakeCluster:
         yield FakeAdmin(self)
 
     @asynccontextmanager
-    async def producer(self, bootstrap: str, *, acks: str) -> AsyncIterator[Any]:
+    async def producer(
+        self, bootstrap: str, *, acks: str, compression: str = "none", linger_ms: float = 0
+    ) -> AsyncIterator[Any]:
         if self.failure is not None:
             raise self.failure
         self.calls.append(("producer", acks))
+        self.compression = compression
         yield FakeProducer(self)
 
     @asynccontextmanager
@@ -126,12 +130,45 @@ class FakeProducer:
         self._cluster = cluster
 
     async def send_many(
-        self, topic: str, values: Sequence[bytes], keys: Sequence[bytes | None] | None
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        *,
+        headers: Any = None,
+        partition: int | None = None,
     ) -> Awaitable[object]:
         self._cluster.calls.append(("send", topic, list(values), keys))
+        if headers or partition is not None:
+            self._cluster.calls.append(("columns", headers, partition))
         if self._cluster.trouble == "no topic":
             await asyncio.get_running_loop().create_future()
         return self._done()
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None,
+        headers: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Awaitable[object]:
+        place = TopicPartition(topic, partition or 0)
+        log = self._cluster.logs.setdefault(place, [])
+        log.append(
+            FakeRecord(
+                topic=topic,
+                partition=place.partition,
+                offset=len(log),
+                value=value,
+                key=key,
+                timestamp_ms=timestamp_ms or 0,
+                headers=headers or (),
+            )
+        )
+        return _Handle(self)
 
     @property
     def client(self) -> "FakeProducer":
@@ -147,6 +184,16 @@ class FakeProducer:
 
     async def flush(self) -> None:
         self._cluster.calls.append(("flush",))
+
+
+class _Handle:
+    """As the producer's handles, it need not be awaited."""
+
+    def __init__(self, producer: FakeProducer) -> None:
+        self._producer = producer
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._producer._done().__await__()
 
 
 class FakeConsumer:

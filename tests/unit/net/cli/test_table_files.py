@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from barnabas.net.cli.frame.exit_codes import CommandError
-from barnabas.net.cli.frame.table_files import closing_in, format_of, in_thread, pieces, unfinished
+from barnabas.net.cli.records.table_files import closing_in, format_of, in_thread, pieces, unfinished
 from barnabas.net.cli.streams.table_file import position_from
 
 

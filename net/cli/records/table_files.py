@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 
-from .exit_codes import CommandError, ExitCode
+from ..frame.exit_codes import CommandError, ExitCode
 from .table_text import batch_of_csv, batch_of_lines, csv_batch, json_lines
 
 FORMATS: Final = ("parquet", "csv", "ndjson")

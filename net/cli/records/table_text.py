@@ -10,31 +10,11 @@ import pyarrow
 from barnabas.net.client.arrow.json_rows import json_objects
 from barnabas.net.client.arrow.tables import SCHEMA
 
-from .exit_codes import CommandError
+from ..frame.exit_codes import CommandError
+from .json_records import Header, bytes_of, line_of
 
 _TEXT: Final = pyarrow.string()
 _HEADERS: Final = SCHEMA.field("headers").type
-
-
-class Header(msgspec.Struct):
-    key: str
-    value: str | None = None
-    value_base64: str | None = None
-
-
-class Line(msgspec.Struct):
-    """A record as one JSON object; what else a line has is passed over."""
-
-    value: str | msgspec.UnsetType | None = msgspec.UNSET
-    value_base64: str | None = None
-    key: str | None = None
-    key_base64: str | None = None
-    timestamp: int | None = None
-    partition: int | None = None
-    headers: list[Header] | None = None
-
-
-_DECODE_LINE: Final = msgspec.json.Decoder(Line).decode
 _DECODE_HEADERS: Final = msgspec.json.Decoder(list[Header]).decode
 
 
@@ -58,18 +38,7 @@ def csv_batch(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
 
 def batch_of_lines(lines: Sequence[bytes], first_line: int) -> pyarrow.RecordBatch:
     """Raises CommandError, which names the line."""
-    found: list[Line] = []
-    for number, text in enumerate(lines, first_line):
-        try:
-            line = _DECODE_LINE(text)
-            if line.value is msgspec.UNSET and line.value_base64 is None:
-                raise CommandError(
-                    f"line {number} has no field 'value': give lines as `topic export` writes them, or send whole lines with "
-                    "`topic produce`"
-                )
-            found.append(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CommandError(f"line {number} is no record: {error}") from error
+    found = [line_of(text, number) for number, text in enumerate(lines, first_line)]
     return _record_batch(
         keys=[(line.key, line.key_base64) for line in found],
         values=[(None if line.value is msgspec.UNSET else line.value, line.value_base64) for line in found],
@@ -110,12 +79,14 @@ def _record_batch(
     first_line: int,
 ) -> pyarrow.RecordBatch:
     columns: dict[str, Any] = {
-        "key": pyarrow.array([_bytes(*cell, first_line) for cell in keys], pyarrow.binary()),
-        "value": pyarrow.array([_bytes(*cell, first_line) for cell in values], pyarrow.binary()),
+        "key": pyarrow.array([bytes_of(*cell, line) for line, cell in enumerate(keys, first_line)], pyarrow.binary()),
+        "value": pyarrow.array(
+            [bytes_of(*cell, line) for line, cell in enumerate(values, first_line)], pyarrow.binary()
+        ),
         "headers": pyarrow.array(
             [
-                [{"key": item.key, "value": _bytes(item.value, item.value_base64, first_line)} for item in row]
-                for row in headers
+                [{"key": item.key, "value": bytes_of(item.value, item.value_base64, line)} for item in row]
+                for line, row in enumerate(headers, first_line)
             ],
             _HEADERS,
         ),
@@ -124,15 +95,6 @@ def _record_batch(
         if None not in cells:
             columns[name] = pyarrow.array(cells, pyarrow.int64())
     return pyarrow.RecordBatch.from_pydict(columns)
-
-
-def _bytes(text: str | None, encoded: str | None, first_line: int) -> bytes | None:
-    if encoded is None:
-        return None if text is None else text.encode()
-    try:
-        return base64.b64decode(encoded, validate=True)
-    except ValueError as error:
-        raise CommandError(f"a record after line {first_line} has base64 that cannot be decoded: {error}") from error
 
 
 def _text_columns(batch: pyarrow.RecordBatch) -> dict[str, pyarrow.Array]:

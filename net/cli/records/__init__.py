@@ -1,0 +1,1 @@
+"""How commands write and read records: format strings, JSON lines, files of tables; positions in words."""

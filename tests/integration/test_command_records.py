@@ -1,0 +1,66 @@
+"""`topic consume` and `topic produce` on real brokers: formats, JSON that comes back as it was, positions by time."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from integration.test_command import Up, run, run_json
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    started = Up(tmp_path_factory.mktemp("records") / "cluster", "-n", "3")
+    try:
+        yield started.wait_ready()
+    finally:
+        started.close()
+
+
+def test_a_copy_by_json_is_equal(brokers: str) -> None:
+    for name in ("source", "copy", "other"):
+        run("topic", "create", name, "-p", "3", "-r", "3", bootstrap=brokers)
+    shapes = [
+        {"key": f"k{number}", "value": f"v{number}", "timestamp": 1_700_000_000_000 + number} for number in range(300)
+    ]
+    shapes += [
+        {"value": None, "key": "gone"},
+        {"value": "", "key": "", "headers": [{"key": "n", "value": None}, {"key": "n", "value_base64": "/v8="}]},
+        {"value_base64": "AP8=", "key_base64": "/w==", "partition": 2, "timestamp": 5},
+    ]
+    given = "".join(json.dumps(shape) + "\n" for shape in shapes)
+    run("topic", "produce", "source", "-f", "json", "-z", "zstd", given=given, bootstrap=brokers)
+    read = run("topic", "consume", "source", "-f", "json", bootstrap=brokers)
+    assert read.count("\n") == len(shapes)
+    run("topic", "produce", "copy", "-f", "json", "-z", "lz4", given=read, bootstrap=brokers)
+    copied = run("topic", "consume", "copy", "-f", "json", bootstrap=brokers)
+
+    def rows(text: str) -> list[str]:
+        return sorted(json.dumps({**json.loads(line), "topic": ""}, sort_keys=True) for line in text.splitlines())
+
+    assert rows(copied) == rows(read)
+    both = run("topic", "consume", "-r", "source|copy", "-o", "-1", "-f", r"%t-%p\n", bootstrap=brokers)
+    assert sorted(both.split()) == [f"{name}-{number}" for name in ("copy", "source") for number in range(3)]
+    late = run(
+        "topic",
+        "consume",
+        "source",
+        "-o",
+        "@2023-11-14T22:13:20.100Z..@1700000000200",
+        "-f",
+        r"%T\n",
+        bootstrap=brokers,
+    )
+    assert sorted(map(int, late.split())) == [1_700_000_000_000 + number for number in range(100, 200)]
+    found = run("topic", "consume", "source", "--grep", "^v17[0-9]$", "-f", r"%k=%v\n", bootstrap=brokers)
+    assert sorted(found.split()) == [f"k{number}=v{number}" for number in range(170, 180)]
+    run("topic", "produce", "other", "-f", r"%k=%v\n", given=found, bootstrap=brokers)
+    assert sorted(run("topic", "consume", "other", bootstrap=brokers).split()) == [f"v{n}" for n in range(170, 180)]
+
+
+def test_a_typo_creates_no_topic(brokers: str) -> None:
+    run("topic", "produce", "tpyo", given="x\n", bootstrap=brokers, code=1)
+    run("topic", "consume", "tpyo", bootstrap=brokers, code=1)
+    run("topic", "consume", "tpyo", "-g", "g", bootstrap=brokers, code=1)
+    assert "tpyo" not in {row["topic"] for row in run_json("topic", "list", bootstrap=brokers)}
+    run("topic", "produce", "tpyo", "--create", given="x\n", bootstrap=brokers)
+    assert run("topic", "consume", "tpyo", bootstrap=brokers) == "x\n"

@@ -21,8 +21,9 @@ DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 DEFAULT_TIMEOUT_S: Final = 30.0
 NOUNS: Final = {
     "topic": ("verbs.topics", "create, list, describe, alter and delete topics; produce to them and consume from them"),
-    "group": ("verbs.groups", "list, describe, explain, seek and delete consumer groups"),
+    "group": ("verbs.groups", "list, describe, explain, seek and delete consumer groups; remove members"),
     "transaction": ("verbs.transactions", "list, describe and abort transactions; find those that hang"),
+    "config": ("verbs.configs", "list, get, set and reset configurations of topics, brokers and the cluster"),
     "cluster": ("verbs.cluster", "health, brokers and quorum of the cluster"),
     "partition": ("verbs.partitions", "move replicas and leadership of partitions"),
     "user": ("security.users", "add, list and remove users with passwords"),

@@ -1,10 +1,12 @@
 """`topic consume` and `topic produce` on real brokers: formats, JSON that comes back as it was, positions by time."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 
 import pytest
-from integration.test_command import Up, run, run_json
+from integration.cluster import clean_environment
+from integration.test_command import BARNABAS, Up, run, run_json
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +66,35 @@ def test_a_typo_creates_no_topic(brokers: str) -> None:
     assert "tpyo" not in {row["topic"] for row in run_json("topic", "list", bootstrap=brokers)}
     run("topic", "produce", "tpyo", "--create", given="x\n", bootstrap=brokers)
     assert run("topic", "consume", "tpyo", bootstrap=brokers) == "x\n"
+
+
+def test_configurations_offsets_and_members(brokers: str) -> None:
+    for name in ("seen", "unseen"):
+        run("topic", "create", name, "-r", "3", bootstrap=brokers)
+    run("topic", "produce", "seen", given="a\nb\n", bootstrap=brokers)
+    run("config", "set", "retention.ms=7000", "-t", "seen", "-t", "unseen", bootstrap=brokers)
+    run("config", "set", "retention.ms=no", "-t", "seen", bootstrap=brokers, code=1)
+    run("config", "reset", "retention.ms", "-t", "unseen", bootstrap=brokers)
+    assert run("config", "get", "retention.ms", "-t", "seen", bootstrap=brokers) == "7000\n"
+    listed = run_json("config", "list", "-t", "seen", "-t", "unseen", bootstrap=brokers)
+    assert [(row["resource"], row["key"]) for row in listed] == [("topic seen", "retention.ms")]
+    run("config", "set", "message.max.bytes=2000000", "-b", "1", bootstrap=brokers)
+    assert {row["value"] for row in run_json("config", "get", "message.max.bytes", bootstrap=brokers)} >= {"2000000"}
+    (partition,) = run_json("topic", "describe", "seen", "--rate", "1", bootstrap=brokers)["partitions"]
+    assert (partition["start"], partition["end"], partition["records_per_s"]) == (0, 2, 0.0)
+
+    member = subprocess.Popen(
+        [*BARNABAS, "topic", "consume", "seen", "-g", "watchers", "--follow"],
+        stdout=subprocess.PIPE,
+        env={**clean_environment(), "BARNABAS_BOOTSTRAP": brokers},
+    )
+    try:
+        assert member.stdout is not None and member.stdout.readline() == b"a\n"
+        (found,) = run_json("group", "describe", "watchers", bootstrap=brokers)["members"]
+        run("group", "remove-member", "watchers", found["member"], bootstrap=brokers)
+        assert "removed by an operator" in run("group", "explain", "watchers", bootstrap=brokers)
+    finally:
+        member.kill()
+        member.communicate()
+    (group,) = [row for row in run_json("group", "list", bootstrap=brokers) if row["group"] == "watchers"]
+    assert group["lag"] in (0, 2)  # 2: killed before its first commit

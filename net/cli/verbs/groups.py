@@ -1,31 +1,79 @@
 """`barnabas group ...`: consumer groups, their lag, and why they rebalanced. `seek` moves their offsets."""
 
-from collections.abc import Sequence
-from typing import Final
+import asyncio
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
+from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.group_messages import TopicPartitions
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.group_responses import DescribeGroupResponse
 from barnabas.net.protocol.lag import Lag
 
-from ..frame.command import Context, Verb, name_argument, no_arguments
-from ..frame.exit_codes import ExitCode
+from ...base.near_words import did_you_mean
+from ..frame.command import Context, Verb, name_argument
+from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
 from .group_explain import explain, explain_arguments
 from .seek import SEEK
 
+if TYPE_CHECKING:  # help must not import the client's modules
+    from barnabas.net.client.admin.admin import Admin
+
+MAX_GROUPS_WITH_LAG: Final = 1_000  # each costs a few requests
+LAGS_AT_ONCE: Final = 16
+LAG_WAIT_S: Final = 5.0  # for one group
+_NO_LAG: Final[Row] = {"lag": None, "lag_seconds": None}
 _LAG_COLUMNS: Final = ("topic", "partition", "committed", "log_end_offset", "lag", "lag_seconds", "member")
+
+
+def _list_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-lag", action="store_true", help="do not ask for the lag, which is a request for each group"
+    )
 
 
 async def _list(context: Context) -> int:
     async with context.connector.admin(context.bootstrap) as admin:
         groups = await admin.list_groups()
+        asked = [] if context.arguments.no_lag else [group.group_id for group in groups][:MAX_GROUPS_WITH_LAG]
+        lags = await _lags_of(admin, asked)
     rows = [
-        {"group": group.group_id, "state": group.state, "protocol": group.protocol, "members": group.member_count}
+        {
+            "group": group.group_id,
+            "state": group.state,
+            "protocol": group.protocol,
+            "members": group.member_count,
+            **lags.get(group.group_id, _NO_LAG),
+        }
         for group in sorted(groups, key=lambda group: group.group_id)
     ]
-    context.out.rows(rows, ("group", "state", "protocol", "members"))
+    lag = () if context.arguments.no_lag else ("lag", "lag_seconds")
+    context.out.rows(rows, ("group", "state", "protocol", "members", *lag))
+    if len(groups) > MAX_GROUPS_WITH_LAG and not context.arguments.no_lag:
+        context.out.note(f"lag is shown for the first {MAX_GROUPS_WITH_LAG} groups; /metrics has all of them")
     return ExitCode.OK
+
+
+async def _lags_of(admin: "Admin", group_ids: Sequence[str]) -> dict[str, Row]:
+    """The sum and the age of each group's lag. A group that cannot be asked in time has none: the list is still of use."""
+    gate = asyncio.Semaphore(LAGS_AT_ONCE)
+
+    async def ask(group_id: str) -> Row:
+        async with gate:
+            try:
+                async with asyncio.timeout(LAG_WAIT_S):
+                    lags = await admin.group_offsets(group_id, only_reachable=True)
+            except (TimeoutError, BarnabasError):
+                return _NO_LAG
+        return {"lag": sum(lag.lag for lag in lags.values()), "lag_seconds": _age_s(lags)}
+
+    return dict(zip(group_ids, await asyncio.gather(*map(ask, group_ids)), strict=True))
+
+
+def _age_s(lags: Mapping[TopicPartition, Lag]) -> float | None:
+    return max((lag.lag_seconds for lag in lags.values() if lag.lag_seconds is not None), default=None)
 
 
 async def _describe(context: Context) -> int:
@@ -42,7 +90,7 @@ async def _describe(context: Context) -> int:
         "assignor": group.assignor,
         "epoch": group.group_epoch,
         "lag": sum(lag.lag for lag in lags.values()),
-        "lag_seconds": max((lag.lag_seconds for lag in lags.values() if lag.lag_seconds is not None), default=None),
+        "lag_seconds": _age_s(lags),
     }
     if context.out.is_json:
         context.out.record({**summary, "members": members, "partitions": rows})
@@ -106,10 +154,42 @@ async def _delete(context: Context) -> int:
     return ExitCode.OK
 
 
+def _remove_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="GROUP", help="the group")
+    parser.add_argument("member", metavar="MEMBER", nargs="*", help="ids of members, or instance ids")
+    parser.add_argument("--all", action="store_true", help="all members")
+
+
+async def _remove(context: Context) -> int:
+    """A removed member that still runs notices it at its next heartbeat, and joins again: stop it first."""
+    wanted = context.arguments
+    if bool(wanted.member) == wanted.all:
+        raise CommandError("name the members, or give --all", ExitCode.USAGE)
+    async with context.connector.admin(context.bootstrap) as admin:
+        known = {
+            name: member
+            for member in (await admin.describe_group(wanted.name)).members
+            for name in (member.instance_id, member.member_id)
+            if name
+        }
+        for name in wanted.member:
+            if name not in known:
+                near = did_you_mean(name, known)
+                raise CommandError(
+                    f"group {wanted.name} has no member {name}{near}; see barnabas group describe {wanted.name}"
+                )
+        chosen = known.values() if wanted.all else [known[name] for name in wanted.member]
+        for member in {member.member_id: member for member in chosen}.values():
+            await admin.remove_member(wanted.name, member)
+            told: Row = {"group": wanted.name, "member": member.member_id, "removed": True}
+            context.out.line(f"removed {member.member_id} from {wanted.name}", told)
+    return ExitCode.OK
+
+
 _ONE_GROUP = name_argument("GROUP")
 
 VERBS = (
-    Verb(name="list", summary="list the groups", arguments=no_arguments, run=_list),
+    Verb(name="list", summary="list the groups with their lag", arguments=_list_arguments, run=_list),
     Verb(name="describe", summary="members, offsets and lag", arguments=_ONE_GROUP, run=_describe),
     Verb(
         name="explain",
@@ -118,5 +198,11 @@ VERBS = (
         run=explain,
     ),
     SEEK,
+    Verb(
+        name="remove-member",
+        summary="remove members that do not leave by themselves",
+        arguments=_remove_arguments,
+        run=_remove,
+    ),
     Verb(name="delete", summary="delete a group without members", arguments=_ONE_GROUP, run=_delete),
 )

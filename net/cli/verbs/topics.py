@@ -1,17 +1,27 @@
 """`barnabas topic ...`: topics, except for their records (`produce`, `consume`)."""
 
+import asyncio
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
-from barnabas.log.vocabulary.errors import OffsetOutOfRangeError
+from barnabas.log.vocabulary.errors import BarnabasError, OffsetOutOfRangeError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.protocol.group_responses import UnreadPartitionResponse
 from barnabas.net.protocol.responses import TopicMetadata
 
 from ...protocol.doubt import doubt_of
-from ..frame.command import Context, Verb, key_value, name_argument, number_from
+from ..frame.command import Context, Verb, key_value, number_from
 from ..frame.confirmation import exit_code_in, shown_doubt
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
 from ..streams import consume, produce, table_file
 
+if TYPE_CHECKING:  # help must not import the client's modules
+    from barnabas.net.client.admin.admin import Admin
+
+OFFSETS_WAIT_S: Final = 3.0  # for the leaders' answers about offsets; the rest of a description does not need them
+Answers = Mapping[tuple[TopicPartition, int], UnreadPartitionResponse]
 _COMMITTED_END = -1  # DeleteRecords: up to the high watermark
 
 
@@ -96,11 +106,22 @@ def _summary(topic: TopicMetadata) -> Row:
     }
 
 
+def _describe_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the topic")
+    parser.add_argument(
+        "--rate",
+        type=number_from(1),
+        metavar="SECONDS",
+        help="watch the offsets for SECONDS, and show records per second",
+    )
+
+
 async def _describe(context: Context) -> int:
     async with context.connector.admin(context.bootstrap) as admin:
         topic = await admin.describe_topic(context.arguments.name)
         entries = await admin.describe_configs(topic.name)
         doubt = doubt_of(await admin.describe_quorum())
+        extents = await _extents(admin, topic, context.arguments.rate)
     configs = {entry.key: entry.value for entry in entries if entry.source == "topic"}
     partitions: list[Row] = [
         {
@@ -112,6 +133,7 @@ async def _describe(context: Context) -> int:
             "offline": partition.offline,
             "eligible": partition.eligible,
             "unclean": partition.unclean_elections,
+            **extents[index],
         }
         for index, partition in enumerate(topic.partitions)
     ]
@@ -125,10 +147,42 @@ async def _describe(context: Context) -> int:
     return exit_code_in(doubt)
 
 
+async def _extents(admin: "Admin", topic: TopicMetadata, watch_s: int | None) -> list[Row]:
+    """First offset and end of each partition; None where the leader does not answer in time. With `watch_s`, also the rate."""
+    places = [(TopicPartition(topic.name, number), 0) for number in range(len(topic.partitions))]
+    before = await _answers(admin, places)
+    after = before
+    if watch_s is not None:
+        await asyncio.sleep(watch_s)
+        after = await _answers(admin, places)
+    rows: list[Row] = []
+    for place in places:
+        found, last = before.get(place), after.get(place)
+        row: dict[str, object] = {
+            "start": last.log_start_offset if last is not None else None,
+            "end": last.log_end_offset if last is not None else None,
+        }
+        if watch_s is not None:
+            grown = None if found is None or last is None else last.log_end_offset - found.log_end_offset
+            row["records_per_s"] = None if grown is None else round(grown / watch_s, 1)
+        rows.append(row)
+    return rows
+
+
+async def _answers(admin: "Admin", places: Sequence[tuple[TopicPartition, int]]) -> Answers:
+    """A leader that is down, or stands still, must not keep the rest of the description."""
+    try:
+        async with asyncio.timeout(OFFSETS_WAIT_S):
+            return await admin.unread_now(places)
+    except (TimeoutError, BarnabasError):
+        return {}
+
+
 def _partition_columns(partitions: list[Row]) -> tuple[str, ...]:
     """Show rare fields only where they are set."""
     rare = tuple(column for column in ("eligible", "unclean") if any(row[column] for row in partitions))
-    return ("partition", "leader", "epoch", "replicas", "isr", "offline", *rare)
+    rate = ("records_per_s",) if any("records_per_s" in row for row in partitions) else ()
+    return ("partition", "leader", "epoch", "replicas", "isr", "offline", "start", "end", *rate, *rare)
 
 
 def _alter_arguments(parser: ArgumentParser) -> None:
@@ -234,7 +288,12 @@ async def _delete_records(context: Context) -> int:
 VERBS = (
     Verb(name="create", summary="create a topic", arguments=_create_arguments, run=_create),
     Verb(name="list", summary="list the topics", arguments=_list_arguments, run=_list),
-    Verb(name="describe", summary="partitions, leaders and configs", arguments=name_argument("NAME"), run=_describe),
+    Verb(
+        name="describe",
+        summary="partitions, leaders, offsets and configs",
+        arguments=_describe_arguments,
+        run=_describe,
+    ),
     Verb(name="alter", summary="change configs of a topic", arguments=_alter_arguments, run=_alter),
     Verb(name="add-partitions", summary="add partitions", arguments=_add_partitions_arguments, run=_add_partitions),
     Verb(

@@ -380,9 +380,28 @@ class FakeAdmin:
         one = responses.PartitionMetadata(error=0, leader=0, leader_epoch=1, replicas=(0, 1, 2), isr=self._cluster.isr)
         return responses.TopicMetadata(error=0, name=name, topic_id="i", partitions=(one,) * len(places))
 
-    async def describe_configs(self, resource: str) -> list[responses.ConfigEntry]:
-        entry = responses.ConfigEntry(key="a", value="1", source="topic", default=None, documentation="")
-        return [entry]
+    async def describe_configs(self, resource: str, *, resource_type: int = 2) -> list[responses.ConfigEntry]:
+        if resource_type == 2 and resource not in self._names():
+            raise UnknownTopicOrPartitionError(f"topic {resource} does not exist")
+        source = "topic" if resource_type == 2 else "broker"
+        entry = responses.ConfigEntry(key="a", value="1", source=source, default=None, documentation="")
+        return [entry, replace(entry, key="password", value="x", source="default", sensitive=True)]
+
+    async def unread_now(self, places: Sequence[tuple[TopicPartition, int]]) -> Mapping[Any, Any]:
+        if self._cluster.trouble:
+            await asyncio.get_running_loop().create_future()
+        return {
+            (place, offset): group_responses.UnreadPartitionResponse(
+                topic=place.topic,
+                partition=place.partition,
+                log_start_offset=0,
+                log_end_offset=len(self._cluster.logs[place]),
+            )
+            for place, offset in places
+        }
+
+    async def remove_member(self, group: str, member: group_responses.GroupMember) -> None:
+        self._cluster.calls.append(("remove_member", group, member.member_id))
 
     async def describe_cluster(self) -> responses.DescribeClusterResponse:
         brokers = tuple(
@@ -455,7 +474,7 @@ class FakeAdmin:
         event = RebalanceEvent(at_ms=0, cause="member_joined", member_id="m", group_epoch=1)
         return described_group(group, place, event, member_id="m", client_id="c", client_host="h")
 
-    async def group_offsets(self, group: str) -> dict[TopicPartition, Lag]:
+    async def group_offsets(self, group: str, *, only_reachable: bool = False) -> dict[TopicPartition, Lag]:
         return {
             place: Lag(
                 committed=offset,

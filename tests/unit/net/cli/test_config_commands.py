@@ -1,0 +1,89 @@
+"""`config`, and what `topic describe` and `group` say of offsets, lag and members, with a cluster in memory."""
+
+import json
+from typing import Any
+
+import pytest
+from unit.net.cli.fake_cluster import FakeCluster
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.cli.verbs import topics
+
+P0 = TopicPartition("t", 0)
+
+
+def test_what_was_set_in_topics_and_brokers(run: Any, cluster: FakeCluster) -> None:
+    cluster.fenced = {2}  # it would not answer
+    code, out, _ = run("config", "list")
+    assert code == 0
+    assert [line.split() for line in out.splitlines()[1:]] == [
+        ["topic", "t", "a", "1", "topic"],
+        ["broker", "0", "a", "1", "broker"],
+        ["broker", "1", "a", "1", "broker"],
+    ]
+    assert "password  (hidden)  default" in run("config", "list", "-t", "t", "--all")[1]
+
+
+def test_one_value_is_printed_alone(run: Any) -> None:
+    assert run("config", "get", "a", "-t", "t") == (0, "1\n", "")
+    assert [row["value"] for row in json.loads(run("config", "get", "a", "-f", "json")[1])] == ["1"] * 4
+
+
+def test_a_change_is_checked_everywhere_before_it_is_made(run: Any, cluster: FakeCluster) -> None:
+    code, out, _ = run("config", "set", "a=2", "b=3", "-t", "t", "-b", "1", "--cluster")
+    assert (code, out) == (0, "changed topic t\nchanged broker 1\nchanged cluster\n")
+    changes = {"a": "2", "b": "3"}
+    asked = [("t", changes, 2), ("1", changes, 4), ("", changes, 4)]
+    assert cluster.calls == [("alter_config", *one, is_check) for is_check in (True, False) for one in asked]
+    cluster.calls.clear()
+    assert run("config", "reset", "a", "-t", "t")[0] == 0
+    assert cluster.calls[-1] == ("alter_config", "t", {"a": None}, 2, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ("config get aa", 1, "there is no key aa (did you mean a?); see them all: barnabas config list --all"),
+        ("config set a=1", 2, "say what to change: -t TOPIC, -b BROKER or --cluster"),
+        ("config set a -t t", 2, "invalid key=value value: 'a'"),
+        ("config set a=1 -b x", 2, "x: give an integer of at least 0"),
+        ("config get a -t u", 1, "topic u does not exist"),
+    ],
+)
+def test_faults(run: Any, arguments: str, code: int, told: str) -> None:
+    found, out, err = run(*arguments.split())
+    assert (found, out) == (code, "") and told in err
+
+
+def test_offsets_and_rates_of_a_topic(run: Any, cluster: FakeCluster) -> None:
+    told = json.loads(run("topic", "describe", "t", "--rate", "1", "-f", "json")[1])
+    assert [(row["start"], row["end"], row["records_per_s"]) for row in told["partitions"]] == [(0, 3, 0), (0, 1, 0)]
+    assert "START  END" in run("topic", "describe", "t")[1]
+
+
+def test_a_leader_that_does_not_answer_does_not_keep_the_description(
+    run: Any, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "OFFSETS_WAIT_S", 0.05)
+    cluster.trouble = "frozen"
+    code, out, _ = run("topic", "describe", "t", "-f", "json")
+    assert code == 0 and [row["end"] for row in json.loads(out)["partitions"]] == [None, None]
+
+
+def test_the_lag_of_each_group(run: Any, cluster: FakeCluster) -> None:
+    cluster.committed["g"] = {P0: 1}
+    assert json.loads(run("group", "list", "-f", "json")[1])[0]["lag"] == 2
+    assert "LAG" not in run("group", "list", "--no-lag")[1]
+
+
+def test_members_are_removed_by_name(run: Any, cluster: FakeCluster) -> None:
+    cluster.committed["g"] = {P0: 1}
+    assert run("group", "remove-member", "g", "m") == (0, "removed m from g\n", "")
+    assert run("group", "remove-member", "g", "--all")[0] == 0
+    assert cluster.calls == [("remove_member", "g", "m")] * 2
+    code, _, err = run("group", "remove-member", "g", "mm")
+    assert (code, err) == (
+        1,
+        "barnabas: group g has no member mm (did you mean m?); see barnabas group describe g\n",
+    )
+    assert run("group", "remove-member", "g")[0] == run("group", "remove-member", "g", "m", "--all")[0] == 2

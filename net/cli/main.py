@@ -32,14 +32,24 @@ NOUNS: Final = {
     "security": ("security.certificates", "an authority, and certificates of brokers and clients"),
     "connect": ("connect.verbs", "copy changes of PostgreSQL's tables into topics, and topics into tables"),
     "pipeline": ("pipeline.verbs", "run pipelines on Spark that a file describes: topics, SQL, windows, databases"),
+    "profile": ("verbs.profiles", "names for clusters, instead of --bootstrap and --command-config"),
     "broker": ("verbs.brokers", "start, add, drain and decommission brokers; their data folders"),
 }
-SHARED_OPTIONS: Final = ("--bootstrap", "--command-config", "-f", "--format", "--timeout")  # each takes a value
+SHARED_OPTIONS: Final = (
+    "--bootstrap",
+    "--command-config",
+    "--profile",
+    "-f",
+    "--format",
+    "--timeout",
+)  # each takes a value
+COMPLETE: Final = "__complete"  # what the scripts of `barnabas completion` call
 PLAIN_VERBS: Final = {
     "up": ("verbs.local", "start a local cluster in the foreground"),
     "down": ("verbs.local", "stop a local cluster"),
     "doctor": ("verbs.doctor", "say what is wrong with the cluster, whom it costs what, and the cure"),
     "sql": ("streams.sql", "query topics with SQL (DuckDB)"),
+    "completion": ("verbs.completion", "print the completion script of bash, zsh or fish"),
     "collect": ("streams.collect", "send the lines of log files to a topic, each once"),
 }
 
@@ -65,6 +75,10 @@ class _ShowVersion(argparse.Action):
 def main(arguments: Sequence[str] | None = None, connector: Any = None) -> int:
     """Run one command and return its exit code. `connector` is for tests; by default the SDK is used."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == [COMPLETE]:
+        from .verbs.completion import complete
+
+        return complete(words[1:], connector)
     given = with_leading_options_last(words, SHARED_OPTIONS, NOUNS)
     try:
         parsed = build_parser(given).parse_args(given or ["--help"])
@@ -83,7 +97,10 @@ def main(arguments: Sequence[str] | None = None, connector: Any = None) -> int:
     except Exception as error:
         if not _is_expected(error):
             raise
-        print(f"barnabas: {message_of(error)}", file=sys.stderr)
+        from .frame.output import PLAIN, RED, has_colours
+
+        before, after = (RED, PLAIN) if has_colours(sys.stderr) else ("", "")
+        print(f"{before}barnabas:{after} {message_of(error)}", file=sys.stderr)
         return exit_code_of(error)
 
 
@@ -133,6 +150,7 @@ def _add_shared(parser: argparse.ArgumentParser, *, has_templates: bool = False)
         metavar="FILE",
         help="client.properties: bootstrap.servers, security.protocol, ssl.*, sasl.* ($BARNABAS_COMMAND_CONFIG)",
     )
+    shared.add_argument("--profile", metavar="NAME", help="a cluster of `barnabas profile add` ($BARNABAS_PROFILE)")
     if has_templates:
         text = "text, json, or a format string of a record, for example '%%k %%v\\n' (docs/command-line.md)"
         shared.add_argument("-f", "--format", metavar="FORMAT", default="text", help=text)
@@ -168,32 +186,51 @@ def _run(parsed: argparse.Namespace, connector: Any) -> int:
         return int(verb.serve(parsed))
     import asyncio
 
-    from .frame.command import Context
-    from .frame.connector import Connector
-    from .frame.output import Output
+    from barnabas.log.vocabulary.errors import GroupIdNotFoundError, UnknownTopicOrPartitionError
 
-    file = _client_file(parsed)
-    context = Context(
-        arguments=parsed,
-        out=Output(parsed.format),
-        connector=connector if connector is not None else Connector(file.security if file else None),
-        bootstrap=_bootstrap(parsed, (file and file.bootstrap) or DEFAULT_BOOTSTRAP),
-    )
+    from .frame.command import Context
+    from .frame.output import Output
+    from .frame.suggestions import nearest
+
+    used, bootstrap = connection_of(parsed, connector)
+    context = Context(arguments=parsed, out=Output(parsed.format), connector=used, bootstrap=bootstrap)
+
+    async def suggesting() -> int:
+        try:
+            return int(await verb.run(context))
+        except (UnknownTopicOrPartitionError, GroupIdNotFoundError) as error:
+            raise CommandError(f"{message_of(error)}{await nearest(context, error)}", exit_code_of(error)) from error
 
     async def bounded() -> int:
         async with asyncio.timeout(parsed.timeout if verb.timed else None):
-            return int(await verb.run(context))
+            return await suggesting()
 
     return asyncio.run(bounded())
 
 
-def _client_file(parsed: argparse.Namespace) -> "ClientFile | None":
+def connection_of(parsed: argparse.Namespace, connector: Any) -> tuple[Any, str]:
+    """The connector and the bootstrap addresses: of options, else of variables, else of the profile, else the default."""
+    from .frame.connector import Connector
+
+    file, profiled = _client_file(parsed)
+    used = connector if connector is not None else Connector(file.security if file else None)
+    return used, _bootstrap(parsed, profiled or (file and file.bootstrap) or DEFAULT_BOOTSTRAP)
+
+
+def _client_file(parsed: argparse.Namespace) -> "tuple[ClientFile | None, str]":
+    """The file of the options, and the addresses of the profile. Options and variables win, each for itself."""
+    from .frame.profile_file import Profile, chosen_profile
+
     path = parsed.command_config or os.environ.get("BARNABAS_COMMAND_CONFIG")
+    is_addressed = bool(parsed.bootstrap or os.environ.get("BARNABAS_BOOTSTRAP"))
+    # A profile that is only in use must not lend its login to a cluster that was named by other means.
+    profile = Profile() if (path or is_addressed) and not parsed.profile else chosen_profile(parsed.profile)
+    path = path or profile.command_config
     if not path:
-        return None
+        return None, profile.bootstrap
     from .frame.client_file import read_client_file
 
-    return read_client_file(Path(path))
+    return read_client_file(Path(path)), profile.bootstrap
 
 
 def _bootstrap(parsed: argparse.Namespace, default: str) -> str:

@@ -1,8 +1,12 @@
 """`topic consume` and `topic produce` on real brokers: formats, JSON that comes back as it was, positions by time."""
 
 import json
+import os
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from integration.cluster import clean_environment
@@ -98,3 +102,46 @@ def test_configurations_offsets_and_members(brokers: str) -> None:
         member.communicate()
     (group,) = [row for row in run_json("group", "list", bootstrap=brokers) if row["group"] == "watchers"]
     assert group["lag"] in (0, 2)  # 2: killed before its first commit
+
+
+def test_near_names_and_profiles(brokers: str, tmp_path: Path) -> None:
+    run("topic", "create", "customers", bootstrap=brokers)
+
+    def said(*words: str, code: int) -> str:
+        environment = {**clean_environment(), "XDG_CONFIG_HOME": str(tmp_path)}
+        done = subprocess.run(
+            [*BARNABAS, *words], capture_output=True, text=True, timeout=60, env=environment, check=False
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    said("profile", "add", "here", "--bootstrap", brokers, code=0)
+    assert "(did you mean customers?)" in said("topic", "describe", "custmers", code=1)
+    assert "(did you mean customers?)" in said("config", "get", "retention.ms", "-t", "custmers", code=1)
+    assert said("__complete", "topic", "describe", "cust", code=0) == "customers\n"
+
+
+def test_a_paused_broker_and_a_lost_quorum_keep_to_the_timeout(tmp_path: Path) -> None:
+    cluster = Up(tmp_path / "cluster", "-n", "3")
+    try:
+        address = cluster.wait_ready()
+        run("topic", "create", "t", "-p", "3", "-r", "3", bootstrap=address)
+        pids = cluster.pids()
+        for node in (1, 2):
+            os.kill(pids[node], signal.SIGSTOP)
+            if node == 1:
+                described = run_json("topic", "describe", "t", "--timeout", "6", bootstrap=address)
+                assert len(described["partitions"]) == 3
+        for words in (
+            ("topic", "create", "u"),
+            ("config", "set", "retention.ms=1", "-t", "t"),
+            ("group", "list"),
+            ("doctor",),
+        ):
+            started_s = time.monotonic()
+            run(*words, "--timeout", "2", bootstrap=address, code=4)
+            assert time.monotonic() - started_s < 8
+    finally:
+        for pid in cluster.pids().values():
+            os.kill(pid, signal.SIGCONT)
+        cluster.close()

@@ -1,6 +1,7 @@
 """The output of a command: data goes to stdout (text for people, JSON for programs), everything else to stderr."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, TextIO
@@ -10,6 +11,14 @@ from ...base.printable import printable
 Row = Mapping[str, object]  # values are JSON types
 
 GAP: Final = "  "
+BOLD: Final = "\x1b[1m"
+RED: Final = "\x1b[31m"
+PLAIN: Final = "\x1b[0m"
+
+
+def has_colours(stream: TextIO) -> bool:
+    """On terminals only, and not where NO_COLOR is set (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class Output:
@@ -30,9 +39,14 @@ class Output:
         cells = [[_shown(row.get(column)) for column in columns] for row in rows]
         head = [column.upper().replace("_", "-") for column in columns]
         widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+        is_coloured = has_colours(self.stdout)
         for line in (head, *cells):
             padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            self.text(GAP.join(padded).rstrip())
+            text = GAP.join(padded).rstrip()
+            if is_coloured and line is head:
+                print(f"{BOLD}{text}{PLAIN}", file=self.stdout)
+            else:
+                self.text(text)
 
     def record(self, row: Row) -> None:
         """Print one object, one line per field."""

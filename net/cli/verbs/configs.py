@@ -54,6 +54,10 @@ async def _wanted(context: Context, admin: "Admin") -> list[_Resource]:
     wanted = context.arguments
     named = [_Resource(TOPIC_RESOURCE, name) for name in dict.fromkeys(wanted.topic)]
     named += [_Resource(BROKER_RESOURCE, str(node_id)) for node_id in dict.fromkeys(wanted.broker)]
+    for name in wanted.topic:
+        await admin.describe_topic(
+            name
+        )  # Refused at once; the configuration of an unknown topic is asked for again and again.
     if named:
         return named
     brokers = (await admin.describe_cluster()).brokers

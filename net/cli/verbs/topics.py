@@ -121,7 +121,7 @@ async def _describe(context: Context) -> int:
         topic = await admin.describe_topic(context.arguments.name)
         entries = await admin.describe_configs(topic.name)
         doubt = doubt_of(await admin.describe_quorum())
-        extents = await _extents(admin, topic, context.arguments.rate)
+        extents = await _extents(context, admin, topic)
     configs = {entry.key: entry.value for entry in entries if entry.source == "topic"}
     partitions: list[Row] = [
         {
@@ -147,14 +147,16 @@ async def _describe(context: Context) -> int:
     return exit_code_in(doubt)
 
 
-async def _extents(admin: "Admin", topic: TopicMetadata, watch_s: int | None) -> list[Row]:
-    """First offset and end of each partition; None where the leader does not answer in time. With `watch_s`, also the rate."""
+async def _extents(context: Context, admin: "Admin", topic: TopicMetadata) -> list[Row]:
+    """First offset and end of each partition; None where the leader does not answer in time. With --rate, also the rate."""
+    watch_s = context.arguments.rate
+    wait_s = min(OFFSETS_WAIT_S, context.arguments.timeout / 3)  # The rest of the command needs its time, too.
     places = [(TopicPartition(topic.name, number), 0) for number in range(len(topic.partitions))]
-    before = await _answers(admin, places)
+    before = await _answers(admin, places, wait_s)
     after = before
     if watch_s is not None:
         await asyncio.sleep(watch_s)
-        after = await _answers(admin, places)
+        after = await _answers(admin, places, wait_s)
     rows: list[Row] = []
     for place in places:
         found, last = before.get(place), after.get(place)
@@ -169,10 +171,10 @@ async def _extents(admin: "Admin", topic: TopicMetadata, watch_s: int | None) ->
     return rows
 
 
-async def _answers(admin: "Admin", places: Sequence[tuple[TopicPartition, int]]) -> Answers:
+async def _answers(admin: "Admin", places: Sequence[tuple[TopicPartition, int]], wait_s: float) -> Answers:
     """A leader that is down, or stands still, must not keep the rest of the description."""
     try:
-        async with asyncio.timeout(OFFSETS_WAIT_S):
+        async with asyncio.timeout(wait_s):
             return await admin.unread_now(places)
     except (TimeoutError, BarnabasError):
         return {}

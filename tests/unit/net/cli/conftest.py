@@ -17,8 +17,14 @@ def cluster() -> FakeCluster:
 
 
 @pytest.fixture
-def run(cluster: FakeCluster, capsysbinary: pytest.CaptureFixture[bytes]) -> Any:
-    """Run a command; returns exit code, stdout and stderr."""
+def run(
+    cluster: FakeCluster,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Any:
+    """Run a command; returns exit code, stdout and stderr. The profiles of who runs the tests are not used."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
 
     def run_command(*arguments: str) -> tuple[int, str, str]:
         code = main(arguments, connector=cluster)

@@ -145,3 +145,11 @@ def test_a_paused_broker_and_a_lost_quorum_keep_to_the_timeout(tmp_path: Path) -
         for pid in cluster.pids().values():
             os.kill(pid, signal.SIGCONT)
         cluster.close()
+
+
+def test_bench_and_top(brokers: str) -> None:
+    run("topic", "create", "measured", "-p", "3", "-r", "3", bootstrap=brokers)
+    told = run_json("bench", "produce", "measured", "-n", "3000", "--in-flight", "200", bootstrap=brokers)
+    assert told["records"] == 3_000 and told["max_ms"] >= told["p50_ms"] > 0
+    assert run_json("bench", "consume", "measured", bootstrap=brokers)["records"] == 3_000
+    assert "topic=measured records_per_s=0.0 end=3000" in run("top", "-i", "1", "-n", "1", bootstrap=brokers)

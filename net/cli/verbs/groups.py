@@ -38,7 +38,7 @@ async def _list(context: Context) -> int:
     async with context.connector.admin(context.bootstrap) as admin:
         groups = await admin.list_groups()
         asked = [] if context.arguments.no_lag else [group.group_id for group in groups][:MAX_GROUPS_WITH_LAG]
-        lags = await _lags_of(admin, asked, min(LAG_WAIT_S, context.arguments.timeout / 3))
+        lags = await lags_of(admin, asked, min(LAG_WAIT_S, context.arguments.timeout / 3))
     rows = [
         {
             "group": group.group_id,
@@ -56,7 +56,7 @@ async def _list(context: Context) -> int:
     return ExitCode.OK
 
 
-async def _lags_of(admin: "Admin", group_ids: Sequence[str], wait_s: float) -> dict[str, Row]:
+async def lags_of(admin: "Admin", group_ids: Sequence[str], wait_s: float) -> dict[str, Row]:
     """The sum and the age of each group's lag. A group that cannot be asked in time has none: the list is still of use."""
     gate = asyncio.Semaphore(LAGS_AT_ONCE)
 

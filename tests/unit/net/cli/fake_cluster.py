@@ -150,10 +150,10 @@ class FakeProducer:
         topic: str,
         value: bytes | None,
         *,
-        key: bytes | None,
-        headers: Any,
-        partition: int | None,
-        timestamp_ms: int | None,
+        key: bytes | None = None,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> Awaitable[object]:
         place = TopicPartition(topic, partition or 0)
         log = self._cluster.logs.setdefault(place, [])
@@ -188,6 +188,8 @@ class FakeProducer:
 
 class _Handle:
     """As the producer's handles, it need not be awaited."""
+
+    is_done = False
 
     def __init__(self, producer: FakeProducer) -> None:
         self._producer = producer

@@ -12,6 +12,7 @@ from barnabas.net.protocol.group_responses import DescribeGroupResponse
 from barnabas.net.protocol.lag import Lag
 
 from ...base.near_words import did_you_mean
+from ...client.admin.group_members import remove_member
 from ..frame.command import Context, Verb, name_argument
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
@@ -180,7 +181,7 @@ async def _remove(context: Context) -> int:
                 )
         chosen = known.values() if wanted.all else [known[name] for name in wanted.member]
         for member in {member.member_id: member for member in chosen}.values():
-            await admin.remove_member(wanted.name, member)
+            await remove_member(admin, wanted.name, member)
             told: Row = {"group": wanted.name, "member": member.member_id, "removed": True}
             context.out.line(f"removed {member.member_id} from {wanted.name}", told)
     return ExitCode.OK

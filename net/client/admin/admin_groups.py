@@ -3,19 +3,12 @@
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from barnabas.log.vocabulary.errors import InconsistentGroupProtocolError, UnknownMemberIdError
-from barnabas.log.vocabulary.group_messages import (
-    ConsumerGroupHeartbeatRequest,
-    LeaveGroupRequest,
-    OffsetToCommit,
-    UndoOffsetResetResponse,
-)
+from barnabas.log.vocabulary.group_messages import OffsetToCommit, UndoOffsetResetResponse
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...protocol import requests as q
 from ...protocol.group_responses import (
     DescribeGroupResponse,
-    GroupMember,
     ListedGroup,
     ListGroupsResponse,
     UnreadPartitionResponse,
@@ -27,8 +20,6 @@ from ..connection.records import OffsetAndMetadata
 from ..group.group_offsets import commit_offsets, fetch_committed
 from ..positions.offset_lookup import unread_behind, unread_now
 from .asking import Ask
-
-REMOVED_BY_OPERATOR = "removed by an operator"  # the reason that `explain` shows
 
 
 class GroupAdmin:
@@ -62,29 +53,6 @@ class GroupAdmin:
     async def delete_group(self, group_id: str) -> None:
         """Delete a group that has no members, with its offsets."""
         await self._ask.coordinator(group_id, q.DeleteGroupRequest(group_id=group_id))
-
-    async def remove_member(self, group_id: str, member: GroupMember) -> None:
-        """Remove a member, as `describe_group` shows it, from its group. A member that still runs joins again as a new one.
-
-        Raises UnknownMemberIdError: it has left.
-        """
-        leaving = ConsumerGroupHeartbeatRequest(
-            group_id=group_id,
-            member_id=member.member_id,
-            member_epoch=-1,
-            instance_id=member.instance_id,
-            reason=REMOVED_BY_OPERATOR,
-        )
-        try:
-            await self._ask.coordinator(group_id, leaving)
-        except (UnknownMemberIdError, GroupIdNotFoundError, InconsistentGroupProtocolError):
-            classic = LeaveGroupRequest(
-                group_id=group_id,
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                reason=REMOVED_BY_OPERATOR,
-            )
-            await self._ask.coordinator(group_id, classic)
 
     async def group_offsets(self, group_id: str, *, only_reachable: bool = False) -> dict[TopicPartition, Lag]:
         """Return the group's offsets and lag for all partitions with a committed offset, and those that its members own.

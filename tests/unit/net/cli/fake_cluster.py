@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,11 +17,13 @@ from barnabas.log.vocabulary.errors import (
     BarnabasError,
     BrokerNotAvailableError,
     GroupIdNotFoundError,
+    InconsistentGroupProtocolError,
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from barnabas.log.vocabulary.group_messages import (
+    ConsumerGroupHeartbeatRequest,
     OwnerChange,
     RebalanceEvent,
     RebalanceReason,
@@ -69,6 +72,7 @@ class FakeCluster:
     at_port: dict[int, Greeting | BarnabasError] = field(default_factory=dict)
     failure: BaseException | None = None
     poll_failure: BaseException | None = None
+    is_classic: bool = False  # all groups
     compression: str = ""  # of the last producer
     trouble: str = ""  # what clients tell of; with it, nothing gets on
     commit_failures: list[BaseException] = field(default_factory=list)
@@ -318,9 +322,22 @@ class FakeQuotas:
             self.held[entity] = left
 
 
+class FakeCoordinators:
+    """Groups here are of the consumer protocol, unless the test says otherwise."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+
+    async def call(self, group_id: str, request: Any, *, timeout_ms: int) -> None:
+        self._cluster.calls.append((type(request).__name__, group_id, request.member_id))
+        if self._cluster.is_classic and isinstance(request, ConsumerGroupHeartbeatRequest):
+            raise InconsistentGroupProtocolError("the group is classic")
+
+
 class FakeAdmin:
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
+        self.client = SimpleNamespace(coordinators=FakeCoordinators(cluster))
         self.transactions = cluster.transactions
         self.events = cluster.events
         self.acls = cluster.acls
@@ -401,9 +418,6 @@ class FakeAdmin:
             )
             for place, offset in places
         }
-
-    async def remove_member(self, group: str, member: group_responses.GroupMember) -> None:
-        self._cluster.calls.append(("remove_member", group, member.member_id))
 
     async def describe_cluster(self) -> responses.DescribeClusterResponse:
         brokers = tuple(

@@ -80,7 +80,11 @@ def test_members_are_removed_by_name(run: Any, cluster: FakeCluster) -> None:
     cluster.committed["g"] = {P0: 1}
     assert run("group", "remove-member", "g", "m") == (0, "removed m from g\n", "")
     assert run("group", "remove-member", "g", "--all")[0] == 0
-    assert cluster.calls == [("remove_member", "g", "m")] * 2
+    heartbeat, leave = ("ConsumerGroupHeartbeatRequest", "g", "m"), ("LeaveGroupRequest", "g", "m")
+    assert cluster.calls == [heartbeat] * 2
+    cluster.is_classic = True
+    assert run("group", "remove-member", "g", "m")[0] == 0
+    assert cluster.calls[2:] == [heartbeat, leave]
     code, _, err = run("group", "remove-member", "g", "mm")
     assert (code, err) == (
         1,

@@ -13,10 +13,11 @@ WINDOW_S: Final = 60.0  # `longest_s` looks back over one to two of these: longe
 
 
 class LoopDelays:
-    """Pure. `checks` is the number of all checks."""
+    """Pure. `checks` is the number of all checks, `total_s` the sum of their delays."""
 
     def __init__(self) -> None:
         self.checks = 0
+        self.total_s = 0.0
         self._within = [0] * (len(BOUNDS_S) + 1)  # by the smallest bound that was kept; the last: by none
         self._longest_s = 0.0  # in this window
         self._longest_before_s = 0.0  # in the window before it
@@ -24,6 +25,7 @@ class LoopDelays:
 
     def note(self, delay_s: float, now_s: float) -> None:
         self.checks += 1
+        self.total_s += delay_s
         self._within[bisect_left(BOUNDS_S, delay_s)] += 1
         self._turn_window(now_s)
         self._longest_s = max(self._longest_s, delay_s)

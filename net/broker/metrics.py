@@ -1,13 +1,14 @@
 """The broker's own metrics, as samples for `/metrics`. Names end in their unit, counters in `_total`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from heapq import nlargest
 from typing import Final
 
 from barnabas.consumer_groups.transactions.counts import TransactionCounts
 
 from ..admin.frame.backend import Sample
-from ..base.loop_delays import BOUNDS_S
+from ..base.loop_delays import BOUNDS_S, LoopDelays
 from ..protocol.apis import REQUEST_OF, api_name
 from ..protocol.kafka.apis import SERVED
 from ..protocol.kafka.schema import snake_case
@@ -71,6 +72,22 @@ def _loop(broker: Broker) -> Iterator[Sample]:
     for bound_s in BOUNDS_S:
         text = "Checks at which the event loop was later than this."
         yield _counter("loop_checks_late", text, delays.later_than(bound_s), over_seconds=f"{bound_s:g}")
+    yield from _loop_histogram(delays)
+
+
+def _loop_histogram(delays: LoopDelays) -> Iterator[Sample]:
+    """The same checks as a histogram, for `histogram_quantile`."""
+    within = {f"{bound_s:g}": delays.checks - delays.later_than(bound_s) for bound_s in BOUNDS_S}
+    made = partial(
+        Sample,
+        name="barnabas_loop_delay_seconds",
+        type="histogram",
+        help="How late the event loop was at its checks, ten a second.",
+    )
+    for bound, count in (*within.items(), ("+Inf", delays.checks)):
+        yield made(value=count, labels={"le": bound}, part="_bucket")
+    yield made(value=delays.total_s, part="_sum")
+    yield made(value=delays.checks, part="_count")
 
 
 def _replicas(broker: Broker) -> Iterator[Sample]:

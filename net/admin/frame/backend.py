@@ -17,10 +17,11 @@ class Sample:
     """One value of one metric. Names end in their unit, counters in `_total`, as Prometheus recommends."""
 
     name: str
-    type: Literal["counter", "gauge"]
+    type: Literal["counter", "gauge", "histogram"]
     help: str
     value: float
     labels: Mapping[str, str] = field(default_factory=dict)
+    part: Literal["", "_bucket", "_sum", "_count"] = ""  # of a histogram
 
 
 class AdminBackend(Protocol):

@@ -6,7 +6,7 @@ and scraping one broker causes no disk reads on the others.
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
-from typing import Final, Literal
+from typing import Final
 
 from barnabas.kraft.metadata.image import PartitionImage
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -58,10 +58,10 @@ def render(samples: Iterable[Sample]) -> str:
         by_name.setdefault(sample.name, []).append(sample)
     lines: list[str] = []
     for name, group in sorted(by_name.items()):
-        kind: Literal["counter", "gauge"] = group[0].type
+        kind = group[0].type
         words = group[0].help.replace("\\", r"\\").replace("\n", r"\n")
         lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
-        lines += [f"{name}{_labels(sample)} {_number(sample.value)}" for sample in group]
+        lines += [f"{name}{sample.part}{_labels(sample)} {_number(sample.value)}" for sample in group]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -49,10 +49,10 @@ PLAIN_VERBS: Final = {
     "up": ("verbs.local", "start a local cluster in the foreground"),
     "down": ("verbs.local", "stop a local cluster"),
     "doctor": ("verbs.doctor", "say what is wrong with the cluster, whom it costs what, and the cure"),
-    "top": ("streams.top", "rates of topics and lag of groups, live"),
     "sql": ("streams.sql", "query topics with SQL (DuckDB)"),
-    "completion": ("verbs.completion", "print the completion script of bash, zsh or fish"),
     "collect": ("streams.collect", "send the lines of log files to a topic, each once"),
+    "top": ("streams.top", "rates of topics and lag of groups, live"),
+    "completion": ("verbs.completion", "print the completion script of bash, zsh or fish"),
 }
 
 

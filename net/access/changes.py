@@ -30,6 +30,7 @@ ADMINISTRATIVE: Final = frozenset(
         ApiKey.BRING_BACK_FOLDER,
         ApiKey.DELETE_GROUP,
         ApiKey.RESET_OFFSETS,
+        ApiKey.DELETE_OFFSETS,
         ApiKey.UNDO_OFFSET_RESET,
         ApiKey.ABORT_TRANSACTION,
         ApiKey.ABORT_HANGING,

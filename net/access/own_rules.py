@@ -283,6 +283,14 @@ def _reset_offsets(request: q.ResetOffsetsRequest, access: Access) -> None:
         access.require(Operation.READ, TOPIC, item.topic)
 
 
+def _delete_offsets(request: q.DeleteOffsetsRequest, access: Access) -> None:
+    """As Kafka's OffsetDelete."""
+    access.require(Operation.DELETE, GROUP, request.group_id)
+    check_count(request.partitions)
+    for item in request.partitions:
+        access.require(Operation.READ, TOPIC, item.topic)
+
+
 def _listed_groups(response: g.ListGroupsResponse, access: Access) -> g.ListGroupsResponse:
     if access.may_cluster(Operation.DESCRIBE):
         return response
@@ -444,6 +452,7 @@ OWN_RULES: Final[dict[int, Rule]] = {
     ApiKey.DESCRIBE_GROUPS: both(group(Operation.DESCRIBE), shown(visible_group)),
     ApiKey.DELETE_GROUP: group(Operation.DELETE),
     ApiKey.RESET_OFFSETS: _reset_offsets,
+    ApiKey.DELETE_OFFSETS: _delete_offsets,
     ApiKey.UNDO_OFFSET_RESET: group(Operation.READ),
     ApiKey.INIT_PRODUCER_ID: init_producer,
     ApiKey.INIT_TRANSACTIONS: transaction(Operation.WRITE),

@@ -108,6 +108,7 @@ def build_handlers(services: Services, *, shut_down: Callable[[], None], storage
         ApiKey.DESCRIBE_GROUPS: answering(groups.describe_group),
         ApiKey.DELETE_GROUP: answering(groups.delete_group, survives_disconnect=True),
         ApiKey.RESET_OFFSETS: answering(groups.reset_offsets, survives_disconnect=True),
+        ApiKey.DELETE_OFFSETS: answering(groups.delete_offsets, survives_disconnect=True),
         ApiKey.UNDO_OFFSET_RESET: answering(groups.undo_reset, survives_disconnect=True),
         **_user_handlers(services),
         **_kafka_handlers(services, groups, classic_groups),

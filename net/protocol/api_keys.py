@@ -62,3 +62,4 @@ class ApiKey(IntEnum):
     DESCRIBE_USERS = 1019
     # 1020 to 1022: FORWARDED.
     EVENTS = 1023
+    DELETE_OFFSETS = 1024

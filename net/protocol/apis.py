@@ -75,6 +75,7 @@ APIS: dict[int, tuple[type[Request], type[Response]]] = {
     ApiKey.DESCRIBE_GROUPS: (requests.DescribeGroupRequest, group_responses.DescribeGroupResponse),
     ApiKey.DELETE_GROUP: (requests.DeleteGroupRequest, responses.EmptyResponse),
     ApiKey.RESET_OFFSETS: (requests.ResetOffsetsRequest, responses.EmptyResponse),
+    ApiKey.DELETE_OFFSETS: (requests.DeleteOffsetsRequest, responses.EmptyResponse),
     ApiKey.UNREAD: (requests.UnreadRequest, group_responses.UnreadResponse),
     ApiKey.UNDO_OFFSET_RESET: (requests.UndoOffsetResetRequest, UndoOffsetResetResponse),
     ApiKey.BROKER_SHUTDOWN: (requests.BrokerShutdownRequest, responses.EmptyResponse),

@@ -309,6 +309,13 @@ class DeleteGroupRequest(Message, frozen=True, kw_only=True):
     group_id: str
 
 
+class DeleteOffsetsRequest(Message, frozen=True, kw_only=True):
+    """`group delete-offsets`: forget committed offsets. Refused for topics that a member subscribes to."""
+
+    group_id: str
+    partitions: Items[TopicPartitions]
+
+
 class ResetOffsetsRequest(Message, frozen=True, kw_only=True):
     """`group seek`: set committed offsets, also of a group that is running."""
 
@@ -395,6 +402,7 @@ Request = (
     | DescribeGroupRequest
     | DeleteGroupRequest
     | ResetOffsetsRequest
+    | DeleteOffsetsRequest
     | UnreadRequest
     | UndoOffsetResetRequest
     | BrokerShutdownRequest

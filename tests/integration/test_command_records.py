@@ -104,6 +104,28 @@ def test_configurations_offsets_and_members(brokers: str) -> None:
     assert group["lag"] in (0, 2)  # 2: killed before its first commit
 
 
+def test_offsets_are_deleted_unless_a_member_reads_the_topic(brokers: str) -> None:
+    for name in ("left", "kept"):
+        run("topic", "create", name, "-p", "2", "-r", "3", bootstrap=brokers)
+        run("topic", "produce", name, "-p", "1", given="a\n", bootstrap=brokers)
+    run("topic", "consume", "left", "kept", "-g", "forgetful", bootstrap=brokers)
+    member = subprocess.Popen(
+        [*BARNABAS, "topic", "consume", "kept", "-g", "forgetful", "--follow"],
+        stdout=subprocess.PIPE,
+        env={**clean_environment(), "BARNABAS_BOOTSTRAP": brokers},
+    )
+    try:
+        run("topic", "produce", "kept", given="b\n", bootstrap=brokers)
+        assert member.stdout is not None and member.stdout.readline() == b"b\n"
+        run("group", "delete-offsets", "forgetful", "-t", "kept", bootstrap=brokers, code=1)
+        run("group", "delete-offsets", "forgetful", "-t", "left", bootstrap=brokers)
+        left = run_json("group", "describe", "forgetful", bootstrap=brokers)["partitions"]
+        assert {row["topic"] for row in left} == {"kept"}
+    finally:
+        member.kill()
+        member.communicate()
+
+
 def test_near_names_and_profiles(brokers: str, tmp_path: Path) -> None:
     run("topic", "create", "customers", bootstrap=brokers)
 

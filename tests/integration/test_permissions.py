@@ -213,6 +213,7 @@ CHANGES: tuple[Any, ...] = (
     AlterConfigRequest(resource_type=4, resource="", changes=()),
     q.DeleteGroupRequest(group_id="g"),
     q.ResetOffsetsRequest(group_id="g", partitions=()),
+    q.DeleteOffsetsRequest(group_id="g", partitions=()),
     AssignReplicasRequest(topic="secret", partition=0, replicas=(1,)),
     ElectLeaderRequest(topic="secret", partition=0, unclean=True),
     InitTransactionsRequest(transactional_id="payments", timeout_ms=1_000),

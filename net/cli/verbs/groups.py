@@ -12,8 +12,8 @@ from barnabas.net.protocol.group_responses import DescribeGroupResponse
 from barnabas.net.protocol.lag import Lag
 
 from ...base.near_words import did_you_mean
-from ...client.admin.group_members import remove_member
-from ..frame.command import Context, Verb, name_argument
+from ...client.admin.group_members import delete_offsets, remove_member
+from ..frame.command import Context, Verb, name_argument, number_from
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
 from .group_explain import explain, explain_arguments
@@ -187,6 +187,43 @@ async def _remove(context: Context) -> int:
     return ExitCode.OK
 
 
+def _delete_offsets_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="GROUP", help="the group")
+    parser.add_argument(
+        "-t",
+        "--topic",
+        action="append",
+        required=True,
+        metavar="TOPIC",
+        help="a topic that no member reads (repeatable)",
+    )
+    parser.add_argument(
+        "-p", "--partition", type=number_from(0), action="append", metavar="N", help="only this partition (repeatable)"
+    )
+
+
+async def _delete_offsets(context: Context) -> int:
+    wanted = context.arguments
+    async with context.connector.admin(context.bootstrap) as admin:
+        committed = [place for place, lag in (await admin.group_offsets(wanted.name)).items() if lag.has_committed]
+        chosen = [
+            place
+            for place in sorted(committed)
+            if place.topic in wanted.topic and (wanted.partition is None or place.partition in wanted.partition)
+        ]
+        for topic in wanted.topic:
+            if not any(place.topic == topic for place in chosen):
+                near = did_you_mean(topic, {place.topic for place in committed})
+                raise CommandError(
+                    f"group {wanted.name} has no such offset in {topic}{near}; see barnabas group describe"
+                )
+        await delete_offsets(admin, wanted.name, chosen)
+    for place in chosen:
+        told: Row = {"group": wanted.name, "topic": place.topic, "partition": place.partition, "deleted": True}
+        context.out.line(f"{wanted.name} has no offset in {place} now", told)
+    return ExitCode.OK
+
+
 _ONE_GROUP = name_argument("GROUP")
 
 VERBS = (
@@ -199,6 +236,12 @@ VERBS = (
         run=explain,
     ),
     SEEK,
+    Verb(
+        name="delete-offsets",
+        summary="forget the offsets of topics that the group no longer reads",
+        arguments=_delete_offsets_arguments,
+        run=_delete_offsets,
+    ),
     Verb(
         name="remove-member",
         summary="remove members that do not leave by themselves",

@@ -1,11 +1,14 @@
-"""Members of consumer groups, seen by an operator: `group remove-member`."""
+"""Members and single offsets of consumer groups, seen by an operator: `group remove-member`, `group delete-offsets`."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import InconsistentGroupProtocolError, UnknownMemberIdError
-from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, LeaveGroupRequest
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, LeaveGroupRequest, TopicPartitions
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...protocol.group_responses import GroupMember
+from ...protocol.requests import DeleteOffsetsRequest
 from ..connection.errors import GroupIdNotFoundError
 
 if TYPE_CHECKING:  # commands import this module without importing a client
@@ -35,3 +38,15 @@ async def remove_member(admin: "Admin", group_id: str, member: GroupMember, *, t
             group_id=group_id, member_id=member.member_id, instance_id=member.instance_id, reason=REMOVED_BY_OPERATOR
         )
         await coordinators.call(group_id, classic, timeout_ms=timeout_ms)
+
+
+async def delete_offsets(
+    admin: "Admin", group_id: str, places: Iterable[TopicPartition], *, timeout_ms: int = TIMEOUT_MS
+) -> None:
+    """Forget committed offsets. Raises GroupSubscribedToTopicError: a member reads the topic; UnstableOffsetCommitError."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in places:
+        by_topic.setdefault(topic, []).append(number)
+    partitions = tuple(TopicPartitions(topic=topic, partitions=tuple(some)) for topic, some in by_topic.items())
+    request = DeleteOffsetsRequest(group_id=group_id, partitions=partitions)
+    await admin.client.coordinators.call(group_id, request, timeout_ms=timeout_ms)

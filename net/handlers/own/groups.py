@@ -1,5 +1,5 @@
 """FindCoordinator (10), ConsumerGroupHeartbeat (68), OffsetCommit (8), OffsetFetch (9), ListGroups (16), DescribeGroups (15),
-DeleteGroup (42), ResetOffsets (1002), UndoOffsetReset (1011): consumer groups.
+DeleteGroup (42), ResetOffsets (1002), UndoOffsetReset (1011), DeleteOffsets (1024): consumer groups.
 
 Versions: 0; OffsetCommit also Kafka's 2-9. Behaviour: KIP-848's, with the coordinator of the group's slot; any other broker
 answers NOT_COORDINATOR. A reply leaves once the quorum has committed its content. Differs from Kafka: ResetOffsets works on
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from barnabas.consumer_groups.model.messages import CommitPlace
 from barnabas.consumer_groups.model.states import GroupPhase
-from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, GroupIdNotFoundError
+from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, GroupIdNotFoundError, error_for
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -30,6 +30,7 @@ from barnabas.net.protocol.group_responses import (
 )
 from barnabas.net.protocol.requests import (
     DeleteGroupRequest,
+    DeleteOffsetsRequest,
     DescribeGroupRequest,
     FindCoordinatorRequest,
     ListGroupsRequest,
@@ -142,6 +143,20 @@ class GroupHandlers:
                 by=_asker(context),
             ),
         )
+        return EmptyResponse()
+
+    async def delete_offsets(self, request: DeleteOffsetsRequest, context: RequestContext) -> EmptyResponse:
+        """Raises the error of the first partition that keeps its offset; those of the others are deleted."""
+        keys = tuple((item.topic, number) for item in request.partitions for number in item.partitions)
+        outcomes = await self._groups.handle(
+            request.group_id,
+            lambda machine: machine.delete_offsets(
+                group_id=request.group_id, partitions=keys, now_ms=self._groups.now_ms()
+            ),
+        )
+        for outcome in outcomes:
+            if outcome.error:
+                raise error_for(outcome.error, f"{outcome.topic}-{outcome.partition}: {outcome.message}")
         return EmptyResponse()
 
     async def undo_reset(self, request: UndoOffsetResetRequest, context: RequestContext) -> UndoOffsetResetResponse:

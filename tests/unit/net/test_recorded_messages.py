@@ -59,6 +59,7 @@ OF_USERS = {"AlterUsersRequest", "AuthenticateRequest", "DescribeUsersRequest"}
 OF_PERMISSIONS = {"DescribeAclsRequest", "CreateAclsRequest", "DeleteAclsRequest"}
 OF_QUOTAS = {"DescribeQuotasRequest", "AlterQuotasRequest"}
 OF_EVENTS = {"EventsRequest"}
+OF_DELETED_OFFSETS = {"DeleteOffsetsRequest"}
 
 
 def asked(request_type: Any) -> DecodedRequest:
@@ -85,6 +86,7 @@ def messages() -> dict[str, tuple[Any, Any]]:
         (OF_PERMISSIONS, Samples()),
         (OF_QUOTAS, Samples()),
         (OF_EVENTS, Samples()),
+        (OF_DELETED_OFFSETS, Samples()),
     ):
         made |= _of_one_time(names, some)
     return made
@@ -95,7 +97,7 @@ def _of_one_time(names: set[str] | None, samples: Samples) -> dict[str, tuple[An
 
     def is_here(request_type: Any) -> bool:
         name = request_type.__name__
-        later = LATER | LATEST | OF_USERS | OF_PERMISSIONS | OF_QUOTAS | OF_EVENTS
+        later = LATER | LATEST | OF_USERS | OF_PERMISSIONS | OF_QUOTAS | OF_EVENTS | OF_DELETED_OFFSETS
         return name not in later if names is None else name in names
 
     made: dict[str, tuple[Any, Any]] = {}

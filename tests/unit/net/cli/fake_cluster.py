@@ -37,7 +37,7 @@ from barnabas.net.client.admin.transactions import TransactionDescription
 from barnabas.net.client.connection.records import OffsetAndTimestamp
 from barnabas.net.protocol import group_responses, responses
 from barnabas.net.protocol.lag import Lag
-from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, DeleteOffsetsRequest
 from barnabas.net.protocol.transaction_operations import ListedTransaction, ListTransactionsResponse, OpenTransaction
 from barnabas.net.wire.greeting import Greeting
 
@@ -329,6 +329,9 @@ class FakeCoordinators:
         self._cluster = cluster
 
     async def call(self, group_id: str, request: Any, *, timeout_ms: int) -> None:
+        if isinstance(request, DeleteOffsetsRequest):
+            self._cluster.calls.append(("DeleteOffsetsRequest", group_id, request.partitions))
+            return
         self._cluster.calls.append((type(request).__name__, group_id, request.member_id))
         if self._cluster.is_classic and isinstance(request, ConsumerGroupHeartbeatRequest):
             raise InconsistentGroupProtocolError("the group is classic")

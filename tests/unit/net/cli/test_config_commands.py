@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from unit.net.cli.fake_cluster import FakeCluster
 
+from barnabas.log.vocabulary.group_messages import TopicPartitions
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.cli.verbs import topics
 
@@ -91,3 +92,19 @@ def test_members_are_removed_by_name(run: Any, cluster: FakeCluster) -> None:
         "barnabas: group g has no member mm (did you mean m?); see barnabas group describe g\n",
     )
     assert run("group", "remove-member", "g")[0] == run("group", "remove-member", "g", "m", "--all")[0] == 2
+
+
+def test_offsets_of_a_topic_are_forgotten(run: Any, cluster: FakeCluster) -> None:
+    cluster.committed["g"] = {P0: 1, TopicPartition("t", 1): 1}
+    code, out, _ = run("group", "delete-offsets", "g", "-t", "t")
+    assert (code, out) == (0, "g has no offset in t-0 now\ng has no offset in t-1 now\n")
+    assert run("group", "delete-offsets", "g", "-t", "t", "-p", "1")[0] == 0
+    asked = [(TopicPartitions(topic="t", partitions=numbers),) for numbers in ((0, 1), (1,))]
+    assert cluster.calls == [("DeleteOffsetsRequest", "g", partitions) for partitions in asked]
+    code, _, err = run("group", "delete-offsets", "g", "-t", "tt")
+    assert (code, err) == (
+        1,
+        "barnabas: group g has no such offset in tt (did you mean t?); see barnabas group describe\n",
+    )
+    assert run("group", "delete-offsets", "g", "-t", "t", "-p", "7")[0] == 1
+    assert run("group", "delete-offsets", "g")[0] == 2

@@ -62,7 +62,7 @@ def free_port() -> int:
         (["topic", "create", "x", "--partitons", "3"], "--partitons"),
         (["topic", "create", "x", "-p", "many"], "-p"),
         (["topics", "list"], "topics"),
-        (["topic", "consume", "x", "-o", "yesterday"], "start, end, an offset or @timestamp"),
+        (["topic", "consume", "x", "-o", "yesterday"], "start, end, an offset N, -N (the last N), or a time"),
         (["cluster", "health", "--bootstrap", "host:port"], "HOST:PORT"),
         (["broker", "start", "--override", "no-equals"], "key=value"),
     ],

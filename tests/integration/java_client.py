@@ -72,6 +72,15 @@ def transactions(libraries: Path, bootstrap: str, topic: str, *, count: int) -> 
     return ["java", quiet, "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*", source, bootstrap, topic, str(count)]
 
 
+def logins(libraries: Path, topic: str, *files: str, allowed_urls: str) -> list[str]:
+    """The command line of Logins.java. `allowed_urls`: Java reads tokens from nowhere else."""
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={allowed_urls}"
+    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
+    return [
+        "java", quiet, allowed, "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*", str(SOURCES / "Logins.java"), topic, *files,
+    ]  # fmt: skip
+
+
 def tool(libraries: Path, main_class: str, *arguments: str) -> list[str]:
     """The command line of one of Kafka's tools, such as kafka.admin.ConfigCommand."""
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"

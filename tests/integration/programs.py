@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from integration.cluster import clean_environment, until
 
 FETCH_LIMIT_S = 600.0  # a build in Go takes ten seconds of two processors, and more beside other work
@@ -67,6 +68,26 @@ def installed_by_npm(folder: Path, source: Path, package: str) -> Path | None:
             check=False,
         )
     return folder if done.returncode == 0 else None
+
+
+def go_client(folder: Path, source: Path, module: str) -> list[str]:
+    """As `built_by_go`, for a test that is skipped where that is not possible."""
+    if reason := missing("go"):
+        pytest.skip(reason)
+    command = built_by_go(folder, source, module)
+    if command is None:
+        pytest.skip(f"go cannot fetch {module}: it is out of reach, or needs a newer go")
+    return command
+
+
+def node_client(folder: Path, source: Path, package: str) -> Path:
+    """As `installed_by_npm`, for a test that is skipped where that is not possible."""
+    if reason := missing("node", "npm"):
+        pytest.skip(reason)
+    made = installed_by_npm(folder, source, package)
+    if made is None:
+        pytest.skip("the registry of npm is out of reach")
+    return made
 
 
 class Program:

@@ -23,23 +23,13 @@ Make = Callable[[Path], list[str]]
 
 def _go(source: str, module: str) -> Make:
     def make(folder: Path) -> list[str]:
-        if reason := programs.missing("go"):
-            pytest.skip(reason)
-        command = programs.built_by_go(folder, SOURCES / source, module)
-        if command is None:
-            pytest.skip(f"go cannot fetch {module}: it is out of reach, or needs a newer go")
-        return command
+        return programs.go_client(folder, SOURCES / source, module)
 
     return make
 
 
 def _node(folder: Path) -> list[str]:
-    if reason := programs.missing("node", "npm"):
-        pytest.skip(reason)
-    made = programs.installed_by_npm(folder, SOURCES / "node", KAFKAJS)
-    if made is None:
-        pytest.skip("the registry of npm is out of reach")
-    return ["node", str(made / "transactions.js")]
+    return ["node", str(programs.node_client(folder, SOURCES / "node", KAFKAJS) / "transactions.js")]
 
 
 @pytest.mark.parametrize(

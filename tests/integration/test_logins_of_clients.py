@@ -1,0 +1,191 @@
+"""Clients in Java, Go and JavaScript, unchanged, log in by TLS with every mechanism that they have; wrong secrets are refused."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+from integration import java_client, programs
+from integration.cluster import SESSION, Cluster
+from integration.test_kafka_client_transactions import FRANZ_GO, KAFKAJS, SARAMA
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+
+from barnabas.net.client.admin.admin import Admin
+
+JAVA = "4.1.1"
+RUN_S = 150.0
+TOKEN_S = 900  # the life of a token, longer than a test
+USER, PASSWORD = "sue", "s=cret, 7"
+PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+pytestmark = pytest.mark.timeout(900.0)  # a first build in Go compiles the client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    name: str
+    bootstrap: str
+    mechanism: str = ""  # none: the certificate is the login
+    user: str = ""
+    secret: str = ""  # a password, or a token
+    certificate: str = ""
+    is_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    cluster: Cluster
+    authority: str
+    logins: tuple[Login, ...]
+
+    @property
+    def expected(self) -> list[str]:
+        return [f"{'REFUSED' if item.is_refused else 'WORKED'} {item.name}" for item in self.logins]
+
+    async def topic(self, name: str) -> str:
+        await self.cluster.ready()
+        async with Admin(self.cluster.logins, **self.cluster.login) as admin:
+            await admin.users.add(USER, PASSWORD)  # with the secrets of both SCRAM mechanisms
+            await admin.create_topic(name, partitions=1, replication_factor=1)
+        return name
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("logins")
+    key = RSAKey.generate_key(2048, {"kid": "k"})
+    keys = folder / "keys.json"
+    keys.write_text(json.dumps({"keys": [key.as_dict(private=False)]}), encoding="utf-8")
+    overrides = {
+        "sasl.enabled.mechanisms": ",".join((*PASSWORD_MECHANISMS, "OAUTHBEARER")),
+        "sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
+        "sasl.oauthbearer.expected.audience": "barnabas",
+        "super.users": "User:admin;User:robot;User:CN=admin;User:sue",
+        **SESSION,
+    }
+
+    def token(audience: str) -> str:
+        now = int(time.time())
+        claims = {"sub": "robot", "aud": audience, "iat": now, "exp": now + TOKEN_S}
+        return jwt.encode({"alg": "RS256", "kid": "k"}, claims, key)
+
+    with Cluster(folder / "c", 1, overrides=overrides, secure=True) as cluster:
+        by_password = [
+            Login(
+                name=f"{kind}{mechanism}",
+                bootstrap=cluster.logins,
+                mechanism=mechanism,
+                user=USER,
+                secret=secret,
+                is_refused=kind != "",
+            )
+            for mechanism in PASSWORD_MECHANISMS
+            for kind, secret in (("", PASSWORD), ("wrong-", "no password"))
+        ]
+        by_token = [
+            Login(
+                name=f"{kind}OAUTHBEARER",
+                bootstrap=cluster.logins,
+                mechanism="OAUTHBEARER",
+                secret=token(audience),
+                is_refused=kind != "",
+            )
+            for kind, audience in (("", "barnabas"), ("wrong-", "another"))
+        ]
+        by_certificate = Login(
+            name="certificate", bootstrap=cluster.bootstrap, certificate=cluster.security["ssl_certfile"]
+        )
+        yield World(
+            cluster=cluster,
+            authority=cluster.security["ssl_cafile"],
+            logins=(*by_password, *by_token, by_certificate),
+        )
+
+
+# --- Go and JavaScript ------------------------------------------------------------------------------------------------
+
+Make = Callable[[Path], list[str]]
+
+
+def _go(source: str, module: str) -> Make:
+    def make(folder: Path) -> list[str]:
+        return programs.go_client(folder, java_client.SOURCES / source, module)
+
+    return make
+
+
+def _node(folder: Path) -> list[str]:
+    return ["node", str(programs.node_client(folder, java_client.SOURCES / "node", KAFKAJS) / "logins.js")]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [pytest.param(_go("franz_go_logins", FRANZ_GO), id="franz-go"),
+     pytest.param(_go("sarama_logins", SARAMA), id="sarama"), pytest.param(_node, id="kafkajs")],
+)  # fmt: skip
+async def test_clients_log_in_with_every_mechanism(
+    world: World, make: Make, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    command = make(tmp_path / "client")
+    told = {
+        "topic": await world.topic(f"logins-{request.node.callspec.id}"),
+        "authority": world.authority,
+        "cases": [asdict(item) for item in world.logins],
+    }
+    file = tmp_path / "logins.json"
+    file.write_text(json.dumps(told), encoding="utf-8")
+    lines = await programs.lines_of([*command, str(file)], timeout_s=RUN_S)
+    assert _outcomes(lines) == world.expected, lines
+
+
+def _outcomes(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith(("WORKED", "REFUSED"))]
+
+
+# --- Java -------------------------------------------------------------------------------------------------------------
+
+MODULES = "org.apache.kafka.common.security"
+JAAS = {
+    "PLAIN": '{module}.plain.PlainLoginModule required username="{user}" password="{secret}";',
+    "SCRAM": '{module}.scram.ScramLoginModule required username="{user}" password="{secret}";',
+    "OAUTHBEARER": "{module}.oauthbearer.OAuthBearerLoginModule required;",
+}
+
+
+def _properties(world: World, login: Login, folder: Path) -> Path:
+    """A file of settings for Java; a token is a file of its own, as an agent on the machine would write it."""
+    found = {
+        "bootstrap.servers": login.bootstrap,
+        "security.protocol": "SASL_SSL" if login.mechanism else "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": world.authority,
+    }
+    if login.certificate:
+        found |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": login.certificate}
+    if login.mechanism:
+        jaas = JAAS[login.mechanism.partition("-")[0]]
+        found["sasl.mechanism"] = login.mechanism
+        found["sasl.jaas.config"] = jaas.format(module=MODULES, user=login.user, secret=login.secret)
+    if login.mechanism == "OAUTHBEARER":
+        token = folder / f"{login.name}.token"
+        token.write_text(login.secret, encoding="utf-8")
+        found["sasl.oauthbearer.token.endpoint.url"] = token.as_uri()
+        found["sasl.login.callback.handler.class"] = f"{MODULES}.oauthbearer.OAuthBearerLoginCallbackHandler"
+    path = folder / f"{login.name}.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in found.items()), encoding="utf-8")
+    return path
+
+
+async def test_java_logs_in_with_every_mechanism(world: World, tmp_path: Path) -> None:
+    if java_client.find():
+        pytest.skip(java_client.find())
+    libraries = java_client.fetch(tmp_path / "libraries", JAVA, "tools.xml")  # which has what reads tokens
+    if libraries is None:
+        pytest.skip("Maven Central is out of reach")
+    files = [_properties(world, item, tmp_path) for item in world.logins]
+    tokens = ",".join(file.as_uri() for file in tmp_path.glob("*.token"))
+    command = java_client.logins(libraries, await world.topic("logins-java"), *map(str, files), allowed_urls=tokens)
+    lines = await programs.lines_of(command, timeout_s=RUN_S)
+    assert _outcomes(lines) == world.expected, lines

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from barnabas.net.client.connection.errors import BufferExhaustedError as BufferExhaustedError
     from barnabas.net.client.connection.errors import ClientClosedError as ClientClosedError
     from barnabas.net.client.connection.errors import DeliveryTimeoutError as DeliveryTimeoutError
+    from barnabas.net.client.connection.errors import DeserializationError as DeserializationError
     from barnabas.net.client.connection.errors import ErrorCode as ErrorCode
     from barnabas.net.client.connection.errors import NetworkError as NetworkError
     from barnabas.net.client.connection.errors import NoBrokersAvailableError as NoBrokersAvailableError
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from barnabas.net.client.connection.errors import RecordTooLargeError as RecordTooLargeError
     from barnabas.net.client.connection.errors import RetriableError as RetriableError
     from barnabas.net.client.connection.errors import SaslAuthenticationError as SaslAuthenticationError
+    from barnabas.net.client.connection.errors import SchemaNotFoundError as SchemaNotFoundError
+    from barnabas.net.client.connection.errors import SchemaRegistryError as SchemaRegistryError
+    from barnabas.net.client.connection.errors import SchemaRegistryUnavailableError as SchemaRegistryUnavailableError
+    from barnabas.net.client.connection.errors import SerializationError as SerializationError
     from barnabas.net.client.connection.errors import TransactionAbortedError as TransactionAbortedError
     from barnabas.net.client.connection.errors import TransactionOutcomeUnknownError as TransactionOutcomeUnknownError
     from barnabas.net.client.connection.errors import TransactionStateError as TransactionStateError
@@ -44,6 +49,14 @@ if TYPE_CHECKING:
     from barnabas.net.client.producer.handles import Handle as Handle
     from barnabas.net.client.producer.producer import Producer as Producer
     from barnabas.net.client.producer.transaction import Transaction as Transaction
+    from barnabas.net.client.serde.avro_format import Avro as Avro
+    from barnabas.net.client.serde.dead_letters import dead_letters as dead_letters
+    from barnabas.net.client.serde.json_format import Json as Json
+    from barnabas.net.client.serde.json_schema_format import JsonSchema as JsonSchema
+    from barnabas.net.client.serde.protobuf_format import Protobuf as Protobuf
+    from barnabas.net.client.serde.reading import DecodedRecord as DecodedRecord
+    from barnabas.net.client.serde.registry import SchemaRegistry as SchemaRegistry
+    from barnabas.net.client.serde.text_format import Text as Text
     from barnabas.net.client.transactions.transform_once import transform_once as transform_once
 
 _MODULES = {
@@ -56,6 +69,7 @@ _MODULES = {
         "BufferExhaustedError",
         "ClientClosedError",
         "DeliveryTimeoutError",
+        "DeserializationError",
         "ErrorCode",
         "NetworkError",
         "NoBrokersAvailableError",
@@ -63,6 +77,10 @@ _MODULES = {
         "RecordTooLargeError",
         "RetriableError",
         "SaslAuthenticationError",
+        "SchemaNotFoundError",
+        "SchemaRegistryError",
+        "SchemaRegistryUnavailableError",
+        "SerializationError",
         "TransactionAbortedError",
         "TransactionOutcomeUnknownError",
         "TransactionStateError",
@@ -74,6 +92,14 @@ _MODULES = {
     "net.client.consumer.read_table": ("read_table",),
     "net.client.producer.producer": ("Producer",),
     "net.client.producer.transaction": ("Transaction",),
+    "net.client.serde.dead_letters": ("dead_letters",),
+    "net.client.serde.avro_format": ("Avro",),
+    "net.client.serde.json_format": ("Json",),
+    "net.client.serde.json_schema_format": ("JsonSchema",),
+    "net.client.serde.protobuf_format": ("Protobuf",),
+    "net.client.serde.registry": ("SchemaRegistry",),
+    "net.client.serde.text_format": ("Text",),
+    "net.client.serde.reading": ("DecodedRecord",),
     "net.client.transactions.transform_once": ("transform_once",),
     "net.client.connection.records": (
         "ConsumerRecord",

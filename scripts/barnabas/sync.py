@@ -12,6 +12,7 @@ a consumer may be used by only one thread at a time.
 """
 
 import asyncio
+import inspect
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -178,9 +179,9 @@ class Producer(_Blocking[_producer.Producer]):
     def send(
         self,
         topic: str,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Sequence[tuple[str, bytes | None]] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -195,8 +196,8 @@ class Producer(_Blocking[_producer.Producer]):
     def send_many(
         self,
         topic: str,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None = None,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
         *,
         headers: Sequence[Sequence[tuple[str, bytes | None]]] | None = None,
         partition: int | None = None,
@@ -249,15 +250,15 @@ class Transaction:
     def abort(self) -> Outcome:
         return self._owner._call(self._transaction.abort())
 
-    def send(self, topic: str, value: bytes | None, **options: Any) -> Handle:
+    def send(self, topic: str, value: Any, **options: Any) -> Handle:
         """The options are those of `Producer.send`."""
         return Handle(self._owner, self._owner._call(self._transaction.send(topic, value, **options)))
 
     def send_many(
         self,
         topic: str,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None = None,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
         **options: Any,
     ) -> BatchHandles:
         """The options are those of `Producer.send_many`."""
@@ -272,22 +273,26 @@ class Transaction:
         self._owner._call(self._transaction.commit_offsets(consumer._client, offsets))
 
 
-async def _in_a_thread(listener: Callable[[list[TopicPartition]], object], partitions: list[TopicPartition]) -> None:
-    """The thread for listeners. It is not the loop's: what a listener calls needs the loop."""
-    await asyncio.to_thread(listener, partitions)
+async def _in_a_thread(callback: Callable[..., object], *arguments: object) -> None:
+    """The thread for what the application is called for. It is not the loop's: what a listener calls needs the loop."""
+    outcome = await asyncio.to_thread(callback, *arguments)
+    if inspect.isawaitable(outcome):
+        await outcome
 
 
 class Consumer(_Blocking[_consumer.Consumer]):
     """Like `barnabas.Consumer`. Heartbeats continue on the loop's thread while the application processes records.
 
     Listeners (`on_assigned`, `on_revoked`, `on_lost`) are called from another thread, while a call of the application waits
-    for records. They may commit, seek and ask for positions.
+    for records. They may commit, seek and ask for positions. So may a function for `on_bad_record`.
     """
 
     def __init__(self, *topics: str, **options: Any) -> None:
         for name in ("on_assigned", "on_revoked", "on_lost"):
             if options.get(name) is not None:
                 options[name] = partial(_in_a_thread, options[name])
+        if callable(handler := options.get("on_bad_record")):
+            options["on_bad_record"] = partial(_in_a_thread, handler)
         super().__init__(_consumer.Consumer(*topics, **options))
 
     def poll(

@@ -52,6 +52,7 @@ __all__ = [
     "CoordinatorNotAvailableError",
     "CorruptRecordError",
     "DeliveryTimeoutError",
+    "DeserializationError",
     "ErrorCode",
     "FencedInstanceIdError",
     "FencedMemberEpochError",
@@ -81,6 +82,10 @@ __all__ = [
     "ResourceNotFoundError",
     "RetriableError",
     "SaslAuthenticationError",
+    "SchemaNotFoundError",
+    "SchemaRegistryError",
+    "SchemaRegistryUnavailableError",
+    "SerializationError",
     "StaleMemberEpochError",
     "TopicAlreadyExistsError",
     "TopicRecreatedError",
@@ -176,6 +181,40 @@ class UnreadableBatchError(CorruptRecordError):
             f"the batch of {partition} with the offsets {offset} to {next_offset - 1} cannot be read: {reason}; to continue"
             f" without these records, seek to offset {next_offset}"
         )
+
+
+class SerializationError(BarnabasError):
+    """A serializer refuses a key or a value; `__cause__` is its error. The record was not sent."""
+
+
+class DeserializationError(BarnabasError):
+    """A deserializer cannot read a record; `__cause__` is its error. With `on_bad_record="stop"`, every further read raises this
+    error again until the application skips the record with `consumer.seek(error.partition, error.next_offset)`."""
+
+    def __init__(self, partition: TopicPartition, offset: int, part: str, reason: str) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.next_offset = offset + 1
+        self.part = part  # "key" or "value"
+        self.reason = reason
+        super().__init__(
+            f"the {part} of the record at offset {offset} of {partition} cannot be read: {reason}; to continue without it,"
+            f" seek to offset {self.next_offset}, or set on_bad_record"
+        )
+
+
+class SchemaRegistryError(BarnabasError):
+    """The schema registry refuses a request, or its answer cannot be used."""
+
+
+class SchemaNotFoundError(SchemaRegistryError):
+    """The registry does not have the schema, the subject or the version."""
+
+
+class SchemaRegistryUnavailableError(SchemaRegistryError):
+    """The registry does not answer, or cannot answer now. The record waits: the same call may succeed later."""
+
+    retriable = True
 
 
 class MissingExtraError(BarnabasError):

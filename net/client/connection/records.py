@@ -8,7 +8,7 @@ attributes of a class made per partition (`record_class`).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from barnabas.log.records.codec import RecordView
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -47,6 +47,15 @@ class ConsumerRecord(RecordView):
     __slots__ = ()
     topic: str = ""
     partition: int = -1
+    if TYPE_CHECKING:
+        # Bytes or None, or what the consumer's deserializers have made of them.
+        key: Any
+        value: Any
+
+    @property
+    def raw(self) -> "ConsumerRecord":
+        """The record as it was stored: itself, or what a deserializer has read it from."""
+        return self
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -26,7 +26,7 @@ from ..connection.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTim
 from ..connection.security import SecurityOptions
 from ..group.assignors import Assignor
 from ..group.commits import Commits, ToCommit
-from ..group.group_offsets import fetch_committed
+from ..group.group_offsets import fetch_committed, with_metadata
 from ..group.group_positions import GroupPositions
 from ..group.listener import Listener, Listeners
 from ..group.ownership import Subscription
@@ -35,6 +35,8 @@ from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
 from ..positions.offset_lookup import isolation_level as isolation_level_of
 from ..positions.partition_state import PartitionState
 from ..positions.reading import Reading
+from ..serde.bad_records import Handler as BadRecordHandler
+from ..serde.serdes import AnyDeserializer
 from .consumer_config import (
     CLOSE_COMMIT_TIMEOUT_MS,
     FOREVER_MS,
@@ -43,6 +45,7 @@ from .consumer_config import (
     ConsumerConfig,
     reset_time,
 )
+from .decoding import decoding_of
 from .fetcher import FetchConfig, Fetcher
 from .polling import Polling
 from .positions import PositionFinder, no_offset
@@ -71,6 +74,8 @@ class Consumer:
     `group_protocol` "consumer" (default): the coordinator assigns (KIP-848) with `assignor`, a name that it knows. "classic": a
     leader among the members assigns; `assignor` is then a name, an object of the application (`assignors.Assignor`), or several
     of them. See `rebalancing` about listeners, and `session` about the time limit of handlers.
+
+    With deserializers, keys and values are objects, as of Json(Order); `on_bad_record` is for records that they cannot read.
     """
 
     _is_started: bool = False
@@ -103,6 +108,9 @@ class Consumer:
         max_buffered_bytes: int = 64 * 1024 * 1024,
         isolation_level: str = "read_uncommitted",
         rack: str = "",
+        key_deserializer: AnyDeserializer | None = None,
+        value_deserializer: AnyDeserializer | None = None,
+        on_bad_record: str | BadRecordHandler = "stop",
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         retry_backoff_ms: float = RETRY_BACKOFF_MS,
         client_id: str = "barnabas-consumer",
@@ -133,6 +141,7 @@ class Consumer:
             isolation_level=isolation_level_of(isolation_level),
             rack=rack,
         )
+        self._decoding = decoding_of(key_deserializer, value_deserializer, on_bad_record)
         self._client = client or Client(
             bootstrap,
             client_id=client_id,
@@ -211,6 +220,7 @@ class Consumer:
             session=lambda: self._subscriber.session,
             pump=self._fetcher.pump_soon,
             wake=self._wake,
+            decoding=self._decoding,
         )
         self._client.on_metadata(self._metadata_changed)
         self._is_started = True
@@ -369,11 +379,7 @@ class Consumer:
         """Like `committed`, with the metadata of each commit."""
         self._check_usable()
         wanted = [TopicPartition(*partition) for partition in partitions] or self.assignment
-        found = await fetch_committed(self._client, self._group(), wanted)
-        return {
-            partition: OffsetAndMetadata(item.offset, item.metadata, item.leader_epoch)
-            for partition, item in found.items()
-        }
+        return with_metadata(await fetch_committed(self._client, self._group(), wanted))
 
     async def beginning_offsets(self, *partitions: PartitionLike) -> dict[TopicPartition, int]:
         """Return the log start offset of these partitions (none given: of the assigned ones)."""

@@ -7,6 +7,7 @@ time may ask: with two, one call would mark the other's unfinished records as fi
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from barnabas.log.records.columns import Columns
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -19,6 +20,9 @@ from ..group.session import Session
 from ..positions.partition_state import Cursor, PartitionState
 from ..positions.reading import Reading
 from .consumer_config import MAX_POLL_RECORDS
+from .decoding import Decoding, DecodingWaits
+
+MIN_LOAD_MS: Final = 100  # given to a schema by a call whose time is over, so that polls without a timeout load it too
 
 
 def _row_count(taken: Columns | list[ConsumerRecord]) -> int:
@@ -43,8 +47,10 @@ class Polling:
         session: Callable[[], Session | None],
         pump: Callable[[], None],
         wake: asyncio.Event,
+        decoding: Decoding | None = None,
     ) -> None:
-        """`pump` lets the fetcher use free room; `wake` is set when there are records to return or a change to carry out."""
+        """`pump` lets the fetcher use free room; `wake` is set when there are records to return or a change to carry out.
+        `decoding`: of a consumer with deserializers."""
         self._reading = reading
         self._rebalancing = rebalancing
         self._clock = clock
@@ -52,6 +58,7 @@ class Polling:
         self._session = session
         self._pump = pump
         self._wake = wake
+        self._decoding = decoding
         self._is_asked = False  # A task waits in a call for records.
         self._is_closing = False  # No more records; calls of a listener still work during the close.
         self._error: BarnabasError | None = None  # For the application, at its next call.
@@ -68,8 +75,12 @@ class Polling:
                 left = max_records
                 while state is not None and left > 0:
                     try:
-                        records = state.take(left)
-                    except CorruptRecordError:
+                        records = self._take(state, left)
+                    except DecodingWaits:
+                        if found or await self._is_settled(state, deadline_ms):
+                            break
+                        return found
+                    except BarnabasError:
                         if not found:
                             raise
                         break  # Raise it in the next call: the records taken so far must not be lost.
@@ -125,12 +136,29 @@ class Polling:
             self._reading.cursor = None
             cursor.state.processed = cursor.state.position
         with self._asked():
-            state = await self._next_state(self._begin(timeout_ms))
-        if state is None:
-            return iter(())
-        cursor = self._reading.cursor = Cursor(state, state.take(MAX_POLL_RECORDS))
-        self._pump()
-        return cursor.iterator
+            deadline_ms = self._begin(timeout_ms)
+            while (state := await self._next_state(deadline_ms)) is not None:
+                try:
+                    cursor = self._reading.cursor = Cursor(state, self._take(state, MAX_POLL_RECORDS))
+                except DecodingWaits:
+                    if await self._is_settled(state, deadline_ms):
+                        continue
+                    break
+                self._pump()
+                return cursor.iterator
+        return iter(())
+
+    def _take(self, state: PartitionState, max_records: int) -> list[ConsumerRecord]:
+        return state.take(max_records) if self._decoding is None else self._decoding.take(state, max_records)
+
+    async def _is_settled(self, state: PartitionState, deadline_ms: int) -> bool:
+        """Wait for what the next record of a partition waits for: a schema, or a handler. False at the timeout."""
+        assert self._decoding is not None
+        timeout_ms = max(deadline_ms - self._clock.now_ms(), MIN_LOAD_MS)
+        is_settled = await self._decoding.is_settled(state, timeout_ms=timeout_ms)
+        if state not in self._reading.handed_out:
+            self._reading.handed_out.append(state)  # A record that the handler took is done at the next call.
+        return is_settled
 
     @property
     def is_closing(self) -> bool:

@@ -112,6 +112,12 @@ async def fetch_committed(
     return await client.retrying(attempt, timeout_ms=timeout_ms)
 
 
+def with_metadata(found: dict[TopicPartition, CommittedOffset]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {
+        partition: OffsetAndMetadata(item.offset, item.metadata, item.leader_epoch) for partition, item in found.items()
+    }
+
+
 async def fetch_stable(
     client: Client, group_id: str, partitions: list[TopicPartition] | None
 ) -> tuple[dict[TopicPartition, CommittedOffset], set[TopicPartition]]:

@@ -300,9 +300,9 @@ class Cursor:
         return self._records[index - 1].offset if index else self.state.processed
 
     def stop(self) -> list[ConsumerRecord]:
-        """End the walk behind the record in hand; returns those that were not handed out."""
+        """End the walk behind the record in hand; returns those that were not handed out, as they were stored."""
         self._records = self._records[: self.handed_out]
-        return list(self.iterator)
+        return [record.raw for record in self.iterator]
 
 
 def _columns_of(records: list[ConsumerRecord]) -> Lists:

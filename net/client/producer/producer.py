@@ -21,6 +21,8 @@ from ..connection.errors import (
 )
 from ..connection.records import Headers
 from ..connection.security import SecurityOptions
+from ..serde.serdes import AnySerializer
+from ..serde.writing import Encoders
 from ..transactions.ending import Transactions
 from ..transactions.machine import TransactionMachine
 from .batch_growth import BatchGrowth
@@ -57,7 +59,12 @@ class Producer:
     `send`, retries included, and a retry writes none of them twice: `enable_idempotence` is on unless `acks` or `max_in_flight`
     forbid it (asked for with those, it is refused). None is lost silently: every handle resolves, and a batch that fails goes to
     `on_error(error, partition, count)`, or to the log.
+
+    Keys and values are bytes, or what `key_serializer` and `value_serializer` accept: a format such as Json(), a function, "json"
+    or "text". None stays None. `send_table` writes the columns of a table without them.
     """
+
+    _is_started: bool = False
 
     def __init__(
         self,
@@ -78,6 +85,8 @@ class Producer:
         transactional_id: str | None = None,
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         retry_backoff_ms: float = RETRY_BACKOFF_MS,
+        key_serializer: AnySerializer | None = None,
+        value_serializer: AnySerializer | None = None,
         client_id: str = "barnabas-producer",
         on_error: ErrorCallback | None = None,
         network: Network | None = None,
@@ -119,14 +128,14 @@ class Producer:
         )
         self._on_error = on_error
         self._buffer = RecordBuffer(self._client, self._config, self._new_queue)
-        self._sticky = self._buffer.sticky  # The same dict, and the next one: every record looks into one of them.
-        self._topics = self._buffer.topics
+        self._encoders = Encoders.of(key_serializer, value_serializer)
+        # Every record looks into one of these dicts. Records outside of transactions and objects must not find anything.
+        is_plain = transactional_id is None and self._encoders is None
+        self._sticky, self._topics = (self._buffer.sticky, self._buffer.topics) if is_plain else ({}, {})
         self._transactions: Transactions | None = None
         if transactional_id is not None:
-            self._sticky, self._topics = {}, {}  # Records outside of a transaction are refused, on the fast path, too.
             machine = TransactionMachine(transactional_id, timeout_ms=transaction_timeout_ms)
             self._transactions = Transactions(self._client, machine, max_block_ms=max_block_ms)
-        self._is_started = False
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -205,6 +214,15 @@ class Producer:
         """The connections and the metadata, which producers, consumers and admins share."""
         return self._client
 
+    @property
+    def has_serializers(self) -> bool:
+        """Whether keys or values are objects, which this producer encodes."""
+        return self._encoders is not None
+
+    @property
+    def is_transactional(self) -> bool:
+        return self._transactions is not None
+
     def transaction(self) -> Transaction:
         """All or nothing: what is sent in the block is committed at its end, or aborted if an exception leaves it.
 
@@ -216,16 +234,18 @@ class Producer:
         """
         if self._transactions is None:
             raise TransactionStateError("this producer has no transactions: create it with a transactional_id")
-        return Transaction(self._client, self._buffer, self._transactions, check_usable=self._check_open)
+        return Transaction(
+            self._client, self._buffer, self._transactions, check_usable=self._check_open, encoders=self._encoders
+        )
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
     async def send(
         self,
         topic: str,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -247,23 +267,21 @@ class Producer:
                     return handle
         return await self.send_on_loop(topic, value, key, headers, partition, timestamp_ms)
 
-    def send_from_thread(
-        self, topic: str, value: bytes | None, key: bytes | None, partition: int | None
-    ) -> Handle | None:
+    def send_from_thread(self, topic: str, value: Any, key: Any, partition: int | None) -> Handle | None:
         """As `send`, from any thread, into a batch that is open; None: let the loop do it, by `send_on_loop`.
 
         Once a thread has called this, no call on the loop may use `send` or `send_nowait`, which do not expect others.
         """
-        if self._transactions is not None:
-            return None  # `send_on_loop` refuses what is sent outside of transactions.
+        if self._transactions is not None or self._encoders is not None:
+            return None  # `send_on_loop` refuses what is sent outside of transactions, and encodes objects.
         return append_from_thread(self._buffer, topic, value, key, partition, self._client.clock.wall_ms())
 
     def send_nowait(
         self,
         topic: str,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -278,7 +296,9 @@ class Producer:
             if taken is not None:
                 return taken
         self._check_usable()
-        state = self._topics.get(topic)
+        if self._encoders is not None:
+            value, key = self._encoders.at_once(topic, value, key)
+        state = self._buffer.topics.get(topic)
         if state is None:
             raise UnknownTopicOrPartitionError(
                 f"topic {topic!r} is not known yet: call `await producer.prepare({topic!r})` first"
@@ -291,8 +311,8 @@ class Producer:
     async def send_many(
         self,
         topic: str,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None = None,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
         *,
         headers: Sequence[Headers] | None = None,
         partition: int | None = None,
@@ -302,6 +322,8 @@ class Producer:
         Columns are of equal length; `partition` is for all of the records.
         """
         self._check_usable()
+        if self._encoders is not None:
+            values, keys = await self._encoders.columns(topic, values, keys)
         return await send_many(self._buffer, topic, values, keys, headers=headers, partition=partition)
 
     async def send_table(
@@ -339,14 +361,16 @@ class Producer:
     async def send_on_loop(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None,
+        value: Any,
+        key: Any,
         headers: Headers | None,
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Handle:
         """`send` without its fast path."""
         self._check_usable()
+        if self._encoders is not None:
+            value, key = await self._encoders.record(topic, value, key)
         return await send_one(self._buffer, topic, value, key, headers, partition, timestamp_ms)
 
     def _new_queue(self, partition: TopicPartition, growth: BatchGrowth) -> PartitionQueue:

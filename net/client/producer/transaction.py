@@ -14,6 +14,7 @@ from ..connection.errors import BarnabasError, TransactionAbortedError, Transact
 from ..connection.records import Headers
 from ..group.commits import ToCommit
 from ..group.group_positions import GroupPositions, commit_in_transaction
+from ..serde.writing import Encoders
 from ..transactions.ending import Transactions
 from ..transactions.machine import EPOCH_IS_OVER, Current, Outcome, Phase
 from .bulk import send_many
@@ -53,14 +54,21 @@ class Transaction:
     """
 
     def __init__(
-        self, client: Client, buffer: RecordBuffer, transactions: Transactions, *, check_usable: Callable[[], None]
+        self,
+        client: Client,
+        buffer: RecordBuffer,
+        transactions: Transactions,
+        *,
+        check_usable: Callable[[], None],
+        encoders: Encoders | None = None,
     ) -> None:
-        """`check_usable` raises what a closed producer raises, or one of another event loop."""
+        """`check_usable` raises what a closed producer raises, or one of another event loop. `encoders`: the producer's."""
         self._client = client
         self._buffer = buffer
         self._transactions = transactions
         self._current: Current | None = None  # from the begin on
         self._check_usable = check_usable
+        self._encoders = encoders
         self._is_ending = False
         self._sending: set[asyncio.Task[Any]] = set()  # calls of the application that wait
         self._positions: list[GroupPositions] = []  # taken by their coordinators
@@ -120,15 +128,17 @@ class Transaction:
     async def send(
         self,
         topic: str,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Handle:
         """As `Producer.send`."""
         self._join()
+        if self._encoders is not None:
+            value, key = await self._while_open(self._encoders.record(topic, value, key))
         try:
             handle = append_now(self._buffer, topic, value, key, headers, partition, timestamp_ms)
         except BaseException as error:
@@ -143,14 +153,16 @@ class Transaction:
     async def send_many(
         self,
         topic: str,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None = None,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
         *,
         headers: Sequence[Headers] | None = None,
         partition: int | None = None,
     ) -> BatchHandles:
         """As `Producer.send_many`."""
         self._join()
+        if self._encoders is not None:
+            values, keys = await self._while_open(self._encoders.columns(topic, values, keys))
         return await self._while_open(
             send_many(self._buffer, topic, values, keys, headers=headers, partition=partition)
         )

@@ -1,0 +1,1 @@
+"""Keys and values as objects: serializers and deserializers of the SDK, with or without a schema registry."""

@@ -21,7 +21,6 @@ from barnabas.log.vocabulary.errors import (
     ProducerFencedError,
     RequestTimedOutError,
     RetriableError,
-    TopicAlreadyExistsError,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
@@ -182,11 +181,9 @@ class Collector:
 
     async def _make_positions_topic(self) -> None:
         async with Admin(self._config.bootstrap, **self._config.security) as admin:
-            if POSITIONS_TOPIC not in await admin.list_topics():
-                try:
-                    await admin.create_topic(POSITIONS_TOPIC, partitions=1, configs={"cleanup.policy": "compact"})
-                except TopicAlreadyExistsError:
-                    return
+            if POSITIONS_TOPIC not in await admin.list_topics():  # Then no permission to create topics is needed.
+                configs = {"cleanup.policy": "compact"}
+                await admin.create_topic(POSITIONS_TOPIC, partitions=1, configs=configs, if_not_exists=True)
 
     async def _restore(self) -> bool:
         """Go on at the positions in the cluster. Files that were removed can still be read through their descriptors. Return

@@ -287,7 +287,7 @@ class Consumer(_Blocking[_consumer.Consumer]):
     for records. They may commit, seek and ask for positions. So may a function for `on_bad_record`.
     """
 
-    def __init__(self, *topics: str, **options: Any) -> None:
+    def __init__(self, *topics: str | Iterable[str], **options: Any) -> None:
         for name in ("on_assigned", "on_revoked", "on_lost"):
             if options.get(name) is not None:
                 options[name] = partial(_in_a_thread, options[name])
@@ -316,7 +316,7 @@ class Consumer(_Blocking[_consumer.Consumer]):
         while True:
             yield from self._call(self._client.walk_batch(timeout_ms=_ITERATION_POLL_MS))
 
-    def subscribe(self, *topics: str, pattern: str | None = None) -> None:
+    def subscribe(self, *topics: str | Iterable[str], pattern: str | None = None) -> None:
         self._call(self._client.subscribe(*topics, pattern=pattern))
 
     def unsubscribe(self) -> None:

@@ -2,9 +2,9 @@
 timeout."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from random import Random
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
@@ -37,7 +37,8 @@ from ...protocol.responses import (
 )
 from ...wire.network import Network
 from ..connection.client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
-from ..connection.errors import BarnabasError, UnknownTopicOrPartitionError, error_for
+from ..connection.errors import BarnabasError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, error_for
+from ..connection.habits import with_habits
 from ..connection.records import OffsetAndTimestamp
 from ..connection.security import SecurityOptions
 from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
@@ -61,6 +62,7 @@ class Admin(GroupAdmin):
         await admin.create_topic("orders", partitions=6, replication_factor=3)
     """
 
+    @with_habits
     def __init__(
         self,
         bootstrap: str | Iterable[str] = DEFAULT_BOOTSTRAP,
@@ -123,22 +125,24 @@ class Admin(GroupAdmin):
         configs: Mapping[str, str] | None = None,
         assignment: Iterable[Iterable[int]] = (),
         validate_only: bool = False,
+        if_not_exists: bool = False,
     ) -> CreateTopicResponse:
-        """Create a topic; -1 means the cluster's default. `assignment` lists the replicas of each partition
-        instead."""
-        created: CreateTopicResponse = await self._ask.controller(
-            q.CreateTopicRequest(
-                name=name,
-                partition_count=partitions,
-                replication_factor=replication_factor,
-                assignment=tuple(tuple(replicas) for replicas in assignment),
-                configs=dict(configs) if configs else None,
-                validate_only=validate_only,
-                timeout_ms=self._timeout_ms,
-                topic_id=f"{self._client.rng.getrandbits(128):032x}",
-            )
+        """Create a topic; -1 means the cluster's default. `assignment` lists the replicas of each partition instead.
+
+        Raises TopicAlreadyExistsError; with `if_not_exists`, returns the topic that exists, and leaves it as it is.
+        """
+        request = q.CreateTopicRequest(
+            name=name,
+            partition_count=partitions,
+            replication_factor=replication_factor,
+            assignment=tuple(tuple(replicas) for replicas in assignment),
+            configs=dict(configs) if configs else None,
+            validate_only=validate_only,
+            timeout_ms=self._timeout_ms,
+            topic_id=f"{self._client.rng.getrandbits(128):032x}",
         )
-        return created
+        creation: Coroutine[Any, Any, CreateTopicResponse] = self._ask.controller(request)
+        return await (_unless_exists(self, name, creation) if if_not_exists else creation)
 
     async def delete_topic(self, name: str) -> None:
         request = q.DeleteTopicRequest(name=name, timeout_ms=self._timeout_ms)
@@ -361,3 +365,19 @@ class Admin(GroupAdmin):
 
 
 __all__ = ["BROKER", "EARLIEST", "LATEST", "TOPIC", "Admin"]
+
+
+async def _unless_exists(
+    admin: Admin, name: str, creation: Coroutine[Any, Any, CreateTopicResponse]
+) -> CreateTopicResponse:
+    try:
+        return await creation
+    except TopicAlreadyExistsError:
+        topic = await admin.describe_topic(name)
+    replicas = max((len(partition.replicas) for partition in topic.partitions), default=0)
+    return CreateTopicResponse(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partition_count=len(topic.partitions),
+        replication_factor=replicas,
+    )

@@ -30,11 +30,12 @@ from .errors import (
     LeaderNotAvailableError,
     NetworkError,
     NoBrokersAvailableError,
+    UnknownTopicOrPartitionError,
 )
 from .metadata import MetadataCache
 from .ports import Connection, Pool
 from .security import SecurityOptions, network_of
-from .troubles import Troubles
+from .troubles import QUIET_MISSING_MS, QUIET_MS, Troubles
 
 logger = logging.getLogger("barnabas.client")
 T = TypeVar("T")
@@ -186,7 +187,8 @@ class Client:
 
     def note_trouble(self, what: str, error: BarnabasError) -> None:
         """Record a failure that is retried; it is logged if it persists."""
-        if self.troubles.failed(what, error, self.clock.now_ms()):
+        quiet_ms = QUIET_MISSING_MS if isinstance(error, UnknownTopicOrPartitionError) else QUIET_MS
+        if self.troubles.failed(what, error, self.clock.now_ms(), quiet_ms=quiet_ms):
             logger.warning("%s: %s; retrying", what, error.message)
 
     def trouble(self) -> str:

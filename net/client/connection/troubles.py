@@ -6,6 +6,9 @@ because the application would otherwise wait without a reason: in the log, and b
 
 from .errors import BarnabasError
 
+QUIET_MISSING_MS = (
+    1_000  # A topic that does not exist is seldom made within the next second: more often its name is wrong.
+)
 QUIET_MS = 3_000  # Long enough for an election and a new connection: shorter failures are not reported.
 AGAIN_MS = 60_000  # A persistent failure is logged once a minute: often enough to be found, too rarely to fill a disk.
 MAX_TROUBLES = 1_000  # The first ones are enough to show the problem.
@@ -31,15 +34,15 @@ class Troubles:
     def oldest(self) -> BarnabasError | None:
         return next((trouble.error for trouble in self._of.values()), None)
 
-    def failed(self, what: str, error: BarnabasError, now_ms: int) -> bool:
-        """Record a failure; return whether it is due to be logged now."""
+    def failed(self, what: str, error: BarnabasError, now_ms: int, *, quiet_ms: int = QUIET_MS) -> bool:
+        """Record a failure; return whether it is due to be logged now: once it has lasted for `quiet_ms`."""
         trouble = self._of.get(what)
         if trouble is None:
             if len(self._of) >= MAX_TROUBLES:
                 return False
             trouble = self._of[what] = _Trouble(error, now_ms)
         trouble.error = error
-        is_due = now_ms - trouble.since_ms >= QUIET_MS and (
+        is_due = now_ms - trouble.since_ms >= quiet_ms and (
             trouble.told_ms is None or now_ms - trouble.told_ms >= AGAIN_MS
         )
         if is_due:

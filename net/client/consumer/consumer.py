@@ -22,6 +22,7 @@ from ..connection.client import (
     check_loop,
 )
 from ..connection.errors import ClientClosedError, InvalidConfigError, InvalidRequestError
+from ..connection.habits import with_habits
 from ..connection.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, ReadingOrigin, RecordColumns
 from ..connection.security import SecurityOptions
 from ..group.assignors import Assignor
@@ -82,9 +83,10 @@ class Consumer:
     _is_closed: bool = False
     _tables: "BatchBuilder | None" = None  # Since the first `poll_arrow`.
 
+    @with_habits
     def __init__(
         self,
-        *topics: str,
+        *topics: str | Iterable[str],
         bootstrap: str | Iterable[str] = DEFAULT_BOOTSTRAP,
         group: str | None = None,
         pattern: str | None = None,
@@ -174,7 +176,7 @@ class Consumer:
     async def start(self) -> None:
         """Connect, and join the group. Raises NoBrokersAvailableError, which lists each address with its error.
 
-        A topic that does not exist is waited for, with a warning in the log after 3 s: without a group up to 60 s, then
+        A topic that does not exist is waited for, with a warning in the log after 1 s: without a group up to 60 s, then
         UnknownTopicOrPartitionError is raised; in a group without end, as a group may subscribe to a topic to come.
         """
         if self._is_started:
@@ -263,7 +265,7 @@ class Consumer:
 
     # --- what to read ------------------------------------------------------------------------------------------------
 
-    async def subscribe(self, *topics: str, pattern: str | None = None) -> None:
+    async def subscribe(self, *topics: str | Iterable[str], pattern: str | None = None) -> None:
         """Read these topics, or those that the whole pattern matches, from now on, instead of the previous ones."""
         self._check_usable()
         await self._subscriber.subscribe(_subscription(topics, pattern))
@@ -457,9 +459,7 @@ class Consumer:
         self._group()
         self._check_usable()
         if self._config.auto_commit:
-            raise InvalidConfigError(
-                "this consumer commits by itself, also what a transaction has not committed: set auto_commit=False"
-            )
+            raise InvalidConfigError("this consumer commits by itself, without the transaction: set auto_commit=False")
         return self._commits.for_transaction(
             offsets, reads_committed=self._fetch_config.isolation_level == READ_COMMITTED
         )
@@ -487,5 +487,10 @@ class Consumer:
         check_loop(self._loop, "consumer")
 
 
-def _subscription(topics: tuple[str, ...], pattern: str | None) -> Subscription:
-    return Subscription(topics=tuple(dict.fromkeys(topics)), pattern=pattern)
+def _subscription(topics: tuple[str | Iterable[str], ...], pattern: str | None) -> Subscription:
+    """A list of topics is taken as well as several of them. Raises TypeError."""
+    names = [name for item in topics for name in ((item,) if isinstance(item, str) else item)]
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"a topic must be a str, not {type(name).__name__}: {name!r}")
+    return Subscription(topics=tuple(dict.fromkeys(names)), pattern=pattern)

@@ -19,6 +19,7 @@ from ..connection.errors import (
     TransactionStateError,
     UnknownTopicOrPartitionError,
 )
+from ..connection.habits import with_habits
 from ..connection.records import Headers
 from ..connection.security import SecurityOptions
 from ..serde.serdes import AnySerializer
@@ -66,6 +67,7 @@ class Producer:
 
     _is_started: bool = False
 
+    @with_habits
     def __init__(
         self,
         bootstrap: str | Iterable[str] = DEFAULT_BOOTSTRAP,

@@ -98,6 +98,7 @@ class FakeCluster:
         self.offset = 1
         self.requests: list[tuple[int, Any]] = []
         self.keep_requests = True
+        self.creates_topics = True  # that a producer asks for
         self.clients_made = 0
         self.scripts: dict[ApiKey, deque[Script] | Script] = {}
         self.waiting: list[asyncio.Event] = []
@@ -177,7 +178,7 @@ class FakeCluster:
     def metadata(self, node_id: int, request: q.MetadataRequest) -> r.MetadataResponse:
         known = {partition.topic for partition in self.logs}
         wanted = sorted(known) if request.topics is None else request.topics
-        if request.allow_auto_topic_creation:
+        if request.allow_auto_topic_creation and self.creates_topics:
             for topic in wanted:
                 if topic not in known:
                     self.create(topic, 1)

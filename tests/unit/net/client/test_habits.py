@@ -1,0 +1,129 @@
+"""What users of other clients type from habit is taken, or answered with the name to use. A wrong topic shows soon."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from unit.net.client.consumer_world import consumer, filled, read
+from unit.net.client.fake_cluster import FakeCluster
+from unit.net.client.virtual_time import run
+
+from barnabas import Admin, Consumer, Producer
+from barnabas.net.client.connection.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+
+
+def test_bootstrap_servers_group_id_and_lists_of_topics_are_taken() -> None:
+    habits: Any = {"bootstrap_servers": ["one:9092", "two:9092"], "group_id": "g"}
+    reader = Consumer(["a", "b"], "a", ("c",), **habits)
+    assert reader.subscription.topics == ("a", "b", "c") and reader.group == "g"
+    assert list(reader.client.bootstrap) == [("one", 9092), ("two", 9092)]
+    for kind in (Producer, Admin):
+        made: Any = kind(bootstrap_servers="three:1")  # type: ignore[call-arg]
+        assert list(made._client.bootstrap) == [("three", 1)]
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: Producer(compression_type="gzip"), "'compression_type': it is compression"),
+        (lambda: Consumer("t", enable_auto_commit=True), "'enable_auto_commit': it is auto_commit"),
+        (lambda: Consumer("t", max_poll_records=5), "'max_poll_records': it is max_records of poll"),
+        (lambda: Producer(retries=5), "'retries': it is delivery_timeout_ms, which limits all attempts"),
+        (lambda: Producer(batchsize=5), r"'batchsize' \(did you mean batch_size\?\)"),
+        (lambda: Producer(ssl_ca_file="x"), r"'ssl_ca_file' \(did you mean ssl_cafile\?\)"),
+        (lambda: Producer(zzz=5), "unexpected keyword argument 'zzz'$"),
+        (lambda: Producer(group_id="g"), r"unexpected keyword argument 'group_id'"),
+        (lambda: Producer("a:1", bootstrap_servers="b:1"), "bootstrap_servers is another name of bootstrap"),
+        (lambda: Consumer("t", group="g", group_id="h"), "group_id is another name of group, which is given"),
+        (lambda: Producer({"bootstrap.servers": "a:1"}), "Producer takes keyword arguments, not a dict"),
+        (lambda: Consumer("t", 5), "'int' object is not iterable"),
+        (lambda: Consumer(["t", 5]), "a topic must be a str, not int: 5"),
+    ],
+)
+def test_other_names_are_answered_with_ours(call: Callable[[], Any], told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        call()
+
+
+def test_the_signatures_are_still_those_that_help_shows() -> None:
+    assert inspect.signature(Producer).parameters["acks"].default == "all"
+    assert "transactional_id" in inspect.signature(Producer).parameters
+
+
+def test_a_list_of_topics_is_taken_by_subscribe() -> None:
+    async def main() -> None:
+        cluster = filled(3)
+        async with consumer(cluster) as reader:
+            await reader.subscribe(["t"])
+            assert len(await read(reader, 3)) == 3
+
+    run(main())
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+@pytest.mark.parametrize("way", ["read", "send"])
+def test_a_topic_that_does_not_exist_is_told_after_a_second(
+    group: str | None, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        cluster.creates_topics = False
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if way == "send":
+            client: Any = Producer(client=cluster.client())
+            use = asyncio.ensure_future(_send(client))
+        else:
+            client = consumer(cluster, "odrers")
+            use = asyncio.ensure_future(client.start())
+        while not caplog.records:
+            await asyncio.sleep(0.01)
+            assert loop.time() - began < 2.5
+        assert loop.time() - began >= 1
+        assert "odrers" in caplog.text
+        use.cancel()
+        await asyncio.gather(use, return_exceptions=True)
+        await client.close()
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+
+
+async def _send(producer: Producer) -> None:
+    await producer.start()
+    await producer.send("odrers", b"x")
+
+
+def test_create_topic_leaves_one_that_exists() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 3})
+
+        async with Admin(client=cluster.client()) as admin:
+            asked: list[Any] = []
+
+            async def refuse(request: Any) -> Any:
+                asked.append(request)
+                raise TopicAlreadyExistsError("topic 't' exists")
+
+            admin._ask.controller = refuse  # type: ignore[method-assign, assignment]
+            with pytest.raises(TopicAlreadyExistsError):
+                await admin.create_topic("t", partitions=7)
+            found = await admin.create_topic("t", partitions=7, if_not_exists=True)
+            assert (found.name, found.partition_count) == ("t", 3) and len(asked) == 2
+
+    run(main())
+
+
+def test_the_wait_for_a_topic_is_bounded() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await consumer(cluster, "odrers").start()
+        assert 59 < loop.time() - began < 70
+
+    run(main())

@@ -85,6 +85,12 @@ class BrokerKeys:
         (), LIST, "Additional Host header names that the HTTP API accepts; `*`: any name."
     )
 
+    admin_console: str = key(
+        "on",
+        one_of("off", "readonly", "on"),
+        "Web console at `/` of the HTTP API. `readonly`: its pages have no actions; permissions decide what a user may do.",
+    )
+
     # --- TLS
     ssl_keystore_location: str | None = key(
         None, _NAME, "PEM file with this broker's private key, its certificate, and those that sign it, in this order."

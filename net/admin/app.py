@@ -10,6 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final, cast
@@ -22,12 +23,14 @@ from barnabas.log.vocabulary.errors import BarnabasError
 from ..access.access import Access
 from ..access.changes import DONE
 from ..wire.tcp import ListeningServer, TcpListener
+from .console import overview, pages
 from .frame import openapi
 from .frame.backend import AdminBackend
 from .frame.call import Call, Json, Reply, Route, check_body, check_query
 from .frame.connections import IDLE_S, MAX_CONNECTIONS, SWEEP_S, AdminConnections
 from .frame.doubts import STALE, Doubts
 from .frame.errors import ApiError, bad_request, refusal
+from .frame.feed import Feed, Follower
 from .frame.lags import LagsOfGroups
 from .frame.origins import SAFE_METHODS, check_host, check_media_type, check_origin
 from .frame.permissions import caller_of, check_body_of, check_call, shown
@@ -35,12 +38,14 @@ from .routes import (
     acls,
     clusters,
     configs,
+    doctor,
     events,
     group_explain,
     group_seek,
     groups,
     metrics,
     quotas,
+    record_reading,
     records,
     storage,
     topics,
@@ -56,10 +61,18 @@ MAX_BODY_BYTES: Final = (
 LONE_SURROGATE: Final = (
     "\\ud"  # the JSON escape of half a surrogate pair; a complete pair is a character and is accepted
 )
+WRITE_TIMEOUT_S: Final = 10.0  # for the reader of a stream to take an event
+_EVENT_STREAM: Final = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+}
 SHUTDOWN_TIMEOUT_S: Final = 2.0  # a stopping broker waits at most this long for calls in flight
 
 _BACKEND: Final = web.AppKey("backend", AdminBackend)
 _LAGS: Final = web.AppKey("lags", LagsOfGroups)
+_FEED: Final = web.AppKey("feed", Feed)
+_READS: Final = web.AppKey("reads", asyncio.Semaphore)
 _DOUBTS: Final = web.AppKey("doubts", Doubts)
 _CONNECTIONS: Final = web.AppKey("connections", AdminConnections)
 _NAMES: Final = ("topic_name", "resource_name", "principal")  # fields of bodies that name what a call changes
@@ -96,10 +109,13 @@ async def _openapi(call: Call) -> Reply:
 
 ROUTES: Final[tuple[Route, ...]] = (
     *clusters.ROUTES,
+    *doctor.ROUTES,
     *events.ROUTES,
+    *overview.ROUTES,
     *storage.ROUTES,
     *topics.ROUTES,
     *records.ROUTES,
+    *record_reading.ROUTES,
     *configs.ROUTES,
     *groups.ROUTES,
     *group_explain.ROUTES,
@@ -108,6 +124,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *acls.ROUTES,
     *quotas.ROUTES,
     *metrics.ROUTES,
+    *pages.ROUTES,
     Route(
         method="GET",
         path="/healthz",
@@ -129,8 +146,11 @@ def build_app(backend: AdminBackend, connections: AdminConnections | None = None
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json])
     app[_BACKEND] = backend
     app[_LAGS] = LagsOfGroups()
+    app[_FEED] = Feed(backend.image, lambda: overview.overview_of(backend.image()))
+    app[_READS] = asyncio.Semaphore(record_reading.READS_AT_ONCE)
     app[_DOUBTS] = Doubts()
-    app[_CONNECTIONS] = connections or AdminConnections(time.monotonic)
+    # An empty pool is false.
+    app[_CONNECTIONS] = AdminConnections(time.monotonic) if connections is None else connections
     for route in ROUTES:
         answer = _adapter(route)
         app.router.add_route(route.method, route.path, answer)
@@ -208,8 +228,8 @@ async def start_admin(
     return AdminServer(runner, (bound_host, bound_port), connections)
 
 
-def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def answer(request: web.Request) -> web.Response:
+def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def answer(request: web.Request) -> web.StreamResponse:
         if request.query and route.method not in SAFE_METHODS:
             raise bad_request(f"{route.method} takes no query parameters; remove {next(iter(request.query))!r}")
         call = Call(
@@ -218,6 +238,9 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.Response]]:
             path=dict(request.match_info),
             query=check_query(route.query, request.query),
             lags=request.app[_LAGS],
+            feed=request.app[_FEED],
+            reads=request.app[_READS],
+            known_etags=request.headers.get("If-None-Match", ""),
         )
         call.check_cluster()
         call = replace(call, access=await _access(request, call))
@@ -228,6 +251,8 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.Response]]:
             call = replace(call, body=await _body(request, route))
             with request.app[_CONNECTIONS].serving(request.transport):
                 reply = await _permitted(route, call)
+                if reply.stream is not None:
+                    return await _streamed(request, reply.stream)
         except BaseException as error:
             _tell(route, call, _outcome_of(error))
             raise
@@ -309,10 +334,31 @@ def _refuse_constant(name: str) -> Any:
 
 def _response(reply: Reply) -> web.Response:
     if reply.body is None:
-        return web.Response(status=reply.status)
-    if isinstance(reply.body, str):
-        return web.Response(body=reply.body.encode(), status=reply.status, headers={"Content-Type": reply.content_type})
-    return web.json_response(reply.body, status=reply.status)
+        return web.Response(status=reply.status, headers=reply.headers)
+    if isinstance(reply.body, str | bytes):
+        body = reply.body.encode() if isinstance(reply.body, str) else reply.body
+        headers = {**reply.headers, "Content-Type": reply.content_type}
+        return web.Response(body=body, status=reply.status, headers=headers)
+    return web.json_response(reply.body, status=reply.status, headers=reply.headers)
+
+
+async def _streamed(request: web.Request, events: Follower) -> web.StreamResponse:
+    """Server-sent events, until they end or the reader is gone. A reader that takes nothing for WRITE_TIMEOUT_S is dropped."""
+    response = web.StreamResponse(headers=_EVENT_STREAM)
+    async with aclosing(events):
+        await response.prepare(request)
+        if request.method == "HEAD":
+            return response
+        try:
+            async for event in events:
+                async with asyncio.timeout(WRITE_TIMEOUT_S):
+                    await response.write(event.encode())
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+        except ConnectionError:
+            pass  # the reader has closed its page
+    return response
 
 
 def _error(status: int, error_code: int, message: str) -> web.Response:

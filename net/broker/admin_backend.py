@@ -41,6 +41,10 @@ class BrokerBackend:
     def image(self) -> MetadataImage:
         return self._broker.metadata.image
 
+    @property
+    def console(self) -> str:
+        return self._broker.config.admin_console
+
     def is_ready(self) -> tuple[bool, str]:
         broker = self._broker
         if broker.shutdown_requested.is_set():

@@ -57,5 +57,9 @@ class AdminBackend(Protocol):
     def here(self) -> Connection:
         """Send a request to this broker only, as a client connected to it would."""
 
+    @property
+    def console(self) -> str:
+        """`admin.console`: "off", "readonly" or "on"."""
+
     def admin(self) -> Admin:
         """An admin client for one call, not yet started. It routes each request to the right broker of the cluster."""

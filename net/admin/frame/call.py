@@ -4,6 +4,7 @@ Handlers are functions from `Call` to `Reply`; only `app` uses aiohttp. The tabl
 the server, the validation of bodies and `/openapi.json` are derived from it.
 """
 
+import asyncio
 import difflib
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from .backend import AdminBackend
 from .errors import SHOWN_CHARS, bad_request, not_found, unknown_topic_or_partition
 
 if TYPE_CHECKING:
+    from .feed import Feed, Follower
     from .lags import LagsOfGroups
 
 R = TypeVar("R")
@@ -48,11 +50,13 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """`body` is sent as JSON, or as it is if it is a string."""
+    """`body` is sent as JSON, or as it is if it is a string or bytes."""
 
     status: int = HTTPStatus.OK
-    body: Json | str | None = None
+    body: Json | str | bytes | None = None
     content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    stream: "Follower | None" = None  # server-sent events, instead of a body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +67,11 @@ class Call:
     base: str  # scheme and authority of the caller's request, for links
     path: Mapping[str, str]
     lags: "LagsOfGroups"  # for metrics: the result of the last scrape
+    feed: "Feed"  # of the overview, for the streams of all callers
+    reads: asyncio.Semaphore  # the calls that may read records at a time
     body: Json = field(default_factory=dict)
     query: Json = field(default_factory=dict)  # the parameters that the route declares
+    known_etags: str = ""  # what the caller has of a file: its If-None-Match
     access: Access | None = None  # of the caller; None: everyone may do everything
 
     def shows_topic(self, name: str) -> bool:

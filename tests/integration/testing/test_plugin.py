@@ -85,6 +85,8 @@ def run_pytest(
             "no:cacheprovider",
             "-p",
             "no:asyncio",
+            "-p",
+            "no:anyio",  # the plugin of a library that others bring; it imports asyncio
             *arguments,
             "test_it.py",
         ],

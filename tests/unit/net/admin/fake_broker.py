@@ -75,6 +75,7 @@ class FakeBroker:
     def __init__(self) -> None:
         self.node_id = 0
         self.ready = (True, "")
+        self.console = "on"
         self.topics = dict(an_image().topics)  # as clients are told
         self.access: AccessControl | None = None
         self.acls: tuple[Acl, ...] = ()
@@ -111,6 +112,16 @@ class FakeBroker:
             requests.DescribeClusterRequest: lambda request: responses.DescribeClusterResponse(
                 cluster_id="c1", controller_id=0, offset=1, brokers=()
             ),
+            requests.FetchRequest: lambda request: responses.FetchResponse(
+                partitions=tuple(
+                    responses.FetchPartitionResponse(
+                        topic=item.topic, partition=item.partition, error=ErrorCode.OFFSET_OUT_OF_RANGE
+                    )
+                    for item in request.partitions
+                )
+            ),
+            requests.DescribeMovesRequest: lambda request: responses.DescribeMovesResponse(moves=()),
+            requests.DescribeStorageRequest: lambda request: responses.DescribeStorageResponse(node_id=0, folders=()),
             ListTransactionsRequest: lambda request: ListTransactionsResponse(
                 transactions=tuple(item for item in self.transactions if item.duration_ms >= request.min_duration_ms),
                 slots=tuple(range(SLOT_COUNT)),

@@ -29,6 +29,9 @@ OPEN = frozenset(
         "GET /healthz",
         "GET /readyz",
         "GET /openapi.json",
+        "GET /",
+        "GET /console/settings",
+        "GET /console/{file}",
         "GET /v3/clusters",
         "GET /v3/clusters/{cluster_id}",
         "GET /v3/clusters/{cluster_id}/topics",
@@ -78,7 +81,7 @@ def test_every_route_has_its_needs() -> None:
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 async def test_without_a_permission_a_route_is_closed(client: HttpClient, broker: SecureBroker, route: Any) -> None:
     path = route.path.replace("{cluster_id}", "c1").replace("{partition_id}", "0").replace("{broker_id}", "0")
-    path = path.replace("{producer_id}", "1").replace("{", "").replace("}", "")
+    path = path.replace("{producer_id}", "1").replace("{file}", "app.js").replace("{", "").replace("}", "")
     body = {field.name: BODIES[field.type] for field in route.body} or None
     answer = await client.request(route.method, path, json=body)
     if f"{route.method} {route.path}" in OPEN:

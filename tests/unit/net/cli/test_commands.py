@@ -427,9 +427,9 @@ def test_an_unknown_broker_is_no_broker_that_is_down(
 
 def test_waiting_for_health_ends_with_the_timeout(run: Any, cluster: FakeCluster) -> None:
     cluster.fenced = {2}
-    code, _, err = run("cluster", "health", "--wait", "--timeout", "0.01")
+    code, _, err = run("cluster", "health", "--wait", "--timeout", "0.1")
     assert code == 4
-    assert err.startswith("barnabas: waited 0.01 s for a healthy cluster: broker 2 is fenced")
+    assert err.startswith("barnabas: waited 0.1 s for a healthy cluster: broker 2 is fenced")
     assert "--timeout" in err and "is the cluster up?" not in err
 
 

@@ -1,0 +1,1 @@
+"""The web console: its pages, and what they need beyond the API of programs."""

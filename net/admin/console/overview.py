@@ -1,0 +1,184 @@
+"""/v3/.../overview: brokers and topics with their partitions at a glance, and the same as a stream of server-sent events.
+
+It is computed from the metadata that this broker has applied: nothing is asked of other brokers, so it is there without a quorum,
+too. All readers of streams share one computation for each change of the metadata.
+"""
+
+import asyncio
+from typing import Final
+
+from barnabas.kraft.metadata.image import BrokerImage, MetadataImage, TopicImage
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_offsets
+
+from ..frame.call import Call, Json, Reply, Route
+from ..routes.clusters import CLUSTER
+from ..routes.topics import TOPIC
+
+ENDS_TIMEOUT_MS: Final = 5_000  # for the ends of partitions: a page that waits longer shows an error
+TURN_TOPICS: Final = 100  # The loop serves clients after so many topics.
+MAX_TOPICS: Final = 5_000  # in one overview: 1 MB of JSON
+
+
+async def overview_of(image: MetadataImage) -> Json:
+    """At most MAX_TOPICS topics, by name; the counts are of all."""
+    topics: list[Json] = []
+    totals = {"partitions": 0, "under_replicated": 0, "without_leader": 0, "moving": 0}
+    leaders = dict.fromkeys(image.brokers, 0)
+    replicas = dict.fromkeys(image.brokers, 0)
+    for number, name in enumerate(sorted(image.topics), 1):
+        found = _topic(image.topics[name])
+        for key in totals:
+            totals[key] += found[key]
+        for partition in image.topics[name].partitions:
+            leaders[partition.leader] = leaders.get(partition.leader, 0) + 1
+            for node in partition.replicas:
+                replicas[node] = replicas.get(node, 0) + 1
+        if len(topics) < MAX_TOPICS:
+            topics.append(found)
+        if number % TURN_TOPICS == 0:
+            await asyncio.sleep(0)
+    brokers = [_broker(broker, leaders, replicas) for _, broker in sorted(image.brokers.items())]
+    return {
+        "cluster_id": image.cluster_id,
+        "controller_id": image.controller_id,
+        "topics_count": len(image.topics),
+        "totals": totals,
+        "brokers": brokers,
+        "topics": topics,
+    }
+
+
+def _broker(broker: BrokerImage, leaders: dict[int, int], replicas: dict[int, int]) -> Json:
+    endpoint = broker.endpoints[0] if broker.endpoints else None
+    return {
+        "broker_id": broker.node_id,
+        "address": f"{endpoint.host}:{endpoint.port}" if endpoint else "",
+        "rack": broker.rack,
+        "machine": broker.machine,
+        "state": _state(broker),
+        "leaders": leaders[broker.node_id],
+        "replicas": replicas[broker.node_id],
+        "troubled_folders": len(broker.troubled_folders),
+    }
+
+
+def _state(broker: BrokerImage) -> str:
+    if broker.in_controlled_shutdown:
+        return "stopping"
+    if broker.fenced:
+        return "fenced"
+    return "leaving" if broker.decommissioning else "active"
+
+
+def _topic(topic: TopicImage) -> Json:
+    partitions = topic.partitions
+    return {
+        "topic_name": topic.name,
+        "partitions": len(partitions),
+        "replication_factor": max((len(item.target_replicas) for item in partitions), default=0),
+        "under_replicated": sum(len(item.isr) < len(item.target_replicas) for item in partitions),
+        "without_leader": sum(item.leader < 0 for item in partitions),
+        "moving": sum(item.is_moving for item in partitions),
+    }
+
+
+def visible(overview: Json, call: Call) -> Json:
+    """The part that the caller may know of. Counts of the cluster are of all topics."""
+    if call.access is None:
+        return overview
+    return {**overview, "topics": [item for item in overview["topics"] if call.shows_topic(item["topic_name"])]}
+
+
+async def _get(call: Call) -> Reply:
+    return Reply(body=visible(await overview_of(call.image), call))
+
+
+async def _stream(call: Call) -> Reply:
+    return Reply(stream=call.feed.follow(lambda overview: visible(overview, call)))
+
+
+async def _quorum(call: Call) -> Reply:
+    found = await call.ask(lambda admin: admin.describe_quorum())
+    peers = [
+        {
+            "node_id": peer.node_id,
+            "address": f"{peer.host}:{peer.port}",
+            "is_voter": peer.is_voter,
+            "is_live": peer.is_live,
+            "lag_entries": peer.lag_entries,
+        }
+        for peer in found.peers
+    ]
+    return Reply(
+        body={
+            "leader_id": found.leader_id,
+            "term": found.term,
+            "committed_index": found.committed_index,
+            "voters": list(found.voters),
+            "observers": list(found.observers),
+            "peers": peers,
+            "change": found.change,
+            "unconfirmed_ms": found.unconfirmed_ms,
+            "unreachable_voters": list(found.unreachable_voters),
+        }
+    )
+
+
+async def _topic_overview(call: Call) -> Reply:
+    """The partitions of a topic in one answer, with their ends."""
+    topic = call.topic()
+    starts, ends = await call.ask(lambda admin: _ends(admin, topic.name))
+    rows = [
+        {
+            "partition_id": index,
+            "leader": partition.leader,
+            "leader_epoch": partition.leader_epoch,
+            "replicas": list(partition.replicas),
+            "isr": list(partition.isr),
+            "offline": list(partition.offline_replicas),
+            "adding": list(partition.adding_replicas),
+            "removing": list(partition.removing_replicas),
+            "start_offset": starts.get(index),
+            "end_offset": ends.get(index),
+        }
+        for index, partition in enumerate(topic.partitions)
+    ]
+    configs = call.image.topic_configs.get(topic.name, {})
+    return Reply(body={"topic_name": topic.name, "topic_id": topic.topic_id, "configs": configs, "partitions": rows})
+
+
+async def _ends(admin: Admin, topic: str) -> tuple[dict[int, int], dict[int, int]]:
+    """Start and end by partition. None of those that have no leader: the others are shown."""
+    count = await admin.client.wait_for_topic(topic, timeout_ms=ENDS_TIMEOUT_MS)
+    led = [TopicPartition(topic, number) for number in range(count)]
+    led = [place for place in led if admin.client.metadata.leader(place).node_id >= 0]
+    if not led:
+        return {}, {}
+    starts, ends = await asyncio.gather(
+        list_offsets(admin.client, dict.fromkeys(led, EARLIEST), timeout_ms=ENDS_TIMEOUT_MS),
+        list_offsets(admin.client, dict.fromkeys(led, LATEST), timeout_ms=ENDS_TIMEOUT_MS),
+    )
+    return (
+        {place.partition: found.offset for place, found in starts.items()},
+        {place.partition: found.offset for place, found in ends.items()},
+    )
+
+
+ROUTES = (
+    Route(method="GET", path=f"{CLUSTER}/overview", handler=_get, summary="Brokers and topics at a glance"),
+    Route(
+        method="GET",
+        path=f"{CLUSTER}/overview/stream",
+        handler=_stream,
+        summary="The same as server-sent events, whenever it changes",
+    ),
+    Route(method="GET", path=f"{CLUSTER}/quorum", handler=_quorum, summary="The quorum: leader, voters, observers"),
+    Route(
+        method="GET",
+        path=f"{TOPIC}/overview",
+        handler=_topic_overview,
+        summary="The partitions of a topic with leaders, replicas, ISR and ends",
+    ),
+)

@@ -1,0 +1,128 @@
+// Consumer groups: their lag, why they rebalanced, and their offsets.
+
+import { get, post, settings } from "./api.js";
+import { badge, card, chart, confirmed, fill, h, number, table, time } from "./dom.js";
+
+const LIST_EVERY_MS = 5_000;
+const GROUP_EVERY_MS = 2_000;
+const AT_ONCE = 4; // questions about lags
+const WITH_LAG = 100; // groups of the list whose lag is asked for
+const KEPT = 900; // points of a chart: half an hour
+
+const whole = (value) => number(value === null || value === undefined ? value : Math.round(value));
+const STATES = { STABLE: "good", EMPTY: "", DEAD: "bad" };
+const stateBadge = (state) => badge(state.toLowerCase().replaceAll("_", " "), STATES[state] ?? "warn");
+
+export function groupsPage(context) {
+  const list = h("section");
+  const lags = new Map();
+  context.main.append(list);
+  context.every(LIST_EVERY_MS, async () => {
+    const { data: groups } = await get("consumer-groups");
+    const draw = () => fill(list, table(`${groups.length} groups`, [
+      ["Group", (row) => h("a", { href: `#/groups/${encodeURIComponent(row.consumer_group_id)}` }, row.consumer_group_id), "name"],
+      ["State", (row) => stateBadge(row.state)],
+      ["Lag, records", (row) => number(lags.get(row.consumer_group_id)?.total_lag), "number"],
+      ["Lag, seconds", (row) => whole(lags.get(row.consumer_group_id)?.max_lag_seconds), "number"],
+    ], groups, "no consumer groups"));
+    if (!context.isHere) return;
+    context.works();
+    draw();
+    const waiting = groups.slice(0, WITH_LAG);
+    await Promise.all(Array.from({ length: AT_ONCE }, async () => {
+      while (waiting.length && context.isHere) {
+        const { consumer_group_id: id } = waiting.shift();
+        try { lags.set(id, await get("consumer-groups", id, "lag-summary")); } catch { lags.delete(id); } // no offsets yet
+      }
+    }));
+    if (context.isHere) draw();
+  });
+}
+
+export function groupPage(context) {
+  const [id] = context.rest;
+  const cards = h("div", { class: "cards" });
+  const charts = h("section");
+  const places = h("section");
+  const members = h("section");
+  const history = h("section");
+  const records = [];
+  const seconds = [];
+  context.main.append(cards, charts, places, members, settings.can_change && seeking(context, id), history);
+  context.every(GROUP_EVERY_MS, async () => {
+    const [why, { data: lags }] = await Promise.all([
+      get("consumer-groups", id, "explain"), get("consumer-groups", id, "lags")]);
+    if (!context.isHere) return;
+    context.works();
+    const total = lags.reduce((sum, row) => sum + row.lag, 0);
+    const worst = Math.max(0, ...lags.map((row) => row.lag_seconds ?? 0));
+    records.push(total);
+    seconds.push(worst);
+    if (records.length > KEPT) { records.shift(); seconds.shift(); }
+    fill(cards, card("state", why.state), card("members", number(why.members.length)), card("records behind", number(total)),
+      card("seconds behind", whole(worst)), card("partitions without a reader", number(why.unowned.length), why.unowned.length > 0));
+    fill(charts, h("h2", {}, "Lag since this page was opened"),
+      h("div", { class: "soft" }, `records: ${number(total)}`), chart(records, `lag in records, now ${total}`),
+      h("div", { class: "soft" }, `seconds: ${whole(worst)}`), chart(seconds, `lag in seconds, now ${whole(worst)}`));
+    fill(places, table("Partitions", [
+      ["Topic", (row) => h("a", { href: `#/topics/${encodeURIComponent(row.topic_name)}` }, row.topic_name), "name"],
+      ["Partition", (row) => row.partition_id, "number"],
+      ["Committed", (row) => (row.has_committed ? number(row.current_offset) : "–"), "number"],
+      ["End", (row) => number(row.log_end_offset), "number"],
+      ["Lag", (row) => number(row.lag), "number"],
+      ["Seconds", (row) => whole(row.lag_seconds), "number"],
+      ["Member", (row) => h("span", { class: "mono" }, row.client_id || "–")],
+    ], lags, "no committed offsets"));
+    fill(members, why.unowned.map((item) => h("p", { class: "notice" }, `${item.topic}-${item.partition}: ${item.text}`)),
+      table("Members", [
+        ["Member", (row) => h("span", { class: "mono" }, row.instance || row.member), "name"],
+        ["Client", (row) => row.client_id],
+        ["Host", (row) => row.host],
+        ["State", (row) => (row.away ? badge("away", "bad") : row.slow_ms ? badge("polls slowly", "warn") : badge("here", "good"))],
+        ["Partitions", (row) => number(row.assigned.length), "number"],
+      ], why.members, "no members"));
+    fill(history, h("h2", {}, "Rebalances"), why.rebalances.length
+      ? h("ol", { class: "timeline" }, [...why.rebalances].reverse().map(rebalance))
+      : h("p", { class: "soft" }, "none since the coordinator started"));
+  });
+}
+
+function rebalance(event) {
+  const reasons = event.causes.map((item) =>
+    [item.cause.toLowerCase().replaceAll("_", " "), item.client_id && `(${item.client_id})`, item.detail && `: ${item.detail}`]
+      .filter(Boolean).join(" "));
+  return h("li", {}, h("span", { class: "mono soft" }, time(event.at_ms)), " ",
+    h("strong", {}, reasons.join("; ") || event.cause), h("div", { class: "soft" }, `${event.moves.length} partitions moved, epoch ${event.epoch}`));
+}
+
+function seeking(context, id) {
+  const to = h("input", { required: true, value: "end", "aria-label": "Where to", list: "targets" });
+  const result = h("div", { role: "status" });
+  const show = (title, rows) => fill(result, table(title, [
+    ["Topic", (row) => row.topic_name, "name"],
+    ["Partition", (row) => row.partition_id, "number"],
+    ["Before", (row) => number(row.before), "number"],
+    ["After", (row) => number(row.after), "number"],
+    ["Skipped", (row) => number(row.skipped), "number"],
+    ["Read again", (row) => number(row.read_again), "number"],
+  ], rows, "nothing moves"));
+  const run = async (parts, body, title) => {
+    try { show(title, (await post(["consumer-groups", id, ...parts], body)).data); context.works(); } catch (error) { context.fail(error); }
+  };
+  return h("section", {}, h("h2", {}, "Seek"),
+    h("p", { class: "soft" }, "start, end, an offset, +N or -N, or @ and milliseconds since 1970. It works while the group runs."),
+    h("form", {
+      onsubmit: async (event) => {
+        event.preventDefault();
+        await run(["seek"], { to: to.value, preview: true }, "Preview: nothing has moved yet");
+      },
+    }, to, h("datalist", { id: "targets" }, ["start", "end", "-100", "+100"].map((value) => h("option", { value }))),
+    h("button", {}, "Preview"),
+    h("button", {
+      type: "button", class: "danger",
+      onclick: async () => {
+        if (await confirmed(`Move the offsets of ${id} to ${to.value}?`, "Seek")) await run(["seek"], { to: to.value }, "Moved");
+      },
+    }, "Seek"),
+    h("button", { type: "button", onclick: () => run(["seek", "undo"], {}, "Undone") }, "Undo")), result);
+}

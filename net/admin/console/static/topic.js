@@ -1,0 +1,259 @@
+// One topic: its partitions, its messages, its configuration.
+
+import { get, post, put, query, remove, settings } from "./api.js";
+import { badge, confirmed, fill, h, number, size, table, time } from "./dom.js";
+
+const PARTITIONS_EVERY_MS = 2_000;
+const TAIL_EVERY_MS = 1_000;
+const PAGE = 50;
+const LINE = 160; // characters of a value that are shown before it is opened
+const MAX_TAIL = 500; // messages on the screen; older ones leave
+
+export function topicPage(context) {
+  const [name, tab = "partitions"] = context.rest;
+  const tabs = { partitions: partitionsTab, messages: messagesTab, configuration: configurationTab };
+  const link = (key) =>
+    h("a", { href: `#/topics/${encodeURIComponent(name)}/${key}`, "aria-current": key === tab ? "page" : undefined }, key);
+  context.main.append(h("nav", { class: "tabs", "aria-label": "Parts of the topic" }, Object.keys(tabs).map(link)));
+  (tabs[tab] || partitionsTab)(context, name);
+}
+
+function partitionsTab(context, name) {
+  const section = h("section");
+  let before = null;
+  context.main.append(section, settings.can_change && deletion(context, name));
+  context.every(PARTITIONS_EVERY_MS, async () => {
+    const topic = await get("topics", name, "overview");
+    if (!context.isHere) return;
+    context.works();
+    const now = Date.now();
+    const rates = rate(before, topic.partitions, now);
+    before = { at: now, ends: ends(topic.partitions) };
+    const busiest = Math.max(0, ...rates.values());
+    const total = [...rates.values()].reduce((sum, item) => sum + item, 0);
+    fill(section, table(`${topic.partitions.length} partitions, id ${topic.topic_id}`, [
+      ["Partition", (row) => row.partition_id, "number"],
+      ["Leader", (row) => (row.leader < 0 ? badge("none", "bad") : row.leader)],
+      ["Replicas", (row) => row.replicas.map((node) => [replica(row, node), " "])],
+      ["Start", (row) => number(row.start_offset), "number"],
+      ["End", (row) => number(row.end_offset), "number"],
+      ["Records/s", (row) => rateCell(rates.get(row.partition_id), busiest, total, topic.partitions.length), "number"],
+    ], topic.partitions));
+  });
+}
+
+const ends = (partitions) => new Map(partitions.map((row) => [row.partition_id, row.end_offset]));
+
+function rate(before, partitions, now) {
+  if (!before) return new Map();
+  return new Map(partitions.map((row) => {
+    const old = before.ends.get(row.partition_id);
+    const more = row.end_offset === null || old === null || old === undefined ? 0 : row.end_offset - old;
+    return [row.partition_id, Math.max(0, (more * 1000) / (now - before.at))];
+  }));
+}
+
+// A partition is hot that gets twice its share.
+function rateCell(value, busiest, total, count) {
+  if (value === undefined) return "…";
+  const isHot = count > 1 && value === busiest && value > 10 && value > (2 * total) / count;
+  return [number(Math.round(value)), isHot && [" ", badge("hot", "warn")]];
+}
+
+function replica(row, node) {
+  if (row.offline.includes(node)) return badge(`${node} offline`, "bad");
+  if (row.adding.includes(node)) return badge(`${node} arriving`, "");
+  if (row.removing.includes(node)) return badge(`${node} leaving`, "");
+  return row.isr.includes(node) ? badge(node, "good") : badge(`${node} behind`, "warn");
+}
+
+function deletion(context, name) {
+  return h("button", {
+    class: "danger",
+    onclick: async () => {
+      if (!(await confirmed(`Delete the topic ${name} with all of its records? This cannot be undone.`, "Delete the topic"))) return;
+      try { await remove("topics", name); location.hash = "#/topics"; } catch (error) { context.fail(error); }
+    },
+  }, "Delete the topic");
+}
+
+// --- messages
+
+function messagesTab(context, name) {
+  const partition = h("select", { "aria-label": "Partition" });
+  const where = h("select", { "aria-label": "Where to begin", onchange: () => { at.hidden = ["last", "start"].includes(where.value); } },
+    [["last", "the last ones"], ["start", "the start"], ["offset", "an offset"], ["timestamp_ms", "a time"]]
+      .map(([value, text]) => h("option", { value }, text)));
+  const at = h("input", { hidden: true, "aria-label": "Offset, or a time such as 2026-11-27T12:00Z" });
+  const filter = h("input", { type: "search", placeholder: "filter by text", "aria-label": "Filter by text", oninput: () => draw() });
+  const format = h("select", { "aria-label": "Format", onchange: () => draw() },
+    ["auto", "JSON", "text", "hex"].map((value) => h("option", { value }, value)));
+  const newestFirst = h("input", { type: "checkbox", checked: true, onchange: () => draw() });
+  const tail = h("input", { type: "checkbox", onchange: () => { following = tail.checked; } });
+  const list = h("section");
+  const note = h("p", { class: "soft", role: "status" });
+  let rows = [];
+  let next = null;
+  let following = false;
+
+  function draw() {
+    const found = rows.filter((row) => !filter.value || JSON.stringify([row.key, row.value, row.headers]).includes(filter.value));
+    fill(list, table(`${found.length} of ${rows.length} messages that are read`, [
+      ["Offset", (row) => row.offset, "number"],
+      ["Time", (row) => h("span", { class: "mono" }, time(row.timestamp_ms)), "when"],
+      ["Key", (row) => data(row.key, format.value, "no key"), "key"],
+      ["Value", (row) => [data(row.value, format.value, "tombstone"), headers(row.headers, format.value)]],
+      ["", (row) => settings.can_change && h("button", { onclick: () => produce.edit(row) }, "Edit")],
+    ], newestFirst.checked ? [...found].reverse() : found, "no messages"));
+  }
+
+  async function read(parameters, isMore) {
+    try {
+      const page = await query(["topics", name, "partitions", partition.value || "0", "records"], { limit: PAGE, ...parameters });
+      if (!context.isHere) return;
+      context.works();
+      rows = isMore ? [...rows, ...page.data].slice(-MAX_TAIL) : page.data;
+      next = page.next_offset;
+      note.textContent = `offsets ${page.start_offset} to ${page.end_offset - 1}; next: ${page.next_offset}`;
+      draw();
+    } catch (error) { context.fail(error); }
+  }
+
+  function target() {
+    if (where.value === "last") return { last: PAGE };
+    if (where.value === "start") return { offset: 0 };
+    if (where.value === "offset") return { offset: at.value.trim() };
+    const ms = /^\d+$/.test(at.value.trim()) ? Number(at.value) : Date.parse(at.value);
+    if (Number.isNaN(ms)) throw new Error(`${at.value} is not a time; use a form such as 2026-11-27T12:00Z`);
+    return { timestamp_ms: ms };
+  }
+
+  const go = (event) => {
+    event?.preventDefault();
+    try { read(target(), false); } catch (error) { context.fail(error); }
+  };
+  const produce = producing(context, name, go);
+  context.main.append(
+    h("form", { onsubmit: go },
+      h("label", {}, "Partition", partition), h("label", {}, "From", where), at, h("button", { class: "primary" }, "Read"),
+      h("button", { type: "button", onclick: () => next !== null && read({ offset: next }, true) }, "More"),
+      h("label", { class: "inline" }, tail, "follow"), h("label", { class: "inline" }, newestFirst, "newest first"),
+       h("label", {}, "Show as", format), filter),
+    note, list, settings.can_change && produce.section);
+  context.onOverview((overview) => {
+    const topic = overview.topics.find((item) => item.topic_name === name);
+    if (topic && partition.options.length !== topic.partitions) {
+      const chosen = partition.value;
+      fill(partition, Array.from({ length: topic.partitions }, (_, index) => h("option", { value: index }, index)));
+      partition.value = chosen || "0";
+    }
+  });
+  go();
+  context.every(TAIL_EVERY_MS, async () => {
+    if (following && next !== null) await read({ offset: next }, true);
+  });
+}
+
+function bytesOf(cell) {
+  if (cell.text !== undefined) return new TextEncoder().encode(cell.text);
+  return Uint8Array.from(atob(cell.base64), (char) => char.charCodeAt(0));
+}
+
+function shown(cell, format) {
+  if (format === "hex" || (cell.text === undefined && format !== "text")) {
+    return [...bytesOf(cell)].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+  }
+  const text = cell.text ?? new TextDecoder().decode(bytesOf(cell));
+  return format === "JSON" ? pretty(text) : text;
+}
+
+function pretty(text) {
+  if (!/^\s*[[{]/.test(text)) return text;
+  try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text; }
+}
+
+function data(cell, format, empty) {
+  if (cell === null) return h("span", { class: "soft" }, empty);
+  const text = shown(cell, format);
+  const rest = cell.cut && h("span", { class: "soft" }, `the start of ${size(cell.size)}`);
+  const line = text.length > LINE ? `${text.slice(0, LINE)}…` : text;
+  if (format !== "auto") return [h("pre", {}, text), rest];
+  const whole = pretty(text);
+  if (whole === line) return [h("pre", {}, text), rest];
+  return h("details", {}, h("summary", {}, h("span", { class: "line" }, line)), h("pre", {}, whole), rest);
+}
+
+function headers(items, format) {
+  if (!items.length) return null;
+  return h("details", {}, h("summary", {}, `${items.length} headers`),
+    items.map((item) => h("div", { class: "mono" }, item.name, ": ", data(item.value, format, "null"))));
+}
+
+function producing(context, name, done) {
+  const key = h("textarea", { "aria-label": "Key", placeholder: "no key" });
+  const value = h("textarea", { "aria-label": "Value" });
+  const tombstone = h("input", { type: "checkbox" });
+  const note = h("p", { class: "soft", role: "status" });
+  const text = (data) => ({ type: "STRING", data });
+  const section = h("section", {}, h("h2", {}, "Produce a message"), h("form", {
+    onsubmit: async (event) => {
+      event.preventDefault();
+      try {
+        const body = { value: tombstone.checked ? null : text(value.value) };
+        if (key.value) body.key = text(key.value);
+        const written = await post(["topics", name, "records"], body);
+        note.textContent = `written to partition ${written.partition_id} at offset ${written.offset}`;
+        done();
+      } catch (error) { context.fail(error); }
+    },
+  }, h("label", {}, "Key", key), h("label", {}, "Value", value), h("label", { class: "inline" }, tombstone, "tombstone"),
+  h("button", { class: "primary" }, "Produce")), note);
+  const edit = (row) => {
+    key.value = row.key ? row.key.text ?? "" : "";
+    value.value = row.value ? row.value.text ?? "" : "";
+    tombstone.checked = row.value === null;
+    value.focus();
+    const isText = (!row.key || row.key.text !== undefined) && (!row.value || row.value.text !== undefined);
+    note.textContent = isText ? "" : "this message is binary: only its text parts are here";
+  };
+  return { section, edit };
+}
+
+// --- configuration
+
+const SOURCES = { DYNAMIC_TOPIC_CONFIG: "topic", STATIC_BROKER_CONFIG: "broker", DEFAULT_CONFIG: "default" };
+
+function configurationTab(context, name) {
+  const section = h("section");
+  context.main.append(section);
+  const load = async () => {
+    try {
+      const { data: entries } = await get("topics", name, "configs");
+      if (!context.isHere) return;
+      context.works();
+      fill(section, table("Configuration", [
+        ["Key", (row) => [h("strong", {}, row.name), h("div", { class: "soft" }, row.documentation)]],
+        ["Value", (row) => h("span", { class: "mono" }, row.is_sensitive ? "hidden" : row.value ?? "")],
+        ["Source", (row) => badge(SOURCES[row.source] || row.source, row.source === "DYNAMIC_TOPIC_CONFIG" ? "good" : "")],
+        ["", (row) => settings.can_change && !row.is_read_only && editing(context, name, row, load)],
+      ], entries));
+    } catch (error) { context.fail(error); }
+  };
+  load();
+}
+
+function editing(context, name, row, done) {
+  const change = async (work) => { try { await work(); await done(); } catch (error) { context.fail(error); } };
+  const open = () => {
+    const input = h("input", { value: row.value ?? "", "aria-label": `Value of ${row.name}` });
+    fill(place, h("form", {
+      class: "bar",
+      onsubmit: (event) => { event.preventDefault(); change(() => put(["topics", name, "configs", row.name], { value: input.value })); },
+    }, input, h("button", { class: "primary" }, "Set"),
+    row.source === "DYNAMIC_TOPIC_CONFIG"
+      && h("button", { type: "button", onclick: () => change(() => remove("topics", name, "configs", row.name)) }, "Reset")));
+    input.focus();
+  };
+  const place = h("div", {}, h("button", { onclick: open, "aria-label": `Edit ${row.name}` }, "Edit"));
+  return place;
+}

@@ -1,0 +1,105 @@
+"""`Feed`: the newest state of something, for many readers of server-sent events. One computation serves all of them.
+
+Nothing is computed while nobody reads. A reader gets the newest state and may miss those between two: it is never behind, and
+nothing queues up for a slow one.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Final
+
+from .errors import ApiError
+
+TICK_S: Final = 0.5  # A loss of a replica is on the screen within a second.
+HEARTBEAT_S: Final = 15.0  # Proxies close connections that are silent for a minute.
+MAX_STREAM_S: Final = 300.0  # Browsers connect again by themselves; permissions are then checked again.
+MAX_READERS: Final = 16  # of one broker: a quarter of the connections of its admin port
+HEARTBEAT: Final = ": still here\n\n"
+
+State = dict[str, Any]
+
+
+def event_of(state: State) -> str:
+    """As the format of server-sent events has it: JSON has no line breaks of its own."""
+    return f"data: {json.dumps(state, separators=(',', ':'))}\n\n"
+
+
+class Follower:
+    """The events of one reader. It has its place from the beginning, also if nothing is ever read, until it is closed."""
+
+    def __init__(self, events: AsyncGenerator[str, None], on_close: Callable[[], None]) -> None:
+        self._events = events
+        self._on_close: Callable[[], None] | None = on_close
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self._events
+
+    async def aclose(self) -> None:
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
+        await self._events.aclose()
+
+
+class Feed:
+    def __init__(self, source: Callable[[], object], compute: Callable[[], Awaitable[State]]) -> None:
+        """`compute` is called for every new object that `source` returns, at most once a tick."""
+        self._source = source
+        self._compute = compute
+        self._readers = 0
+        self._state: State = {}
+        self._version = 0
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def follow(self, view: Callable[[State], State]) -> "Follower":
+        """Events, until the stream is old; close it. `view`: the part of the state that the reader may see. Raises ApiError."""
+        if self._readers >= MAX_READERS:
+            raise ApiError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"{MAX_READERS} readers follow this broker already: close a page of the console, or use another broker",
+            )
+        self._readers += 1
+        return Follower(self._events(view), self._left)
+
+    def _left(self) -> None:
+        self._readers -= 1
+        if not self._readers and self._task is not None:
+            self._task.cancel()
+
+    async def _events(self, view: Callable[[State], State]) -> AsyncGenerator[str, None]:
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + MAX_STREAM_S
+        sent, version = "", -1
+        if self._task is None or self._task.done() or self._task.cancelling():
+            self._task = loop.create_task(self._keep_current())
+        while (now_s := loop.time()) < ends_s:
+            if version != self._version:
+                version = self._version
+                event = event_of(view(self._state)) if self._state else ""
+                if event != sent:
+                    sent = event
+                    yield event
+                    continue
+            try:
+                async with asyncio.timeout(min(HEARTBEAT_S, ends_s - now_s)):
+                    await self._changed.wait()
+            except TimeoutError:
+                yield HEARTBEAT
+
+    async def _keep_current(self) -> None:
+        seen: object = None
+        while True:
+            source = self._source()
+            if source is not seen:
+                seen = source
+                state = await self._compute()
+                if state != self._state:
+                    self._state = state
+                    self._version += 1
+                    changed, self._changed = self._changed, asyncio.Event()
+                    changed.set()
+            await asyncio.sleep(TICK_S)

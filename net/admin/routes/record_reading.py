@@ -1,0 +1,185 @@
+"""Read records over HTTP: a page of one partition, from an offset, from a time, or the last ones.
+
+For people and scripts. A call reads a bounded number of bytes: the answer has `next_offset` for the next call. Few calls read at
+a time, and records are decoded in a thread, so that a page of large or compressed records costs other clients nothing.
+"""
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from typing import Any, Final
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.errors import OffsetOutOfRangeError
+from barnabas.net.client.consumer.range_reader import Chunk, RangeReader, batches_of
+from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_offsets
+from barnabas.net.protocol.requests import READ_COMMITTED, READ_UNCOMMITTED
+
+from ..frame.call import Call, Field, Json, Reply, Route
+from ..frame.errors import bad_request
+from .topics import PARTITION
+
+DEFAULT_LIMIT: Final = 50
+MAX_LIMIT: Final = 1_000  # records of an answer
+MAX_CELL_BYTES: Final = 65_536  # of a key, a value or a header in an answer; the rest is cut, and its size is told
+MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024  # of keys, values and headers in an answer
+MAX_SCANNED_BYTES: Final = 16 * 1024 * 1024  # of batches that a call fetches, in vain where a transaction was aborted
+CHUNK_BYTES: Final = 1024 * 1024
+TIMEOUT_MS: Final = 10_000
+READS_AT_ONCE: Final = 2  # of one broker; others wait for their turn
+
+
+def cell(data: bytes | None) -> Json | None:
+    """Text where it is UTF-8, else base64; `size` is that of the whole."""
+    if data is None:
+        return None
+    shown = data[:MAX_CELL_BYTES]
+    found: Json = {"size": len(data)}
+    if len(shown) < len(data):
+        found["cut"] = True
+    try:
+        # A cut may be in the middle of a character.
+        return {**found, "text": shown.decode("utf-8", "ignore" if "cut" in found else "strict")}
+    except UnicodeDecodeError:
+        return {**found, "base64": base64.b64encode(shown).decode()}
+
+
+def _row(record: Any) -> Json:
+    return {
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "key": cell(record.key),
+        "value": cell(record.value),
+        "headers": [{"name": name, "value": cell(value)} for name, value in record.headers],
+    }
+
+
+def _size(row: Json) -> int:
+    cells = [row["key"], row["value"], *(header["value"] for header in row["headers"])]
+    return sum(min(item["size"], MAX_CELL_BYTES) for item in cells if item is not None)
+
+
+class _Page:
+    """The records of an answer, until it is full."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.rows: list[Json] = []
+        self._size_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.rows) >= self._limit or self._size_bytes >= MAX_ANSWER_BYTES
+
+    def add(self, records: Iterator[Any]) -> None:
+        """For a thread."""
+        for record in records:
+            if self.is_full:
+                return
+            row = _row(record)
+            self._size_bytes += _size(row)
+            self.rows.append(row)
+
+
+def _records_of(chunk: Chunk, end: int) -> Iterator[Any]:
+    for _, records in batches_of(chunk, end=end):
+        yield from records
+
+
+async def _range(call: Call, admin: Admin, place: TopicPartition, level: int) -> tuple[int, int, int]:
+    """Start of the log, where to read, and the end. Raises ApiError."""
+    query = call.query
+    given = [name for name in ("offset", "timestamp_ms", "last") if name in query]
+    if len(given) > 1:
+        raise bad_request(f"{given[0]} and {given[1]} exclude each other")
+
+    async def find(timestamp_ms: int) -> int:
+        found = await list_offsets(admin.client, {place: timestamp_ms}, timeout_ms=TIMEOUT_MS, isolation_level=level)
+        return found[place].offset
+
+    first, end = await find(EARLIEST), await find(LATEST)
+    if "timestamp_ms" in query:
+        at = await find(query["timestamp_ms"])
+        return first, end if at < 0 else min(at, end), end
+    if "offset" in query:
+        return first, min(max(query["offset"], first), end), end
+    return first, max(first, end - query.get("last", DEFAULT_LIMIT)), end
+
+
+async def _read(call: Call) -> Reply:
+    topic, index, _ = call.partition()
+    limit = call.query.get("limit", DEFAULT_LIMIT)
+    if not 1 <= limit <= MAX_LIMIT:
+        raise bad_request(f"limit is {limit}; it must be an integer from 1 to {MAX_LIMIT}")
+    isolation = call.query.get("isolation", "read_committed")
+    if isolation not in ("read_committed", "read_uncommitted"):
+        raise bad_request(f"isolation is {isolation!r}; it must be read_committed or read_uncommitted")
+    place = TopicPartition(topic.name, index)
+    async with call.reads:
+        body = await call.ask(lambda admin: _page(call, admin, place, limit, isolation == "read_committed"))
+    return Reply(body={"topic_name": topic.name, "partition_id": index, **body})
+
+
+async def _page(call: Call, admin: Admin, place: TopicPartition, limit: int, is_committed_only: bool) -> Json:
+    await admin.client.wait_for_topic(place.topic, timeout_ms=TIMEOUT_MS)
+    level = READ_COMMITTED if is_committed_only else READ_UNCOMMITTED
+    first, start, end = await _range(call, admin, place, level)
+    reader = RangeReader(
+        admin.client,
+        place,
+        start=start,
+        end=end,
+        max_bytes=CHUNK_BYTES,
+        is_committed_only=is_committed_only,
+        timeout_ms=TIMEOUT_MS,
+    )
+    page = _Page(limit)
+    scanned = 0
+    try:
+        while not page.is_full and scanned < MAX_SCANNED_BYTES and (chunk := await reader.next_chunk()) is not None:
+            scanned += len(chunk.data)
+            await asyncio.to_thread(page.add, _records_of(chunk, end))
+    except OffsetOutOfRangeError:
+        if not page.rows:
+            raise
+    if page.is_full:
+        next_offset = page.rows[-1]["offset"] + 1
+    else:
+        next_offset = min(max(reader.position, start), end)
+    return {"start_offset": first, "end_offset": end, "next_offset": next_offset, "data": page.rows}
+
+
+_QUERY: Final = (
+    Field(name="offset", type="integer", description="The first offset to read; the nearest one if it does not exist."),
+    Field(name="timestamp_ms", type="integer", description="Begin with the first record of this time or later."),
+    Field(name="last", type="integer", description=f"Begin so many offsets before the end; default: {DEFAULT_LIMIT}."),
+    Field(name="limit", type="integer", description=f"At most so many records, up to {MAX_LIMIT}."),
+    Field(name="isolation", type="string", description="read_committed (default) or read_uncommitted."),
+)
+_RECORD: Final = (
+    Field(name="offset", type="integer", description="Its offset.", required=True),
+    Field(name="timestamp_ms", type="integer", description="Milliseconds since 1970.", required=True),
+    Field(name="key", type="any", description="The key, or null; as the value.", required=True),
+    Field(name="value", type="any", description="{size, text | base64, cut}, or null for a tombstone.", required=True),
+    Field(name="headers", type="array", description="[{name, value}]", required=True),
+)
+_ANSWER: Final = (
+    Field(name="topic_name", type="string", description="The topic.", required=True),
+    Field(name="partition_id", type="integer", description="The partition.", required=True),
+    Field(name="start_offset", type="integer", description="The first offset of the log.", required=True),
+    Field(name="end_offset", type="integer", description="The end that the reader may read up to.", required=True),
+    Field(name="next_offset", type="integer", description="For `offset` of the next call.", required=True),
+    Field(name="data", type="array", description="The records, in their order.", required=True, fields=_RECORD),
+)
+
+ROUTES = (
+    Route(
+        method="GET",
+        path=f"{PARTITION}/records",
+        handler=_read,
+        summary="Records of a partition: from an offset, from a time, or the last ones",
+        query=_QUERY,
+        answer=_ANSWER,
+    ),
+)

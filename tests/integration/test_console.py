@@ -1,0 +1,160 @@
+"""The console in a real browser, on a real cluster that loses a broker while its pages are open."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import pytest
+from integration.browser import browser, needs_chromium, page_of
+from integration.cluster import Cluster
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.records import RecordMetadata
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.producer import Producer
+
+pytestmark = [needs_chromium, pytest.mark.timeout(180)]
+
+HOSTILE: Final = "<img src=x onerror=\"document.title='taken'\">"
+WAIT_MS: Final = 20_000
+# Each page, and what is on it when it is ready.
+PAGES: Final = {
+    "": "brokers active",
+    "topics": "orders",
+    "topics/orders": "3 partitions",
+    "topics/orders/messages": "five pears",
+    "topics/orders/configuration": "retention.ms",
+    "groups": "billing",
+    "groups/billing": "member joined",
+    "brokers": "Data folders",
+    "quorum": "As the leader sees them",
+    "events": "topic",
+    "doctor": "",
+    "transactions": "transactional ids",
+    "access": "no permissions",
+}
+
+
+@pytest.fixture
+async def cluster(new_cluster: Callable[..., Cluster]) -> AsyncIterator[Cluster]:
+    made = await new_cluster(3).ready()
+    async with made.admin() as admin:
+        await admin.create_topic("orders", partitions=3, replication_factor=3)
+    async with Producer(made.bootstrap) as producer:
+        for number in range(30):
+            await producer.send("orders", b'{"n":%d,"note":"five pears"}' % number, key=b"k%d" % number, partition=0)
+        hostile = HOSTILE.encode()
+        await producer.send("orders", hostile, key=hostile, headers=[(HOSTILE, hostile)], partition=0)
+    async with Consumer(
+        "orders", bootstrap=made.bootstrap, group="billing", client_id=HOSTILE, auto_commit=False
+    ) as consumer:
+        await consumer.poll(timeout_ms=3_000)
+        await consumer.commit({TopicPartition("orders", 0): 10})
+    yield made
+
+
+def url(cluster: Cluster, node: int = 0) -> str:
+    return f"http://{cluster.nodes[node].property('admin.listener')}/"
+
+
+async def shows(page: Any, text: str, where: str = "#main") -> None:
+    await page.wait_for_function(
+        "([where, text]) => document.querySelector(where)?.textContent.includes(text)",
+        arg=[where, text],
+        timeout=WAIT_MS,
+    )
+
+
+async def opened(page: Any, cluster: Cluster, name: str) -> None:
+    await page.goto(f"{url(cluster)}#/{name}")
+    try:
+        await shows(page, PAGES[name])
+    except Exception as error:
+        raise AssertionError(f"{name}: no {PAGES[name]!r} in {await page.inner_text('main')}") from error
+
+
+async def test_every_page_shows_its_data_and_nothing_of_it_is_markup(cluster: Cluster) -> None:
+    from axe_playwright_python.async_playwright import Axe
+
+    async with browser() as chromium, page_of(chromium) as (page, complaints):
+        for name in PAGES:
+            await opened(page, cluster, name)
+            found = (await Axe().run(page)).response["violations"]
+            assert not [(item["id"], item["impact"]) for item in found if item["impact"] in ("serious", "critical")], (
+                name
+            )
+        await opened(page, cluster, "topics/orders/messages")
+        await shows(page, HOSTILE)
+        await page.get_by_text("1 headers").first.click()
+        await page.evaluate(f"location.hash = '#/topics/' + encodeURIComponent({HOSTILE!r})")
+        await shows(page, HOSTILE)
+        assert await page.evaluate("document.images.length") == 1, "the icon, and no image of a record"
+        assert await page.title() != "taken"
+        complaints = [line for line in complaints if "404" not in line]  # of the topic that does not exist
+        assert complaints == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+async def test_pages_fit_on_a_phone(cluster: Cluster, dark: bool) -> None:
+    async with browser() as chromium, page_of(chromium, width=390, dark=dark) as (page, complaints):
+        for name in ("", "topics/orders/messages", "groups/billing", "events"):
+            await opened(page, cluster, name)
+            wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            assert await page.evaluate(wide) == 0, name
+        assert complaints == []
+
+
+async def test_a_broker_that_dies_is_shown_while_the_page_is_open(cluster: Cluster) -> None:
+    async with browser() as chromium, page_of(chromium) as (page, complaints):
+        await opened(page, cluster, "brokers")
+        await shows(page, "healthy", "#state")
+        cluster.kill(2)
+        await shows(page, "1 of 3 brokers away", "#state")
+        await shows(page, "fenced")
+        await page.goto(f"{url(cluster)}#/topics/orders")
+        await shows(page, "2 behind")
+        cluster.nodes[2].launch()
+        await shows(page, "healthy", "#state")
+        assert complaints == []
+
+
+async def test_messages_are_produced_and_followed_and_offsets_are_moved_and_back(cluster: Cluster) -> None:
+    async with browser() as chromium, page_of(chromium) as (page, complaints):
+        await opened(page, cluster, "topics/orders/messages")
+        await page.get_by_label("follow").check()
+        async with Producer(cluster.bootstrap) as producer:
+            written: RecordMetadata = await (await producer.send("orders", b"just now", partition=0))
+        await shows(page, "just now")
+        await page.get_by_label("Key", exact=True).fill("by hand")
+        await page.get_by_label("Value", exact=True).fill("from the console")
+        await page.get_by_role("button", name="Produce").click()
+        await shows(page, "written to partition")
+        await opened(page, cluster, "groups/billing")
+        await page.get_by_label("Where to").fill("start")
+        await page.get_by_role("button", name="Preview").click()
+        await shows(page, "Preview: nothing has moved yet")
+        async with cluster.admin() as admin:
+            before = {place.partition: lag.committed for place, lag in (await admin.group_offsets("billing")).items()}
+            assert before[0] == 10 and written.offset == 31
+            await page.get_by_role("button", name="Seek", exact=True).click()
+            await page.get_by_role("dialog").get_by_role("button", name="Seek").click()
+            await shows(page, "Moved")
+            moved = {place.partition: lag.committed for place, lag in (await admin.group_offsets("billing")).items()}
+            assert moved[0] == 0
+            await page.get_by_role("button", name="Undo").click()
+            await shows(page, "Undone")
+            again = {place.partition: lag.committed for place, lag in (await admin.group_offsets("billing")).items()}
+            assert again[0] == 10
+        assert complaints == []
+
+
+async def test_a_page_without_actions(new_cluster: Callable[..., Cluster]) -> None:
+    cluster = await new_cluster(1, admin_console="readonly").ready()
+    async with cluster.admin() as admin:
+        await admin.create_topic("orders", partitions=1)
+    async with browser() as chromium, page_of(chromium) as (page, _):
+        began = time.monotonic()
+        await page.goto(f"{url(cluster)}#/topics/orders")
+        await shows(page, "1 partitions")
+        assert time.monotonic() - began < WAIT_MS / 1000
+        assert await page.get_by_role("button", name="Delete the topic").count() == 0

@@ -1,0 +1,337 @@
+"""What the console asks: the overview and its stream, the doctor, the quorum, records, and its own files."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from msgspec.structs import replace
+from unit.net.admin.fake_broker import FakeBroker, an_image
+
+from barnabas.kraft.metadata.image import MetadataImage, PartitionImage, TopicImage
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.admin.app import ROUTES, build_app
+from barnabas.net.admin.console import overview
+from barnabas.net.admin.frame import feed
+from barnabas.net.admin.frame.connections import AdminConnections
+from barnabas.net.admin.frame.errors import ApiError
+from barnabas.net.admin.routes import record_reading
+from barnabas.net.protocol import requests, responses
+
+CLUSTER = "/v3/clusters/c1"
+RECORDS = f"{CLUSTER}/topics/t/partitions/0/records"
+HttpClient = TestClient[Any, Any]
+
+
+class Broker(FakeBroker):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = an_image()
+
+    def image(self) -> MetadataImage:
+        return self.now
+
+    def shrink(self, isr: tuple[int, ...]) -> None:
+        topic = self.now.topics["t"]
+        changed = replace(topic, partitions=(replace(topic.partitions[0], isr=isr), *topic.partitions[1:]))
+        self.now = replace(self.now, topics={"t": changed})
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[HttpClient]:
+    async with TestClient(TestServer(build_app(broker))) as opened:
+        yield opened
+
+
+# --- overview
+
+
+async def test_the_overview_counts_what_is_not_well(client: HttpClient) -> None:
+    answer = await (await client.get(f"{CLUSTER}/overview")).json()
+    assert answer["totals"] == {"partitions": 3, "under_replicated": 1, "without_leader": 1, "moving": 1}
+    assert [(item["broker_id"], item["state"], item["leaders"], item["replicas"]) for item in answer["brokers"]] == [
+        (0, "active", 1, 1), (1, "active", 1, 2), (2, "fenced", 0, 2),
+    ]  # fmt: skip
+    (topic,) = answer["topics"]
+    assert (topic["topic_name"], topic["partitions"], topic["replication_factor"]) == ("t", 3, 2)
+
+
+async def test_the_overview_has_a_limit_and_counts_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "MAX_TOPICS", 3)
+    partition = PartitionImage(replicas=(0,), isr=(0,), leader=0)
+    names = [f"t{number}" for number in range(250)]
+    topics = {name: TopicImage(name=name, topic_id=name, partitions=(partition,)) for name in names}
+    found = await overview.overview_of(replace(an_image(), topics=topics))
+    assert len(found["topics"]) == 3 and found["topics_count"] == 250 == found["totals"]["partitions"]
+
+
+async def events(response: Any, count: int) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < count:
+        line = await asyncio.wait_for(response.content.readline(), 10)
+        assert line, "the stream has ended"
+        if line.startswith(b"data: "):
+            found.append(json.loads(line[6:]))
+    return found
+
+
+async def test_a_loss_of_a_replica_is_in_the_stream_at_once(client: HttpClient, broker: Broker) -> None:
+    async with client.get(f"{CLUSTER}/overview/stream") as stream:
+        assert stream.headers["Content-Type"] == "text/event-stream" and stream.headers["Cache-Control"] == "no-store"
+        (first,) = await events(stream, 1)
+        assert first["totals"]["under_replicated"] == 1
+        began = asyncio.get_running_loop().time()
+        broker.shrink((0,))
+        (second,) = await events(stream, 1)
+        assert second["totals"]["under_replicated"] == 2
+        assert asyncio.get_running_loop().time() - began < 1.0
+
+
+async def test_a_stream_outlives_the_limits_of_idle_connections(broker: Broker) -> None:
+    """An empty pool is false: a pool that was made in its place did not count requests, and calls were cut after 10 s."""
+    pool = AdminConnections(lambda: 0.0)
+    app = build_app(broker, pool)
+    assert any(found is pool for found in app.values())
+
+
+async def test_the_readers_of_streams_share_one_computation_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "TICK_S", 0.01)
+    computed: list[int] = []
+    sources = [object(), object()]
+
+    async def compute() -> dict[str, Any]:
+        computed.append(len(computed))
+        return {"n": len(computed)}
+
+    shared = feed.Feed(lambda: sources[0], compute)
+    assert computed == [], "nothing is computed while nobody reads"
+    readers = [shared.follow(dict) for _ in range(feed.MAX_READERS)]
+    with pytest.raises(ApiError, match="16 readers follow this broker already"):
+        shared.follow(dict)
+    walks = [aiter(reader) for reader in readers]
+    assert {await anext(walk) for walk in walks} == {'data: {"n":1}\n\n'} and computed == [0]
+    sources.pop(0)
+    assert {await anext(walk) for walk in walks} == {'data: {"n":2}\n\n'} and computed == [0, 1]
+    for reader in readers:
+        await reader.aclose()
+    await asyncio.sleep(0)
+    assert shared._task is not None and shared._task.cancelling()
+    again = shared.follow(dict)
+    assert await anext(aiter(again)) == 'data: {"n":2}\n\n'
+    await again.aclose()
+    await again.aclose()
+    assert shared._readers == 0
+
+
+async def test_a_stream_that_was_never_read_gives_its_place_back(client: HttpClient) -> None:
+    for _ in range(feed.MAX_READERS + 5):
+        async with client.head(f"{CLUSTER}/overview/stream") as answer:
+            assert answer.status == 200
+
+
+async def test_a_stream_ends_and_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(feed, "MAX_STREAM_S", 0.1)
+
+    async def compute() -> dict[str, Any]:
+        return {"n": 1}
+
+    found = [event async for event in feed.Feed(object, compute).follow(dict)]
+    assert found[0] == 'data: {"n":1}\n\n' and found[1:] and set(found[1:]) == {feed.HEARTBEAT}
+
+
+# --- topic, quorum, doctor
+
+
+async def test_partitions_of_a_topic_have_their_ends_and_one_without_a_leader_has_none(
+    client: HttpClient,
+) -> None:
+    rows = (await (await client.get(f"{CLUSTER}/topics/t/overview")).json())["partitions"]
+    assert [(row["leader"], row["isr"]) for row in rows] == [(0, [0, 1]), (1, [1]), (-1, [2])]
+    assert [row["end_offset"] is None for row in rows] == [False, False, True]
+
+
+async def test_the_quorum(client: HttpClient) -> None:
+    answer = await (await client.get(f"{CLUSTER}/quorum")).json()
+    assert (answer["leader_id"], answer["voters"], answer["unconfirmed_ms"]) == (0, [0, 1, 2], -1)
+
+
+async def test_the_doctor_says_what_is_wrong_and_the_cure(client: HttpClient, broker: Broker) -> None:
+    assert (await (await client.get(f"{CLUSTER}/doctor")).json())["healthy"] is True
+    broker.quorum = replace(broker.quorum, leader_id=-1, unconfirmed_ms=5_000, unreachable_voters=(1, 2))
+    answer = await (await client.get(f"{CLUSTER}/doctor")).json()
+    assert answer["healthy"] is False
+    assert any("quorum" in item["what"] and item["weight"] == "critical" for item in answer["findings"]), answer
+
+
+# --- records
+
+
+def stored(broker: FakeBroker, *values: bytes | None, keys: list[bytes | None] | None = None) -> None:
+    batch = encode_batch(list(values), timestamps_ms=[1_000 + number for number in range(len(values))], keys=keys)
+    end = len(values)
+
+    def fetch(request: requests.FetchRequest) -> responses.FetchResponse:
+        (wanted,) = request.partitions
+        answer = responses.FetchPartitionResponse(
+            topic="t", partition=0, high_watermark=end, log_start_offset=0, records=batch
+        )
+        if wanted.fetch_offset > end:
+            answer = replace(answer, records=b"", error=ErrorCode.OFFSET_OUT_OF_RANGE)
+        return responses.FetchResponse(partitions=(answer,))
+
+    def offsets(request: requests.ListOffsetsRequest) -> responses.ListOffsetsResponse:
+        found = {-2: 0, -1: end}
+        return responses.ListOffsetsResponse(
+            partitions=tuple(
+                responses.ListOffsetsPartitionResponse(
+                    topic=item.topic,
+                    partition=item.partition,
+                    offset=found.get(item.timestamp_ms, max(-1, item.timestamp_ms - 1_000)),
+                    timestamp_ms=item.timestamp_ms,
+                )
+                for item in request.partitions
+            )
+        )
+
+    broker.answers[requests.FetchRequest] = fetch
+    broker.answers[requests.ListOffsetsRequest] = offsets
+
+
+async def read(client: HttpClient, query: str = "") -> Any:
+    answer = await client.get(f"{RECORDS}?{query}")
+    body = await answer.json()
+    assert answer.status == 200, body
+    return body
+
+
+async def test_records_are_text_or_base64_and_tombstones_are_null(client: HttpClient, broker: Broker) -> None:
+    stored(broker, b"pear", b"\xff\x00", None, keys=[b"k", None, "ü".encode()])
+    body = await read(client)
+    assert (body["start_offset"], body["end_offset"], body["next_offset"]) == (0, 3, 3)
+    first, second, third = body["data"]
+    assert (first["offset"], first["timestamp_ms"], first["key"], first["value"]) == (
+        0, 1_000, {"size": 1, "text": "k"}, {"size": 4, "text": "pear"},
+    )  # fmt: skip
+    assert second["key"] is None and second["value"] == {"size": 2, "base64": "/wA="}
+    assert third["value"] is None and third["key"]["text"] == "ü"
+
+
+@pytest.mark.parametrize(
+    ("query", "offsets", "next_offset"),
+    [
+        ("last=2", [8, 9], 10),
+        ("last=99", list(range(10)), 10),
+        ("offset=4&limit=3", [4, 5, 6], 7),
+        ("offset=999", [], 10),
+        ("timestamp_ms=1007", [7, 8, 9], 10),
+        ("timestamp_ms=500", [], 10),
+        ("limit=1", [0], 1),
+    ],
+)
+async def test_where_to_begin(
+    client: HttpClient, broker: Broker, query: str, offsets: list[int], next_offset: int
+) -> None:
+    stored(broker, *(b"%d" % number for number in range(10)))
+    body = await read(client, query)
+    assert [row["offset"] for row in body["data"]] == offsets and body["next_offset"] == next_offset
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("limit=0", "limit is 0; it must be an integer from 1 to 1000"),
+        ("limit=5000", "limit is 5000"),
+        ("offset=1&last=2", "offset and last exclude each other"),
+        ("isolation=dirty", "it must be read_committed or read_uncommitted"),
+        ("ofset=1", "did you mean offset?"),
+        ("offset=-1", "must be an integer"),
+    ],
+)
+async def test_wrong_questions_are_refused(client: HttpClient, query: str, told: str) -> None:
+    answer = await client.get(f"{RECORDS}?{query}")
+    assert answer.status == 400 and told in (await answer.json())["message"]
+
+
+async def test_large_records_are_cut_and_an_answer_has_a_limit(
+    client: HttpClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_reading, "MAX_CELL_BYTES", 7)
+    monkeypatch.setattr(record_reading, "MAX_ANSWER_BYTES", 20)
+    stored(broker, *(["äöüß".encode() * 100] * 9))
+    body = await read(client, "offset=0")
+    assert body["data"][0]["value"] == {"size": 800, "cut": True, "text": "äöü"}
+    assert len(body["data"]) == 3 and body["next_offset"] == 3, "more is read with the next call"
+    assert [row["offset"] for row in (await read(client, "offset=3"))["data"]] == [3, 4, 5]
+
+
+async def test_a_damaged_batch_is_an_error_that_names_it(client: HttpClient, broker: Broker) -> None:
+    stored(broker, b"pear")
+    good: Any = broker.answers[requests.FetchRequest]
+
+    def damaged(request: Any) -> Any:
+        (answer,) = good(request).partitions
+        return responses.FetchResponse(partitions=(replace(answer, records=answer.records[:-1] + b"x"),))
+
+    broker.answers[requests.FetchRequest] = damaged
+    answer = await client.get(RECORDS)
+    assert answer.status >= 400 and "CRC" in (await answer.text()).upper()
+
+
+# --- files
+
+
+async def test_the_page_and_its_files_may_run_nothing_else(client: HttpClient) -> None:
+    for path in ("/", "/console/app.js", "/console/style.css", "/console/icon.svg"):
+        answer = await client.get(path)
+        assert answer.status == 200, path
+        policy = answer.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert "unsafe" not in policy and "frame-ancestors 'none'" in policy
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        again = await client.get(path, headers={"If-None-Match": answer.headers["ETag"]})
+        assert again.status == 304 and await again.read() == b""
+
+
+def test_the_files_have_no_inline_code_and_make_no_markup_of_data() -> None:
+    static = files("barnabas.net.admin.console") / "static"
+    names = {item.name for item in static.iterdir()}
+    assert {"index.html", "app.js", "style.css"} <= names
+    for item in static.iterdir():
+        text = item.read_text(encoding="utf-8")
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", text), item
+        assert not re.search(r"https?://(?!www\.w3\.org)", text), f"{item.name} refers to another server"
+    page = (static / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r"<script(?![^>]*src=)|\son\w+=|style=", page)
+
+
+async def test_other_names_are_not_files(client: HttpClient) -> None:
+    for name in ("nothing.js", "..%2Fpages.py", "%2e%2e%2foverview.py", "__init__.py"):
+        answer = await client.get(f"/console/{name}")
+        assert answer.status == 404 and "import" not in await answer.text()
+
+
+@pytest.mark.parametrize("mode", ["off", "readonly", "on"])
+async def test_the_console_can_be_switched_off(client: HttpClient, broker: Broker, mode: str) -> None:
+    broker.console = mode
+    for path in ("/", "/console/app.js", "/console/settings"):
+        assert (await client.get(path)).status == (404 if mode == "off" else 200)
+    if mode != "off":
+        answer = await (await client.get("/console/settings")).json()
+        assert answer == {"cluster_id": "c1", "node_id": 0, "can_change": mode == "on", "is_secure": False}
+    assert (await client.get(f"{CLUSTER}/overview")).status == 200, "programs may go on"
+
+
+def test_all_routes_of_the_console_are_in_the_table() -> None:
+    paths = {route.path for route in ROUTES}
+    assert {"/", "/console/{file}", "/console/settings", "/v3/clusters/{cluster_id}/overview"} <= paths

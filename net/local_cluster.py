@@ -7,7 +7,6 @@ This module imports only what it needs to start processes, because its imports d
 """
 
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -15,11 +14,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
 from typing import Final, Protocol
+
+from .ports import NoFreePorts, free_ports
 
 SECURITY: Final = "security"  # in the folder of a secure cluster: its authority, and the certificates of its users
 CLIENT_PROPERTIES: Final = "client.properties"  # what clients of a secure cluster need
@@ -38,8 +39,6 @@ POLL_INTERVAL_S: Final = 0.02
 # -P: a file in the user's folder must never replace a module of Python.
 LAUNCHER: Final = (sys.executable, "-P", "-m", "barnabas", "broker", "start", "--config")
 _LOOPBACK: Final = "127.0.0.1"
-_FIRST_FREE_PORT: Final = 10_240  # above those of well-known services
-_USUAL_EPHEMERAL_PORT: Final = 32_768  # the default of Linux, if /proc cannot be read
 LOG_LEVEL_VARIABLE: Final = "BARNABAS_LOG_LEVEL"
 _MACHINE: Final = "broker.machine"
 _DATA_KEYS: Final = ("log.dirs", "log.dir", "metadata.log.dir")
@@ -179,7 +178,7 @@ def _next_ports(listeners: str, distance: int) -> NodePorts:
         for port in range(base, base + PORTS_OF_NODE):
             _refuse_taken(port)
     except (ClusterError, OverflowError):
-        return free_ports(1)[0]
+        return free_node_ports(1)[0]
     return _ports_from(base)
 
 
@@ -438,7 +437,7 @@ def _emptiest_machine(folder: Path, known: Iterable[int]) -> dict[str, str]:
 
 def _ports(plan: Plan, node_count: int) -> list[NodePorts]:
     if plan.base_port == 0:
-        return free_ports(node_count)
+        return free_node_ports(node_count)
     last = plan.base_port + 10 * (node_count - 1) + PORTS_OF_NODE - 1
     if not 0 < plan.base_port <= last <= 65_535:
         raise ClusterError(
@@ -454,31 +453,14 @@ def _ports_from(base: int) -> NodePorts:
     return NodePorts(client=base, quorum=base + 1, admin=base + 2, brokers=base + 3)
 
 
-def free_ports(broker_count: int) -> list[NodePorts]:
-    """Free ports below the range that the kernel uses for outgoing connections: such a connection could take a broker's port
-    while the broker is down. All ports are bound at the same time before any is released, so that they are distinct."""
-    candidates = list(range(_FIRST_FREE_PORT, _first_ephemeral_port()))
-    random.shuffle(candidates)
-    numbers: list[int] = []
-    with ExitStack() as held:
-        while len(numbers) < PORTS_OF_NODE * broker_count:
-            if not candidates:
-                raise ClusterError("no free ports are left on this machine; choose them with --port PORT")
-            port = candidates.pop()
-            try:
-                held.enter_context(socket.create_server((_LOOPBACK, port)))
-            except OSError:
-                continue
-            numbers.append(port)
+def free_node_ports(broker_count: int) -> list[NodePorts]:
+    """Ports of brokers that are free now, and that no other process takes while this one lives."""
+    try:
+        numbers = free_ports(PORTS_OF_NODE * broker_count)
+    except NoFreePorts as error:
+        raise ClusterError(f"{error}; choose ports with --port PORT") from error
     found = [numbers[first : first + PORTS_OF_NODE] for first in range(0, len(numbers), PORTS_OF_NODE)]
     return [NodePorts(client=a, quorum=b, admin=c, brokers=d) for a, b, c, d in found]
-
-
-def _first_ephemeral_port() -> int:
-    try:
-        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
-    except (OSError, ValueError, IndexError):
-        return _USUAL_EPHEMERAL_PORT
 
 
 def _refuse_taken(port: int) -> None:

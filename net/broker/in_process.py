@@ -5,7 +5,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from barnabas.log.vocabulary.errors import BarnabasError, RequestTimedOutError, error_for
+import msgspec
+
+from barnabas.log.vocabulary.errors import BarnabasError, RequestTimedOutError, StorageError, error_for
 from barnabas.log.vocabulary.principal import ANONYMOUS
 
 from ..client.connection.addresses import Address
@@ -13,7 +15,7 @@ from ..client.connection.ports import Connection
 from ..metadata.broker_to_controller import ControllerChannel
 from ..protocol.kafka.apis import KafkaResponse
 from ..protocol.requests import Request
-from ..protocol.responses import ErrorResponse, Response
+from ..protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 from ..server.dispatcher import Dispatcher
 from ..wire.rpc import RpcPool
 
@@ -54,6 +56,39 @@ class _LocalContext:
         raise AssertionError("a request within the process needs a response")
 
 
+def _is_in_file(item: FetchPartitionResponse) -> bool:
+    return not isinstance(item.records, bytes | bytearray | memoryview)
+
+
+def _with_records_read(response: FetchResponse) -> FetchResponse:
+    """For a thread: no socket sends the files' regions here, so their bytes are read. Raises OSError or BarnabasError."""
+    return msgspec.structs.replace(response, partitions=[_with_bytes(item) for item in response.partitions])
+
+
+def _with_bytes(item: FetchPartitionResponse) -> FetchPartitionResponse:
+    records = item.records
+    if isinstance(records, bytes | bytearray | memoryview):
+        return item
+    found = records.read()
+    if len(found) != records.size_bytes:
+        raise StorageError(f"the log of {item.topic}-{item.partition} was cut while it was read; try again")
+    return msgspec.structs.replace(item, records=found)
+
+
+def _pass_on(source: asyncio.Future[FetchResponse], answer: asyncio.Future[Response]) -> None:
+    def done(source: asyncio.Future[FetchResponse]) -> None:
+        error = source.exception()  # nobody cancels it
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(source.result())
+        else:
+            known = error if isinstance(error, BarnabasError) else StorageError(f"records cannot be read: {error}")
+            answer.set_result(ErrorResponse(error=known.code, message=str(known)))
+
+    source.add_done_callback(done)
+
+
 class InProcessConnection:
     """A client's connection to the dispatcher of this process."""
 
@@ -68,11 +103,16 @@ class InProcessConnection:
 
     def send(self, request: Request, *, timeout_ms: int) -> asyncio.Future[Response]:
         """Pass the request to its handler now. The response may be an ErrorResponse; the caller must watch the timeout."""
-        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Response] = loop.create_future()
 
         def reply(response: Response | KafkaResponse[object]) -> None:
             assert not isinstance(response, KafkaResponse), "a Kafka response to a request of Barnabas's protocol"
-            if not answer.done():
+            if answer.done():
+                return
+            if isinstance(response, FetchResponse) and any(_is_in_file(item) for item in response.partitions):
+                _pass_on(loop.run_in_executor(None, _with_records_read, response), answer)
+            else:
                 answer.set_result(response)
 
         self._dispatcher.dispatch(request, self._context, reply)

@@ -18,9 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from measure import HERE, Skipped, free_ports
+from measure import HERE, Skipped
 
 from barnabas.net import local_cluster
+from barnabas.net.ports import free_ports
 
 KAFKA_VERSION = "4.3.1"
 POM = HERE / "kafka_broker.xml"

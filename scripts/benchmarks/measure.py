@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -177,13 +176,6 @@ def records(count: int, size_bytes: int) -> list[bytes]:
         line = f'{{"user":"u{number:05d}","path":"/item/{number * 7919 % 100_003}","status":200,"text":"'
         distinct.append((line + "abcdefghij" * (size_bytes // 10 + 1))[: size_bytes - 2].encode() + b'"}')
     return (distinct * (count // len(distinct) + 1))[:count]
-
-
-def free_ports(count: int) -> list[int]:
-    """All different: every one is held until the last is found."""
-    with contextlib.ExitStack() as held:
-        servers = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [server.getsockname()[1] for server in servers]
 
 
 @contextlib.contextmanager

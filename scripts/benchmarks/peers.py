@@ -17,7 +17,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from measure import Metrics, Skipped, child, percentiles, process, records
-from sketches import free_port, wait_for
+from sketches import wait_for
+
+from barnabas.net.ports import free_ports
 
 HERE = Path(__file__)
 MOCK_LIFE_S = 600.0
@@ -218,7 +220,7 @@ def against_mock(role: str, count: int, size: int) -> Metrics:
 def against_redis(role: str, count: int, size: int) -> Metrics:
     _need(module="redis", program="redis-server", cure="apt-get install redis-server; pip install redis hiredis")
     with _folder() as folder:
-        port = free_port()
+        port = free_ports(1)[0]
         options = (
             "--bind",
             "127.0.0.1",
@@ -239,7 +241,7 @@ def against_redis(role: str, count: int, size: int) -> Metrics:
 def against_nats(role: str, count: int, size: int) -> Metrics:
     _need(module="nats", program="nats-server", cure="apt-get install nats-server; pip install nats-py")
     with _folder() as folder:
-        port = free_port()
+        port = free_ports(1)[0]
         with process("nats-server", "-a", "127.0.0.1", "-p", port, "-js", "-sd", folder):
             wait_for(port)
             return child(HERE, role, f"127.0.0.1:{port}", count, size)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from measure import Metrics, Skipped, child, process
 
+from barnabas.net.ports import free_ports
+
 NEEDED = ("uvloop", "msgspec")
 SETTLE_S = 0.4  # until the followers of proto_repl are connected
 
@@ -45,7 +47,7 @@ class Sketches:
         """One Python client that encodes whole batches of 100-byte records, against three brokers."""
         self.check()
         folder = Path(tempfile.mkdtemp(prefix="barnabas-sketch-"))
-        ports = [free_port() for _ in range(3)]
+        ports = free_ports(3)
         listed = ",".join(map(str, ports))
         script = self._folder / "proto_repl.py"
         try:
@@ -68,7 +70,7 @@ class Sketches:
     def _broker(self) -> Iterator[int]:
         self.check()
         folder = Path(tempfile.mkdtemp(prefix="barnabas-sketch-"))
-        port = free_port()
+        port = free_ports(1)[0]
         options = ("--loop", "uv-buf", "--append", "write", "--fetch", "sendfile", "--port", port, "--dir", folder)
         try:
             with process(sys.executable, self._folder / "proto_broker.py", *options, cwd=self._folder):
@@ -84,12 +86,6 @@ class Sketches:
 def _named(metrics: Metrics) -> Metrics:
     names = {"msg_s": "msg/s", "MBps": "MB/s", "p50_us": "p50_us", "p99_us": "p99_us"}
     return {names[key]: value for key, value in metrics.items() if key in names}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def wait_for(port: int) -> None:

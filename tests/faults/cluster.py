@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.net.client.admin.admin import Admin
-from barnabas.net.local_cluster import LAUNCHER, free_ports
+from barnabas.net.local_cluster import LAUNCHER, free_node_ports
 from barnabas.net.settings.endpoints import read_endpoints, remove_endpoints
 
 from . import disks, network, shim
@@ -204,7 +204,7 @@ class FaultCluster:
             hosts = [self.network.address(node_id) for node_id in range(BROKERS)]
             voters = [f"{node_id}@{host}:{QUORUM_PORT}" for node_id, host in enumerate(hosts)]
             return ",".join(voters), [f"{host}:{CLIENT_PORT}" for host in hosts]
-        ports = free_ports(BROKERS)
+        ports = free_node_ports(BROKERS)
         voters = [f"{node_id}@127.0.0.1:{item.quorum}" for node_id, item in enumerate(ports)]
         return ",".join(voters), [f"127.0.0.1:{item.client}" for item in ports]
 

@@ -213,7 +213,7 @@ class Cluster:
         """One more broker for the running cluster: only its own folder and ports, and the voters of the others."""
         folder = self.folder / str(node_id)
         (folder / "data").mkdir(parents=True)
-        (ports,) = local_cluster.free_ports(1)
+        (ports,) = local_cluster.free_node_ports(1)
         values = {
             "node.id": str(node_id),
             "listeners": f"PLAINTEXT://127.0.0.1:{ports.client}",

@@ -64,7 +64,7 @@ class Workers:
     """The processes, and Connect's HTTP interface of whichever answers."""
 
     def __init__(self, folder: Path, libraries: Path, bootstrap: str) -> None:
-        self._ports = [ports.client for ports in local_cluster.free_ports(len(WORKERS))]
+        self._ports = [ports.client for ports in local_cluster.free_node_ports(len(WORKERS))]
         self.programs = [
             self._worker(folder, libraries, name, settings(bootstrap, port))
             for name, port in zip(WORKERS, self._ports, strict=True)

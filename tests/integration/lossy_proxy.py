@@ -16,6 +16,7 @@ import msgpack
 from integration.cluster import Cluster, until, write_properties
 
 from barnabas.net.client.connection.client import Client
+from barnabas.net.ports import free_ports
 
 _SIZE = struct.Struct(">I")
 _KAFKA_HEAD = struct.Struct(">hhi")
@@ -314,7 +315,7 @@ async def behind(cluster: Cluster, make: Callable[[], P]) -> list[P]:
         proxies.append(proxy)
         lines = (line.partition("=") for line in node.config.read_text(encoding="utf-8").splitlines())
         values = {key: value for key, _, value in lines}
-        values["listeners"] += f",LOSSY://127.0.0.1:{free_port()}"
+        values["listeners"] += f",LOSSY://127.0.0.1:{free_ports(1)[0]}"
         values["advertised.listeners"] = f"LOSSY://127.0.0.1:{proxy.port}"
         values["inter.broker.listener.name"] = "PLAINTEXT"
         write_properties(node.config, values)
@@ -334,11 +335,3 @@ async def behind(cluster: Cluster, make: Callable[[], P]) -> list[P]:
     await until(are_registered, "all brokers are known by their proxies")
     await cluster.ready()
     return proxies
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

@@ -7,13 +7,14 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from barnabas.net.ports import free_ports
 
 START_TIMEOUT_S = 60.0
 POLL_S = 0.05
@@ -45,7 +46,7 @@ class Server:
             "shared_buffers": "16MB",
             **settings,
         }
-        self._port = _free_port()
+        self._port = free_ports(1)[0]
         self.address = f"host=127.0.0.1 port={self._port} user=test dbname=postgres"
         if self._user is not None:
             shutil.chown(folder, self._user)
@@ -111,12 +112,6 @@ def running(**settings: str) -> Iterator[str]:
 
 def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_for(port: int, server: "subprocess.Popen[bytes]", log: Path) -> None:

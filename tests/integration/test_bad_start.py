@@ -12,6 +12,7 @@ from integration.cluster import Cluster, active_brokers, clean_environment, unti
 from integration.load import send
 
 from barnabas.net.client.admin.admin import Admin
+from barnabas.net.ports import free_ports
 from barnabas.net.settings.endpoints import read_endpoints
 
 START_TIMEOUT_S = 60
@@ -43,14 +44,9 @@ def config_with(folder: Path, **changes: str) -> Path:
     """A configuration on free ports, with changes."""
     folder.mkdir(exist_ok=True)
     values = {"node.id": "0", "listeners": "127.0.0.1:0", "admin.listener": "none", "log.dirs": str(folder / "data")}
-    values["controller.quorum.voters"] = f"0@127.0.0.1:{free_port()}"
+    values["controller.quorum.voters"] = f"0@127.0.0.1:{free_ports(1)[0]}"
     write_properties(folder / "test.properties", {**values, **{k.replace("_", "."): v for k, v in changes.items()}})
     return folder / "test.properties"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        return int(held.getsockname()[1])
 
 
 # --- flags and configuration ------------------------------------------------------------------------------------------
@@ -133,7 +129,7 @@ async def test_a_folder_of_another_node_is_refused(new_cluster: Maker, tmp_path:
     told = await asyncio.to_thread(
         fails_to_start,
         config_with(
-            tmp_path / "second", log_dirs=data, node_id="1", controller_quorum_voters=f"1@127.0.0.1:{free_port()}"
+            tmp_path / "second", log_dirs=data, node_id="1", controller_quorum_voters=f"1@127.0.0.1:{free_ports(1)[0]}"
         ),
     )
     assert data in told and "belongs to node 0" in told and "node.id" in told

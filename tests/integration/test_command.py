@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from integration.cluster import clean_environment
 from integration.load import send
-from integration.test_bad_start import free_port
 
 from barnabas.net.local_cluster import read_pid_file
+from barnabas.net.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 BARNABAS = (sys.executable, "-P", "-m", "barnabas")
@@ -160,8 +160,8 @@ def test_the_cluster_tells_of_itself(bootstrap: str) -> None:
 
 
 def test_nobody_there_is_exit_code_4() -> None:
-    run("cluster", "health", "--timeout", "3", bootstrap=f"127.0.0.1:{free_port()}", code=4)
-    run("topic", "list", "--timeout", "3", bootstrap=f"127.0.0.1:{free_port()}", code=4)
+    run("cluster", "health", "--timeout", "3", bootstrap=f"127.0.0.1:{free_ports(1)[0]}", code=4)
+    run("topic", "list", "--timeout", "3", bootstrap=f"127.0.0.1:{free_ports(1)[0]}", code=4)
 
 
 def test_a_second_up_in_the_same_folder_is_refused(up: Up, bootstrap: str) -> None:

@@ -5,7 +5,6 @@ import pathlib
 import queue
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+
+from barnabas.net.ports import free_ports
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = TESTS / "simulation" / "raft_process.py"
@@ -120,14 +121,6 @@ class Voters:
     def wait_for_acks(self, count: int) -> Voter:
         self.wait(lambda: any(len(voter.acked) >= count for voter in self.running.values()))
         return max(self.running.values(), key=lambda voter: len(voter.acked))
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from ...local_cluster import LAST_LINES, Broker, ClusterError, Plan, free_ports, last_lines, restart, start, stop
+from ...local_cluster import LAST_LINES, Broker, ClusterError, Plan, free_node_ports, last_lines, restart, start, stop
 from ..faults.orders import Order, decode_answer, encode
 
 Address = tuple[str, int]
@@ -62,7 +62,7 @@ class InProcess:
         from .thread_broker import ThreadBroker  # the broker itself, which the other backend does not need here
 
         self._make = ThreadBroker
-        self._ports = free_ports(brokers)
+        self._ports = free_node_ports(brokers)
         named = ",".join(f"{n}@{_LOOPBACK}:{ports.quorum}" for n, ports in enumerate(self._ports[:voters]))
         self._properties = [
             {

@@ -11,13 +11,9 @@ from barnabas.log.disk.files import RealFiles
 from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.vocabulary.errors import StorageError
 from barnabas.net.broker import broker_process
+from barnabas.net.ports import free_ports
 from barnabas.net.settings.config import BrokerConfig, load
 from barnabas.net.settings.endpoints import Endpoints, read_endpoints, write_endpoints
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def config_in(folder: Path, **ports: int) -> BrokerConfig:
@@ -28,7 +24,7 @@ def config_in(folder: Path, **ports: int) -> BrokerConfig:
             "log.dirs": str(folder),
             "listeners": f"127.0.0.1:{ports.get('client', 0)}",
             "admin.listener": f"127.0.0.1:{ports.get('admin', 0)}",
-            "controller.quorum.voters": f"0@127.0.0.1:{ports.get('quorum') or free_port()}",
+            "controller.quorum.voters": f"0@127.0.0.1:{ports.get('quorum') or free_ports(1)[0]}",
         },
         {},
     )

@@ -5,7 +5,6 @@ import random
 import threading
 from pathlib import Path
 
-from unit.net.test_broker_start import free_port
 from unit.net.test_disk_waits import until
 
 from barnabas.log.disk.files import RealFiles
@@ -16,6 +15,7 @@ from barnabas.net.broker.broker import Broker, Ports
 from barnabas.net.broker.metadata_sources import build_source
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.producer.producer import Producer
+from barnabas.net.ports import free_ports
 from barnabas.net.settings.config import load
 from barnabas.net.wire.tcp import TcpNetwork
 
@@ -54,7 +54,7 @@ async def test_a_flush_that_ends_after_its_log_was_deleted_takes_nothing_else_wi
         "listeners": "127.0.0.1:0",
         "admin.listener": "none",
         "auto.create.topics.enable": "false",
-        "controller.quorum.voters": f"0@127.0.0.1:{free_port()}",
+        "controller.quorum.voters": f"0@127.0.0.1:{free_ports(1)[0]}",
     }
     ports = Ports(network=TcpNetwork(), files=files, clock=SystemClock(), rng=random.Random(1),
                   make_source=build_source, fatal=fatal.append, incarnation="a")  # fmt: skip

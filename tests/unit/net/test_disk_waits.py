@@ -7,8 +7,6 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from unit.net.test_broker_start import free_port
-
 from barnabas.log.disk.files import AppendFile, RealAppendFile, RealFiles
 from barnabas.log.format.record_batch import Buffer
 from barnabas.net.base.clock import SystemClock
@@ -16,6 +14,7 @@ from barnabas.net.broker.broker import Broker, Ports
 from barnabas.net.broker.metadata_sources import build_source
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.producer.producer import Producer
+from barnabas.net.ports import free_ports
 from barnabas.net.settings.config import BrokerConfig, load
 from barnabas.net.wire.tcp import TcpNetwork
 
@@ -70,7 +69,7 @@ def config_of(tmp_path: Path) -> BrokerConfig:
             "log.dirs": f"{tmp_path}/one,{tmp_path}/two",
             "listeners": "127.0.0.1:0",
             "admin.listener": "none",
-            "controller.quorum.voters": f"0@127.0.0.1:{free_port()}",
+            "controller.quorum.voters": f"0@127.0.0.1:{free_ports(1)[0]}",
             "replica.high.watermark.checkpoint.interval.ms": "50",
             "log.flush.offset.checkpoint.interval.ms": "100",
             "log.retention.check.interval.ms": "50",

@@ -57,8 +57,8 @@ def settings(bootstrap: str, port: int) -> dict[str, object]:
         "heartbeat.interval.ms": 1_000,
         "scheduled.rebalance.max.delay.ms": 1_000,
         "consumer.isolation.level": "read_committed",
-        # Java's admin client remembers the leaders of partitions. While the broker that it remembers is down, its requests wait for
-        # that broker; after 3 s, Connect's default, the task of the connector fails for good.
+        # Java's admin client remembers the leaders of partitions. While the broker that it remembers is down, its requests wait
+        # for that broker; after 3 s, Connect's default, the task of the connector fails for good.
         "worker.sync.timeout.ms": 60_000,
     }
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from barnabas.net.client.connection.errors import DeliveryTimeoutError as DeliveryTimeoutError
     from barnabas.net.client.connection.errors import DeserializationError as DeserializationError
     from barnabas.net.client.connection.errors import ErrorCode as ErrorCode
+    from barnabas.net.client.connection.errors import HandlerFailedError as HandlerFailedError
     from barnabas.net.client.connection.errors import NetworkError as NetworkError
     from barnabas.net.client.connection.errors import NoBrokersAvailableError as NoBrokersAvailableError
     from barnabas.net.client.connection.errors import ProducerFencedError as ProducerFencedError
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from barnabas.net.client.consumer.read_table import read_table as read_table
     from barnabas.net.client.group.assignors import Assignor as Assignor
     from barnabas.net.client.group.assignors import MemberSubscription as MemberSubscription
+    from barnabas.net.client.processing.process_each import Processed as Processed
+    from barnabas.net.client.processing.process_each import process_each as process_each
     from barnabas.net.client.producer.handles import BatchHandles as BatchHandles
     from barnabas.net.client.producer.handles import Handle as Handle
     from barnabas.net.client.producer.producer import Producer as Producer
@@ -71,6 +74,7 @@ _MODULES = {
         "DeliveryTimeoutError",
         "DeserializationError",
         "ErrorCode",
+        "HandlerFailedError",
         "NetworkError",
         "NoBrokersAvailableError",
         "ProducerFencedError",
@@ -87,6 +91,7 @@ _MODULES = {
         "TransactionTimedOutError",
         "UnreadableBatchError",
     ),
+    "net.client.processing.process_each": ("Processed", "process_each"),
     "net.client.producer.handles": ("BatchHandles", "Handle"),
     "net.client.consumer.process_once": ("process_once",),
     "net.client.consumer.read_table": ("read_table",),

@@ -221,5 +221,9 @@ class MissingExtraError(BarnabasError):
     """A method needs a library that an extra of the package installs; the message names the extra."""
 
 
+class HandlerFailedError(BarnabasError):
+    """The application's handler failed for a record as often as `process_each` may call it; its own error is the cause."""
+
+
 class NotAssignedError(BarnabasError):
     """The call names a partition that is not assigned to this consumer."""

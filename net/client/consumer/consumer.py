@@ -6,7 +6,7 @@ application is still processing, and never revokes a partition between two calls
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, Unpack
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -158,6 +158,10 @@ class Consumer:
     @property
     def group(self) -> str | None:
         return self._config.group
+
+    @property
+    def commits_by_itself(self) -> bool:
+        return self._config.auto_commit
 
     @property
     def client(self) -> Client:
@@ -463,6 +467,12 @@ class Consumer:
         return self._commits.for_transaction(
             offsets, reads_committed=self._fetch_config.isolation_level == READ_COMMITTED
         )
+
+    def add_listeners(self, listeners: Listeners) -> Callable[[], None]:
+        """Tell these, too, of assigned, revoked and lost partitions, before `on_assigned` and the others; returns a function that
+        stops it. For what processes records on behalf of the application (`process_each`)."""
+        self._check_usable()
+        return self._rebalancing.add_listeners(listeners)
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 

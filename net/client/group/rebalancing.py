@@ -16,7 +16,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..positions.reading import Reading
 from .commits import Commits
-from .listener import Listeners, tell
+from .listener import Listener, Listeners, tell
 from .session import Session
 
 
@@ -35,10 +35,31 @@ class Rebalancing:
         self._commits = commits
         self._auto_commit = auto_commit
         self._listeners = listeners
+        self._others: list[Listeners] = []
         self._on_adopted = on_adopted
         self._find_positions = find_positions
         self._leaving: list[TopicPartition] = []  # Those that `_committing` is about.
         self._committing: asyncio.Future[None] | None = None
+
+    def add_listeners(self, listeners: Listeners) -> Callable[[], None]:
+        """Tell these, too, before the application's own. Returns a function that stops it."""
+        self._others.append(listeners)
+        return lambda: self._others.remove(listeners)
+
+    def _all_listeners(self) -> list[Listeners]:
+        return [*self._others, self._listeners]
+
+    @staticmethod
+    async def _tell(listeners: list[Listener | None], partitions: list[TopicPartition]) -> None:
+        """Tell all of them; then raise the first error."""
+        errors: list[Exception] = []
+        for listener in listeners:
+            try:
+                await tell(listener, partitions)
+            except Exception as error:  # noqa: BLE001 - whatever the application raises
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     async def reconcile(self, session: Session, *, patience_ms: float) -> bool:
         """False: partitions are to be given up, and the commit before that is still under way."""
@@ -49,7 +70,7 @@ class Rebalancing:
         lost = sorted(ownership.take_lost())
         if lost:
             self._reading.drop(lost)
-            await tell(self._listeners.lost, lost)
+            await self._tell([item.lost for item in self._all_listeners()], lost)
         change = ownership.change()
         if change.revoke:
             leaving = sorted(change.revoke)
@@ -65,7 +86,7 @@ class Rebalancing:
             session.wake()
             self._on_adopted(adopt)
             try:
-                await tell(self._listeners.assigned, adopt)
+                await self._tell([item.assigned for item in self._all_listeners()], adopt)
             finally:
                 self._find_positions()
         return True
@@ -83,7 +104,7 @@ class Rebalancing:
     async def _revoke(self, session: Session, partitions: list[TopicPartition]) -> None:
         """Tell the application, then let go: only then may another member begin."""
         try:
-            await tell(self._listeners.revoked, partitions)
+            await self._tell([item.revoked for item in self._all_listeners()], partitions)
         finally:
             self._reading.drop(partitions)
             session.ownership.revoked(partitions)
@@ -93,4 +114,4 @@ class Rebalancing:
         """Before leaving: the application may commit, as before any other revocation."""
         partitions = sorted(self._reading.states)
         if partitions:
-            await tell(self._listeners.revoked, partitions)
+            await self._tell([item.revoked for item in self._all_listeners()], partitions)

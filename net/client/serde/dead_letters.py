@@ -21,7 +21,8 @@ class PlainProducer(Protocol):
 
 
 def dead_letters(producer: PlainProducer, topic: str) -> BadRecordHandler:
-    """A handler for `Consumer(on_bad_record=...)`: the record goes to `topic` as it was stored, with the reason in its headers.
+    """A handler for `Consumer(on_bad_record=...)` and `process_each(on_failure=...)`: the record goes to `topic` as it was
+    stored, with the reason in its headers.
 
         Consumer("orders", value_deserializer=Json(Order), on_bad_record=dead_letters(producer, "orders.bad"))
 
@@ -31,9 +32,13 @@ def dead_letters(producer: PlainProducer, topic: str) -> BadRecordHandler:
     """
     _check(producer)
 
-    async def send(record: ConsumerRecord, error: DeserializationError) -> None:
+    async def send(record: ConsumerRecord, error: Exception) -> None:
         raw: Any = record.raw
-        headers = dead_letter_headers(raw, f"{error.part}: {error.reason}")
+        if isinstance(error, DeserializationError):
+            reason = f"{error.part}: {error.reason}"
+        else:
+            reason = f"{type(error).__name__}: {error}"
+        headers = dead_letter_headers(raw, reason)
         await (await producer.send(topic, raw.value, key=raw.key, headers=headers, timestamp_ms=raw.timestamp_ms))
 
     return send

@@ -1,0 +1,110 @@
+"""What the application decides about `process_each`. Pure."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from ...base.retries import Backoff
+from ..connection.errors import InvalidConfigError
+from ..connection.records import ConsumerRecord
+
+MAX_IN_FLIGHT: Final = 100_000  # records that are read and not done; the largest value of `max_in_flight`
+MAX_CONCURRENCY: Final = 10_000
+FIRST_BACKOFF_MS: Final = 100.0
+MAX_BACKOFF_MS: Final = 30_000.0
+
+RecordHandler = Callable[[ConsumerRecord], Awaitable[None] | None]  # a coroutine function, or a function: in a thread
+FailureHandler = Callable[[ConsumerRecord, Exception], Awaitable[None] | None]
+
+
+class Order(StrEnum):
+    """Which records are handled one after the other. All others may run at the same time."""
+
+    PARTITION = "partition"
+    KEY = "key"
+    NONE = "none"
+
+    def lane_of(self, record: ConsumerRecord) -> object:
+        """Records of equal lanes are handled in the order of the log."""
+        if self is Order.PARTITION:
+            return record.topic, record.partition
+        key = record.raw.key if self is Order.KEY else None
+        if key is None:  # Kafka promises no order either for records without a key
+            return record.topic, record.partition, record.offset
+        return record.topic, record.partition, bytes(key)
+
+
+class Policy(StrEnum):
+    STOP = "stop"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """See `process_each`."""
+
+    order: Order
+    concurrency: int
+    max_in_flight: int
+    attempts: int
+    backoff: Backoff
+    timeout_ms: float | None
+    on_failure: Policy | FailureHandler
+    commit_interval_ms: float
+
+
+def options_of(
+    *,
+    order: str,
+    concurrency: int,
+    max_in_flight: int | None,
+    attempts: int,
+    backoff_ms: tuple[float, float],
+    timeout_ms: float | None,
+    on_failure: str | FailureHandler,
+    commit_interval_ms: float,
+    is_blocking: bool,
+) -> Options:
+    """Raises InvalidConfigError, which names the argument and what it may be."""
+    _within("concurrency", concurrency, 1, MAX_CONCURRENCY)
+    in_flight = max(10 * concurrency, 100) if max_in_flight is None else max_in_flight
+    _within("max_in_flight", in_flight, concurrency, MAX_IN_FLIGHT)
+    _within("attempts", attempts, 1, 1_000_000)
+    first, largest = backoff_ms
+    if not 0 <= first <= largest:
+        raise InvalidConfigError(
+            f"backoff_ms is {backoff_ms}; it must be the first and the largest wait, in milliseconds"
+        )
+    if timeout_ms is not None and timeout_ms <= 0:
+        raise InvalidConfigError(f"timeout_ms is {timeout_ms}; it must be above 0, or None")
+    if timeout_ms is not None and is_blocking:
+        raise InvalidConfigError(
+            "timeout_ms needs a coroutine function: a function in a thread cannot be stopped; give its own calls a time limit"
+        )
+    if commit_interval_ms < 0:
+        raise InvalidConfigError(f"commit_interval_ms is {commit_interval_ms}; it must be 0 or more")
+    return Options(
+        order=_one_of(Order, "order", order),
+        concurrency=concurrency,
+        max_in_flight=in_flight,
+        attempts=attempts,
+        backoff=Backoff(first_ms=first, max_ms=largest),
+        timeout_ms=timeout_ms,
+        on_failure=on_failure if callable(on_failure) else _one_of(Policy, "on_failure", on_failure),
+        commit_interval_ms=commit_interval_ms,
+    )
+
+
+def _within(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidConfigError(f"{name} is {value}; it must be {least} to {most}")
+
+
+def _one_of(kind: Any, name: str, value: str) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        choices = ", ".join(f'"{item}"' for item in kind)
+        more = ", or a function of the record and its error" if kind is Policy else ""
+        raise InvalidConfigError(f"{name} is {value!r}; it must be {choices}{more}") from None

@@ -1,0 +1,337 @@
+"""`process_each`: call a handler for each record of a group, many at a time, and commit what is done, in order.
+
+    async with Consumer("orders", group="billing", auto_commit=False) as consumer:
+        await process_each(consumer, handle, concurrency=50, order="key", stop_on_signals=True)
+
+At least once: a record is committed when its handler has returned, or when it was given up as `on_failure` says, and all
+records of its partition before it are done. A partition that the group takes away is let go only when its running handlers
+have ended and their records are committed, so that no other member handles the same record meanwhile.
+
+One task polls without pause, also while all handlers are busy: a slow handler does not cost the member its place in the group.
+What is read and not done is bounded; beyond that the partitions are paused.
+"""
+
+import asyncio
+import inspect
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..connection.errors import (
+    BarnabasError,
+    ClientClosedError,
+    FencedMemberEpochError,
+    IllegalGenerationError,
+    InvalidConfigError,
+    NotAssignedError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from ..connection.records import ConsumerRecord
+from ..consumer.consumer import Consumer
+from ..group.listener import Listeners
+from .lanes import Lanes
+from .ledger import Ledger
+from .options import (
+    FIRST_BACKOFF_MS,
+    MAX_BACKOFF_MS,
+    FailureHandler,
+    Options,
+    RecordHandler,
+    options_of,
+)
+
+# Another member has the partition, or will have it, and handles the records again.
+_MOVED: Final = (
+    FencedMemberEpochError,
+    IllegalGenerationError,
+    NotAssignedError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+
+logger = logging.getLogger("barnabas.consumer")
+
+POLL_MS: Final = 200  # a stop is noticed within this time
+CLOSING_PAUSE_S: Final = 0.01
+DRAIN_S: Final = 60.0  # running handlers of a partition that is taken away are waited for so long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processed:
+    """What a call of `process_each` has done."""
+
+    records: int  # that are done, including those given up
+    retried: int  # calls of the handler after a failure
+    given_up: int  # records whose last attempt failed too
+
+
+async def process_each(
+    consumer: Consumer,
+    handler: RecordHandler,
+    *,
+    order: str = "key",
+    concurrency: int = 16,
+    max_in_flight: int | None = None,
+    attempts: int = 5,
+    backoff_ms: tuple[float, float] = (FIRST_BACKOFF_MS, MAX_BACKOFF_MS),
+    timeout_ms: float | None = None,
+    on_failure: str | FailureHandler = "stop",
+    commit_interval_ms: float = 1_000,
+    stop: asyncio.Event | None = None,
+    stop_on_signals: bool = False,
+) -> Processed:
+    """Call `handler(record)` for each record until `stop` is set, a signal comes or the consumer is closed.
+
+    `handler`: a coroutine function, or a function, which is called in a thread. `order`: "key" (default), "partition" or
+    "none" says which records are handled one after the other; at most `concurrency` at a time in all. `max_in_flight` records
+    are read and not done (default: ten times the concurrency, at least 100).
+
+    A handler that raises is called again, `attempts` times in all, after waits that double from the first to the second number
+    of `backoff_ms`. `timeout_ms` bounds one attempt of a coroutine function. After the last attempt: `on_failure` is "stop"
+    (raise HandlerFailedError), "skip" (log a warning), or a function of the record and the error, such as
+    `dead_letters(producer, topic)`.
+
+    At the end, running handlers are waited for, what is done is committed, and the consumer goes back to the first record that
+    is not done. `stop_on_signals`: SIGTERM and Ctrl-C stop it in this way, instead of ending the process. If the task is
+    cancelled, so are the handlers. Raises InvalidConfigError for a consumer that commits by itself or has no group.
+    """
+    is_blocking = not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__))
+    options = options_of(
+        order=order,
+        concurrency=concurrency,
+        max_in_flight=max_in_flight,
+        attempts=attempts,
+        backoff_ms=backoff_ms,
+        timeout_ms=timeout_ms,
+        on_failure=on_failure,
+        commit_interval_ms=commit_interval_ms,
+        is_blocking=is_blocking,
+    )
+    if consumer.group is None or consumer.commits_by_itself:
+        raise InvalidConfigError(
+            "process_each commits itself, in a group: create the consumer with group= and auto_commit=False"
+        )
+    stopping = stop or asyncio.Event()
+    executor = ThreadPoolExecutor(concurrency, "barnabas-handler") if is_blocking else None
+    try:
+        with _signals(stopping, is_wanted=stop_on_signals):
+            return await _Processing(consumer, handler, options, executor, stopping).run()
+    finally:
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _signals(stopping: asyncio.Event, *, is_wanted: bool) -> Iterator[None]:
+    if not is_wanted:
+        yield
+        return
+    if threading.current_thread() is not threading.main_thread():
+        raise InvalidConfigError("stop_on_signals works only in the main thread: set an event given as `stop` instead")
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        loop.add_signal_handler(number, stopping.set)
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL if former is None else former)
+
+
+class _Processing:
+    def __init__(
+        self,
+        consumer: Consumer,
+        handler: RecordHandler,
+        options: Options,
+        executor: ThreadPoolExecutor | None,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._consumer = consumer
+        self._options = options
+        self._stopping = stopping
+        self._lanes = Lanes(
+            handler,
+            options,
+            executor=executor,
+            random=consumer.client.rng.random,
+            on_done=self._done,
+            on_failed=self._failed,
+        )
+        self._ledgers: dict[TopicPartition, Ledger] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._committing: asyncio.Future[None] | None = None
+        self._commit_at_s = 0.0
+        self._paused: set[TopicPartition] = set()  # by this object, because enough is in flight
+        self._failure: Exception | None = None
+        self._records = 0
+
+    async def run(self) -> Processed:
+        forget = self._consumer.add_listeners(Listeners(revoked=self._revoked, lost=self._lost))
+        try:
+            while not self._stopping.is_set() and self._failure is None and await self._step():
+                pass
+            await self._lanes.close(None, timeout_s=None)
+        except Exception:
+            await self._lanes.close(None, timeout_s=None)
+            raise
+        except BaseException:
+            await self._lanes.cancel()
+            raise
+        finally:
+            forget()
+            await self._leave()
+        if self._failure is not None:
+            raise self._failure
+        return Processed(records=self._records, retried=self._lanes.retried, given_up=self._lanes.given_up)
+
+    async def _step(self) -> bool:
+        """Read and submit records. False: the consumer was closed."""
+        room = self._options.max_in_flight - self._in_flight()
+        if room <= 0:
+            self._pause()
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        try:
+            found = await self._consumer.poll(max_records=max(room, 1), timeout_ms=POLL_MS)
+        except ClientClosedError:
+            return False
+        if (
+            not found and loop.time() - begun_s < CLOSING_PAUSE_S
+        ):  # a consumer that is being closed does not wait for records
+            await asyncio.sleep(CLOSING_PAUSE_S)
+        for place, records in found.items():
+            for record in records:
+                await self._submit(place, record)
+        now_s = loop.time()
+        self._lanes.name_the_stuck(now_s)
+        self._commit_soon(now_s)
+        return True
+
+    async def _submit(self, place: TopicPartition, record: ConsumerRecord) -> None:
+        ledger = self._ledgers.get(place)
+        if ledger is None or not ledger.follows(record.offset):
+            if (
+                ledger is not None
+            ):  # the group was moved back: first end what runs, so that no record is handled twice at once
+                await self._lanes.close([place], timeout_s=None)
+            ledger = self._ledgers[place] = Ledger()
+            self._committed.pop(place, None)
+        ledger.begin(record.offset)
+        self._lanes.submit(record)
+
+    def _in_flight(self) -> int:
+        return sum(ledger.open_count for ledger in self._ledgers.values())
+
+    def _done(self, record: ConsumerRecord) -> None:
+        place = record.topic_partition
+        ledger = self._ledgers.get(place)
+        if ledger is None or not ledger.is_open(record.offset):
+            return  # the partition was lost meanwhile
+        ledger.done(record.offset)
+        self._records += 1
+        if self._paused and self._in_flight() <= self._options.max_in_flight // 2:
+            self._resume()
+
+    def _failed(self, error: Exception) -> None:
+        self._failure = self._failure or error
+
+    # --- pauses ------------------------------------------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        places = set(self._consumer.assignment) - set(self._consumer.paused)
+        self._consumer.pause(*places)
+        self._paused |= places
+
+    def _resume(self) -> None:
+        places = self._paused.intersection(self._consumer.assignment)
+        self._paused.clear()
+        self._consumer.resume(*places)
+
+    # --- commits -----------------------------------------------------------------------------------------------------
+
+    def _to_commit(self) -> dict[TopicPartition, int]:
+        assigned = set(self._consumer.assignment)
+        found = {place: ledger.committable for place, ledger in self._ledgers.items() if place in assigned}
+        return {
+            place: offset
+            for place, offset in found.items()
+            if offset is not None and offset != self._committed.get(place)
+        }
+
+    def _commit_soon(self, now_s: float) -> None:
+        if (self._committing is not None and not self._committing.done()) or now_s < self._commit_at_s:
+            return
+        self._commit_at_s = now_s + self._options.commit_interval_ms / 1000
+        if offsets := self._to_commit():
+            self._committed |= offsets
+            self._committing = self._consumer.commit_nowait(offsets)
+            self._committing.add_done_callback(lambda future: self._committed_in_the_background(future, offsets))
+
+    def _committed_in_the_background(self, future: "asyncio.Future[None]", offsets: dict[TopicPartition, int]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is None:
+            return
+        for place, offset in offsets.items():  # try again with the next ones
+            if self._committed.get(place) == offset:
+                del self._committed[place]
+        if (isinstance(error, BarnabasError) and error.retriable) or isinstance(error, _MOVED):
+            logger.info("a commit failed group=%s reason=%s", self._consumer.group, error)
+        else:
+            self._failed(error if isinstance(error, Exception) else RuntimeError(str(error)))
+
+    async def _commit_now(self) -> None:
+        if offsets := self._to_commit():
+            try:
+                await self._consumer.commit(offsets)
+            except _MOVED as error:
+                logger.info("a commit came too late group=%s reason=%s", self._consumer.group, error)
+                return
+            self._committed |= offsets
+
+    # --- partitions that go ------------------------------------------------------------------------------------------
+
+    async def _revoked(self, partitions: list[TopicPartition]) -> None:
+        if not await self._lanes.close(partitions, timeout_s=DRAIN_S):
+            logger.warning(
+                "partitions are given up while handlers still run, which takes longer than %d s: others will handle these records"
+                " again partitions=%s",
+                DRAIN_S, ",".join(map(str, partitions)),
+            )  # fmt: skip
+        try:
+            await self._commit_now()
+        finally:
+            self._forget(partitions)
+
+    async def _lost(self, partitions: list[TopicPartition]) -> None:
+        """Others have them already: what still runs here counts no more."""
+        self._forget(partitions)
+        await self._lanes.close(partitions, timeout_s=0)
+
+    def _forget(self, partitions: list[TopicPartition]) -> None:
+        for place in partitions:
+            self._ledgers.pop(place, None)
+            self._committed.pop(place, None)
+            self._paused.discard(place)
+
+    async def _leave(self) -> None:
+        """Commit, and leave the consumer at the first record that is not done."""
+        try:
+            await self._commit_now()
+            self._resume()
+            assigned = set(self._consumer.assignment)
+            for place, ledger in self._ledgers.items():
+                if place in assigned and ledger.open_count and ledger.committable is not None:
+                    self._consumer.seek(place, ledger.committable)
+        except ClientClosedError:
+            pass  # its close has revoked and committed

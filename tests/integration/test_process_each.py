@@ -1,0 +1,71 @@
+"""`process_each` in programs of their own: one is told to stop, one is killed, and so is a broker."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from integration.cluster import Cluster, clean_environment, until
+
+from barnabas.net.client.producer.producer import Producer
+
+WORKER = Path(__file__).with_name("process_worker.py")
+PARTITIONS = 4
+RECORDS = 2_000
+
+
+class Worker:
+    def __init__(self, folder: Path, name: str, cluster: Cluster) -> None:
+        self.output = folder / name
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", str(WORKER), cluster.bootstrap, "work"], stdout=output, env=clean_environment()
+            )
+
+    def lines(self) -> list[str]:
+        return self.output.read_text().splitlines()
+
+    def done(self) -> list[str]:
+        return [line for line in self.lines() if not line.startswith("stopped")]
+
+
+async def test_nothing_is_left_out_and_a_worker_that_is_told_to_stop_repeats_nothing(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = await new_cluster(3).ready()
+    async with cluster.admin() as admin:
+        await admin.create_topic("work", partitions=PARTITIONS, replication_factor=3)
+    async with Producer(cluster.bootstrap) as producer:
+        for number in range(RECORDS):
+            await producer.send("work", b"%d" % number, partition=number % PARTITIONS)
+    workers = [Worker(tmp_path, "first", cluster)]
+    try:
+        await until(lambda: len(workers[0].done()) > 100, "the first worker works")
+        workers[0].process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(workers[0].process.wait, 30) == 0
+        stopped = workers[0].done()
+        assert workers[0].lines()[-1] == f"stopped {len(stopped)}"
+        workers.append(Worker(tmp_path, "second", cluster))
+        await until(lambda: len(workers[1].done()) > 100, "the second worker works")
+        assert not set(stopped) & set(workers[1].done())  # what the first had done was committed
+        workers.append(Worker(tmp_path, "third", cluster))
+        await until(lambda: len(workers[2].done()) > 20, "the third worker has a part of the partitions", timeout_s=60)
+        cluster.nodes[0].kill()
+        workers[1].process.kill()
+        expected = {f"{number % PARTITIONS} {number // PARTITIONS}" for number in range(RECORDS)}
+        await until(
+            lambda: {line for worker in workers for line in worker.done()} >= expected,
+            "every record is done",
+            timeout_s=120,
+        )
+        workers[2].process.send_signal(signal.SIGINT)
+        assert await asyncio.to_thread(workers[2].process.wait, 30) == 0
+        counts = Counter(line for worker in (workers[0], workers[2]) for line in worker.done())
+        assert max(counts.values()) == 1, "the third repeats only what the killed one did not commit"
+    finally:
+        for worker in workers:
+            worker.process.kill()
+            worker.process.wait()

@@ -5,7 +5,9 @@ import os
 import sys
 import time
 
-from barnabas import Consumer, ConsumerRecord, process_each
+from barnabas.net.client.connection.records import ConsumerRecord
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.processing.process_each import process_each
 
 HANDLER_S = 0.005
 

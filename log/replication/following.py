@@ -5,8 +5,9 @@
 """
 
 from functools import partial
+from typing import Final
 
-from ..vocabulary.errors import BarnabasError
+from ..vocabulary.errors import BarnabasError, ErrorCode, NotLeaderOrFollowerError
 from .current_role import CurrentRole
 from .effects import (
     NO_LEADER,
@@ -26,6 +27,9 @@ from .follower import FetchAnswer, FetchPosition
 from .guarded_log import GuardedLog
 from .log_change import LogChange
 from .log_repair import LogRepair
+from .replica import NEVER_MS
+
+MAX_SILENCE_MS: Final = 30_000  # as replica.lag.time.max.ms; a follower without news fetches every two seconds
 
 
 class Following:
@@ -34,6 +38,7 @@ class Following:
         self._role = role
         self._storage = storage
         self._repair = repair
+        self._heard_ms = NEVER_MS  # wall time of the leader's newest answer
         self._append_then: AppendFetched | None = None  # fetched records to append after the log has been started over
 
     # --- fetching ----------------------------------------------------------------------------------------------------
@@ -108,6 +113,8 @@ class Following:
         following = self._role.follower_state
         if following is None or self._storage.change is not None:
             return []
+        if position == following.in_flight and answer.error == ErrorCode.NONE:
+            self._heard_ms = now_ms
         with self._storage as log:
             todo = following.fetched(
                 position,
@@ -149,6 +156,21 @@ class Following:
         if log.log_start_offset < fetched.leader_log_start_offset <= log.log_end_offset:
             log.delete_records_before(fetched.leader_log_start_offset)
         return effects
+
+    # --- consumers ---------------------------------------------------------------------------------------------------
+
+    def check_serves_consumers(self, now_ms: int) -> None:
+        """Refuse a consumer if this follower does not keep up, or has not heard from its leader: nobody else would tell it that
+        the newest records are missing. `now_ms` is wall time. Raises NotLeaderOrFollowerError: it is to ask the leader then."""
+        role = self._role
+        if not role.is_follower:
+            return
+        silent_ms = now_ms - self._heard_ms
+        if not role.is_in_isr or silent_ms > MAX_SILENCE_MS:
+            why = "is not in sync" if not role.is_in_isr else f"has not heard from the leader for {MAX_SILENCE_MS} ms"
+            raise NotLeaderOrFollowerError(
+                f"broker {role.node_id} follows {role.topic_partition} and {why}; its leader is {role.leader}"
+            )
 
     def append_after(self, change: LogChange, wall_ms: int) -> list[Effect]:
         """The change has ended: append the records that waited for it. A refusal is noted in the change."""

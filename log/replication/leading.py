@@ -4,7 +4,10 @@
 watermark. Every request is refused if the replica does not lead.
 """
 
+from collections.abc import Collection
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..format.record_batch import Buffer
 from ..vocabulary.errors import (
@@ -32,6 +35,9 @@ from .replica import UNKNOWN_OFFSET, Replica
 
 ACKS_ALL: Final = -1
 BEFORE_HIGH_WATERMARK: Final = -1  # DeleteRecords
+# A consumer that reads from a follower asks the leader again after its metadata.max.age.ms, 5 minutes by default. If it asks less
+# often, it learns of new records with the follower's next regular fetch.
+READERS_STAY_MS: Final = 600_000
 
 
 class Leading:
@@ -183,7 +189,35 @@ class Leading:
                 log.damage.verify(offset, max_bytes=max_bytes)
             read = reads.read(offset, max_bytes, log.log_end_offset, at_least_one_batch)
             replica.offset_served = offset if slice_size(read.records) else UNKNOWN_OFFSET
-            return read, effects
+            is_news = replica.told_high_watermark < read.high_watermark
+            replica.told_high_watermark = read.high_watermark
+            return (replace(read, is_urgent=True) if is_news and now_ms < replica.readers_until_ms else read), effects
+
+    def tells_at_once(self, replica_id: int, now_ms: int) -> bool:
+        """Must this follower learn of each new high watermark at once, because consumers read from it?"""
+        leading = self._role.leader_state
+        replica = None if leading is None else leading.followers.replicas.get(replica_id)
+        return replica is not None and now_ms < replica.readers_until_ms
+
+    def follower_for(self, offset: int, among: Collection[int], now_ms: int) -> int | None:
+        """The follower of these brokers that should serve a consumer from this offset on (KIP-392): in sync, alive, and with all
+        records before the offset. Of several, the one with most records; None: the leader serves."""
+        leading = self._role.current_leader()
+        isr, followers = leading.isr.isr, leading.followers
+        found: Replica | None = None
+        for replica in followers.replicas.values():
+            if (
+                replica.replica_id in among
+                and replica.replica_id in isr
+                and followers.is_eligible(replica)
+                and offset <= replica.log_end_offset
+                and (found is None or replica.log_end_offset > found.log_end_offset)
+            ):
+                found = replica
+        if found is None:
+            return None
+        found.readers_until_ms = now_ms + READERS_STAY_MS
+        return found.replica_id
 
     def _follower(self, leading: LeaderState, replica_id: int, broker_epoch: int) -> Replica:
         replica = leading.followers.replicas.get(replica_id)

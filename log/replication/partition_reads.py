@@ -31,6 +31,9 @@ class PartitionRead(FetchedState, frozen=True, kw_only=True):
     records: RecordSlice = b""
     last_stable_offset: int = -1
     aborted: tuple[AbortedTransaction, ...] = ()  # those that a read_committed consumer of the records must know
+    is_urgent: bool = (
+        False  # the answer must not wait for records: the follower serves consumers, and the high watermark is news
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,9 @@ class PartitionReads:
         """Serve committed records to a consumer. `allow_follower`: it was sent here on purpose (KIP-392).
 
         Raises OffsetNotAvailableError for an offset that may be committed although this replica does not know it yet: right after
-        an election (KIP-207), or on a follower.
+        an election (KIP-207), or behind the end of a follower's log. A reader between a follower's high watermark and its log end
+        gets nothing yet. Only a leader says that the reader's log diverges: the log of a follower may lack what the reader got
+        from the leader, or hold what the leader will have it remove.
         """
         with self._storage:
             if not self._role.is_leader and not (allow_follower and self._role.is_follower):
@@ -75,16 +80,17 @@ class PartitionReads:
                 return self._out_of_a_followers_range(refused, offset)
             visible_end = self._visible_end(isolation_level)
             if offset > visible_end:
-                self._check_end_is_known()
+                if self._role.is_leader:
+                    self._check_end_is_known()
                 return self.nothing()
             is_committed_only = isolation_level == READ_COMMITTED
             return self.read(offset, max_bytes, visible_end, at_least_one_batch, with_aborted=is_committed_only)
 
     def _out_of_a_followers_range(self, refused: PartitionRead, offset: int) -> PartitionRead:
-        """A follower does not know the end of the leader's log, so an offset after its own end may be valid."""
-        if not self._role.is_leader and refused.error and offset > self._storage.log.log_end_offset:
+        """A follower does not know the leader's log, so an offset after its own end, or another epoch, may be valid."""
+        if not self._role.is_leader and not (refused.error and offset < self._storage.log.log_start_offset):
             raise OffsetNotAvailableError(
-                f"offset {offset} of {self._role.topic_partition} has not reached this follower"
+                f"this follower does not have all records of {self._role.topic_partition} before offset {offset}; ask the leader"
             )
         return refused
 

@@ -22,7 +22,9 @@ class Replica:
         "last_fetch_ms",
         "log_end_offset",
         "offset_served",
+        "readers_until_ms",
         "replica_id",
+        "told_high_watermark",
     )
 
     def __init__(self, replica_id: int, *, last_caught_up_ms: int = NEVER_MS) -> None:
@@ -34,6 +36,8 @@ class Replica:
         self.broker_epoch = UNKNOWN_BROKER_EPOCH  # never falls: older incarnations are ignored (KIP-903)
         self.last_fetch_ms = NEVER_MS  # never falls
         self.last_fetch_leader_end_offset = 0  # the leader's log end offset at that fetch; never falls
+        self.told_high_watermark = UNKNOWN_OFFSET  # in the newest answer
+        self.readers_until_ms = NEVER_MS  # consumers read from this follower, as far as the leader knows (KIP-392)
         # Falls only in `put_out`; never passes last_fetch_ms once there was a fetch.
         self.last_caught_up_ms = last_caught_up_ms
 
@@ -50,6 +54,8 @@ class Replica:
         elif fetch_offset >= self.last_fetch_leader_end_offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
         self.log_end_offset = fetch_offset
+        if broker_epoch != self.broker_epoch:
+            self.told_high_watermark = UNKNOWN_OFFSET  # a new incarnation may have an older one from its disk
         self.broker_epoch = broker_epoch
         self.last_fetch_leader_end_offset = max(self.last_fetch_leader_end_offset, leader_end_offset)
         self.last_fetch_ms = max(self.last_fetch_ms, now_ms)

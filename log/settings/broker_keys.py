@@ -35,6 +35,8 @@ MAX_NODE_ID: Final = 6_000  # the largest id whose ports are valid with the defa
 MAX_GROUP_SIZE: Final = 2_000
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"  # Kafka's name
 BARNABAS_AUTHORIZER: Final = "acl"
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"  # Kafka's names
+LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 _MIB: Final = 1024 * 1024
 _HOUR_MS: Final = 3_600_000
 _WEEK_HOURS: Final = 168
@@ -164,6 +166,11 @@ class BrokerKeys:
 
     # --- placement
     broker_rack: str | None = key(None, _NAME, "Rack or zone of this broker; replicas are spread over racks.")
+    replica_selector_class: str = key(
+        RACK_AWARE_SELECTOR,
+        one_of(RACK_AWARE_SELECTOR, LEADER_SELECTOR),
+        "Who serves a consumer with client.rack: an in-sync replica of its rack (Kafka's default: only the leader).",
+    )
     broker_machine: str | None = key(
         None, _NAME, "Name of a machine that brokers share (not Kafka's): one replica on each."
     )

@@ -118,6 +118,7 @@ class FetchRequest(Message, frozen=True, kw_only=True):
     session_id: int = 0
     session_epoch: int = -1
     forgotten: Items[ForgottenTopic] = ()
+    may_be_sent_away: bool = False  # the consumer goes where `preferred_read_replica` says (KIP-392)
 
 
 class ListOffsetsPartition(Message, frozen=True, kw_only=True):

@@ -106,7 +106,7 @@ class StandingWatch:
 class DelayedFetch(_Operation):
     """Waits until `min_bytes` can be read, or until one of its partitions no longer matches the request."""
 
-    __slots__ = ("available", "min_bytes", "offsets", "read_up_to", "standing")
+    __slots__ = ("available", "min_bytes", "offsets", "read_up_to", "standing", "told_high_watermarks")
 
     def __init__(
         self,
@@ -117,19 +117,25 @@ class DelayedFetch(_Operation):
         min_bytes: int,
         read_up_to: ReadUpTo,
         offsets: dict[TopicPartition, tuple[int, int]],
+        told_high_watermarks: dict[TopicPartition, int] | None = None,
         standing: StandingWatch | None = None,
     ) -> None:
-        """`standing`: whose partitions are watched already; `offsets` are its places then."""
+        """`standing`: whose partitions are watched already; `offsets` are its places then. `told_high_watermarks`: of partitions
+        where a newer one completes the fetch too, because consumers read from this follower."""
         super().__init__(token=token, client=client, timeout_ms=timeout_ms)
         self.standing = standing
         self.min_bytes = min_bytes
         self.read_up_to = read_up_to
+        self.told_high_watermarks = told_high_watermarks or {}
         self.offsets = offsets  # fetch offset, and the leader epoch of the partition when it was read
         self.available: dict[TopicPartition, int] = {}  # bytes found so far, only for partitions that were checked
 
     def is_satisfied_by(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
         offset, leader_epoch = self.offsets[topic_partition]
         if partition.leader_epoch != leader_epoch:
+            return True
+        told = self.told_high_watermarks
+        if told and partition.high_watermark > told.get(topic_partition, partition.high_watermark):
             return True
         end_offset = partition.log_end_offset if self.read_up_to is ReadUpTo.LOG_END else self._committed_end(partition)
         if end_offset <= offset:

@@ -147,6 +147,18 @@ def _consumers_read_the_log_end() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _followers_show_their_log_end() -> Iterator[None]:
+    """A follower does not know what is committed, and takes everything that it has for committed."""
+    genuine = PartitionReads._visible_end
+
+    def visible_end(self: Any, isolation_level: int) -> int:
+        return genuine(self, isolation_level) if self._role.is_leader else self._storage.log.log_end_offset
+
+    with patch.object(PartitionReads, "_visible_end", visible_end):
+        yield
+
+
+@contextlib.contextmanager
 def _retention_passes_the_high_watermark() -> Iterator[None]:
     """Retention does not look at what is committed."""
     genuine = retention.expired_segments
@@ -212,6 +224,7 @@ BUGS = in_histories(
         "the last leader before eligible ones": (_last_leader_before_eligible, ("power_loss", "stop", "min_insync")),
         "offset commits applied out of order": (commits_out_of_order, ("slow",)),
         "consumers read up to the log end": (_consumers_read_the_log_end, ("kill", "isolate")),
+        "followers show consumers their log end": (_followers_show_their_log_end, ("kill", "isolate", "stall")),
         "compaction takes a key's last value": (_compaction_takes_the_newest_too, ("compact", "kill")),
         "retention deletes what nobody allowed": (_retention_passes_the_high_watermark, ("delete_records", "stall")),
     },

@@ -13,7 +13,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.clock import SimulatedClock
 from barnabas.net.client.connection.client import Client
 from barnabas.net.client.consumer.consumer import Consumer
-from barnabas.net.testing.simulation.cluster import CLIENT_PORT, SimulatedCluster, wait_until
+from barnabas.net.testing.simulation.cluster import CLIENT_PORT, SimulatedCluster, rack_of, wait_until
 from barnabas.net.testing.simulation.process import NOBODY, SimulatedProcess
 
 from .checkers.groups import GroupChecker, Partition
@@ -199,8 +199,14 @@ class SimulatedMember:
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             fetch_max_wait_ms=200,
             request_timeout_ms=1_500,
+            rack=self._rack(),
             client=client,
         )
+
+    def _rack(self) -> str:
+        """Of one of the brokers, if these have racks."""
+        digits = int("".join(filter(str.isdigit, self.name)) or "0")
+        return rack_of(digits % len(self.cluster.nodes)) if self.cluster.has_racks else ""
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
         self.cluster.loop.note(f"{self.identity} takes {[str(it) for it in partitions]} in epoch {self.epoch}")

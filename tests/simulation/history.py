@@ -90,6 +90,8 @@ class History:
         self.loop.set_exception_handler(self._unseen)
         self.violations: list[str] = []
         self.plan = self._draw_plan()
+        # Drawn apart, so that it changes nothing else of the history.
+        self.has_racks = not scenario.is_first_era and Random(f"racks {seed}").random() < 0.35
         if scenario.kinds:
             self.plan = FaultPlan(kinds=scenario.kinds, interval_s=self.plan.interval_s, longest_s=self.plan.longest_s)
         self.cluster = SimulatedCluster(
@@ -100,6 +102,7 @@ class History:
             fsync_s=self.rng.choice((0.001, 0.004, 0.02)),
             settings=self._settings(),
             has_uneven_segments=not scenario.is_first_era,
+            has_racks=self.has_racks,
             make_broker=scenario.make_broker,
             has_quorum_threads=scenario.has_quorum_threads,
             violate=self.violations.append,
@@ -111,6 +114,7 @@ class History:
         self.eligible = EligibleChecker(self.cluster, self.partitions, counts_copies=counts_copies)
         self.clients = ClientChecker(self.partitions)
         self.workload = Workload(self.cluster, self.clients, Random(self.rng.getrandbits(64)))
+        self.workload.racks = Random(f"readers {seed}") if self.has_racks else None
         self.clients.recreated.add(PHOENIX)
         self.faults = self._make_faults(Random(self.rng.getrandbits(64)))
         self._nodes = {node.name: node for node in self.cluster.nodes}

@@ -35,7 +35,7 @@ from barnabas.net.protocol.requests import (
     ProduceRequest,
 )
 from barnabas.net.protocol.responses import MetadataResponse
-from barnabas.net.testing.simulation.cluster import CLIENT_PORT, SimulatedCluster
+from barnabas.net.testing.simulation.cluster import CLIENT_PORT, SimulatedCluster, rack_of
 from barnabas.net.wire.rpc import RpcPool
 
 from .checkers.clients import ClientChecker
@@ -75,6 +75,7 @@ class Client:
         self.pool = RpcPool(cluster.world.node(name), client_id=name, random=rng, connect_timeout_ms=400)
         self.numbered: Numbered | None = None  # of an idempotent producer
         self.leaders: dict[Partition, tuple[int, int]] = {}  # leader epoch, leader; the epoch never goes back
+        self.sent_to: dict[Partition, tuple[int, int]] = {}  # leader epoch, and the replica to read from in it
 
     async def ask(self, node_id: int, request: Any, *, timeout_ms: int = 1_000) -> Any:
         async with asyncio.timeout(timeout_ms / 1000 + 0.5):
@@ -109,6 +110,7 @@ class Client:
         return epoch, leader
 
     def forget_leader(self, partition: Partition) -> None:
+        self.sent_to.pop(partition, None)
         epoch, _ = self.leaders.get(partition, (-1, -1))
         self.leaders[partition] = (epoch, -1)
 
@@ -130,11 +132,13 @@ class Workload:
         self.partitions: list[Partition] = []  # of topics that live on, which groups read, too
         self.extras: list[Partition] = []  # of topics that special faults need, or settings
         self.acks: tuple[int, ...] = (-1, -1, -1, 1)
+        self.racks: Random | None = None  # draws where consumers read, if brokers have racks
         self.ends: dict[Partition, int] = {}  # a little below the high watermark
         self.groups: list[str] = []
         self.clients: list[Client] = []
         self.members: list[GroupMember] = []
         self.counts = {"acked": 0, "refused": 0, "read": 0, "commits": 0, "admin": 0, "failed": 0, "duplicates": 0}
+        self.counts |= {"sent_away": 0, "read_from_followers": 0}
         self.is_over = False
         self._values = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -332,6 +336,7 @@ class Workload:
 
     async def _fetch(self, client: Client, partition: Partition, positions: dict[Partition, int]) -> None:
         epoch, leader = await client.leader_of(partition)
+        source, rack = self._source(client, partition, epoch, leader)
         item = FetchPartition(
             topic=partition[0],
             partition=partition[1],
@@ -340,9 +345,18 @@ class Workload:
             current_leader_epoch=epoch,
         )
         request = FetchRequest(
-            max_wait_ms=client.rng.choice((0, 50)), min_bytes=1, max_bytes=1 << 20, partitions=(item,)
+            max_wait_ms=client.rng.choice((0, 50)),
+            min_bytes=1,
+            max_bytes=1 << 20,
+            partitions=(item,),
+            rack=rack,
+            may_be_sent_away=bool(rack),
         )
-        answer = (await client.ask(leader, request)).partitions[0]
+        answer = (await client.ask(source, request)).partitions[0]
+        if answer.preferred_read_replica >= 0:
+            client.sent_to[partition] = (epoch, answer.preferred_read_replica)
+            self.counts["sent_away"] += 1
+            return
         if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             if partition[0] in (SHORT, PHOENIX):  # what was there is gone
                 positions[partition] = max(answer.log_start_offset, 0)
@@ -359,6 +373,17 @@ class Workload:
             self.checker.read(*partition, header.base_offset, header.crc)
             positions[partition] = max(positions[partition], header.next_offset)
             self.counts["read"] += 1
+            self.counts["read_from_followers"] += source != leader
+
+    def _source(self, client: Client, partition: Partition, epoch: int, leader: int) -> tuple[int, str]:
+        """The broker to read from, and the rack to name. Some readers go to any broker without being sent there."""
+        if self.racks is None:
+            return leader, ""
+        rack = rack_of(int(client.name.rpartition("-")[2]) % client.node_count)
+        if self.racks.random() < 0.1:
+            return self.racks.randrange(client.node_count), rack
+        sent_in, replica = client.sent_to.get(partition, (-1, -1))
+        return (replica, rack) if sent_in == epoch else (leader, rack)
 
     async def _ask_end(self, client: Client, partition: Partition) -> None:
         epoch, leader = await client.leader_of(partition)

@@ -96,7 +96,7 @@ class Client:
         self._network = network or (around.network if around else network_of(security))
         self._home = home
         self._new_pool = new_pool or self._rpc_pool
-        self._metadata_max_age_ms = metadata_max_age_ms
+        self.metadata_max_age_ms = metadata_max_age_ms
         self._topics: dict[str, bool] = {}  # Topics whose metadata is kept -> whether they may be created.
         self._wants_all = False
         self._listeners: list[Callable[[], None]] = []
@@ -422,7 +422,7 @@ class Client:
             self._stale.set()
         while True:
             try:
-                async with asyncio.timeout(self._metadata_max_age_ms / 1000):
+                async with asyncio.timeout(self.metadata_max_age_ms / 1000):
                     await self._stale.wait()
             except TimeoutError:
                 pass

@@ -1,5 +1,5 @@
-"""`Fetcher`: keeps a fetch in flight to every leader of an assigned partition, ahead of the application, within
-bounds.
+"""`Fetcher`: keeps a fetch in flight to every leader of an assigned partition, or to the replica that the leader named for the
+rack of this consumer, ahead of the application, within bounds.
 
 A partition is fetched as soon as there is room for its records, independent of other requests to the same broker. So a partition
 without new records, whose fetch waits at the broker, delays no other. No task per fetch: answers arrive as callbacks.
@@ -17,6 +17,7 @@ from ...protocol.responses import ErrorResponse, FetchPartitionResponse, FetchRe
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, CorruptRecordError, ErrorCode, UnreadableBatchError, error_for
 from ..positions.partition_state import PartitionState
+from .read_replicas import ReadReplicas
 
 logger = logging.getLogger("barnabas.consumer")
 
@@ -63,6 +64,7 @@ class Fetcher:
         self._on_out_of_range = on_out_of_range
         self._on_made_anew = on_made_anew
         self._on_error = on_error
+        self._replicas = ReadReplicas(client.metadata, config.rack, stay_ms=client.metadata_max_age_ms)
         self._loop = asyncio.get_running_loop()
         self._in_flight: dict[int, int] = {}  # Requests per broker.
         self._opening: dict[int, asyncio.Task[None]] = {}
@@ -92,18 +94,19 @@ class Fetcher:
         self._pump = None
         if sum(state.buffered_bytes for state in self._states.values()) >= self._config.max_buffered_bytes:
             return
-        by_leader: dict[int, list[PartitionState]] = {}
+        by_source: dict[tuple[int, str], list[PartitionState]] = {}
+        now_ms = self._client.clock.now_ms()
         for state in self._states.values():
             if state.is_fetchable:
                 state.topic_id = state.topic_id or self._client.metadata.topic_id(state.partition.topic)
-                by_leader.setdefault(self._client.metadata.leader(state.partition).node_id, []).append(state)
-        for node_id, states in by_leader.items():
+                by_source.setdefault(self._replicas.source(state.partition, now_ms), []).append(state)
+        for (node_id, rack), states in by_source.items():
             if node_id < 0:
                 self._client.request_refresh()  # The next metadata calls `pump_soon` again.
             elif self._in_flight.get(node_id, 0) < MAX_FETCHES_PER_BROKER:
-                self._fetch(node_id, states)
+                self._fetch(node_id, rack, states)
 
-    def _fetch(self, node_id: int, states: list[PartitionState]) -> None:
+    def _fetch(self, node_id: int, rack: str, states: list[PartitionState]) -> None:
         connection = self._client.peek(node_id, bulk=True)
         if connection is None:
             if node_id not in self._opening:
@@ -111,7 +114,9 @@ class Fetcher:
             return
         sent: _Sent = {state.partition: (state, state.version) for state in states}
         try:
-            future = connection.send(self._request(states), timeout_ms=self._config.max_wait_ms + RESPONSE_GRACE_MS)
+            future = connection.send(
+                self._request(states, rack), timeout_ms=self._config.max_wait_ms + RESPONSE_GRACE_MS
+            )
         except BarnabasError as error:
             self._failed(states, error)
             return
@@ -120,7 +125,7 @@ class Fetcher:
         self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
         future.add_done_callback(lambda done: self._answered(node_id, sent, done))
 
-    def _request(self, states: list[PartitionState]) -> FetchRequest:
+    def _request(self, states: list[PartitionState], rack: str) -> FetchRequest:
         leader = self._client.metadata.leader
         return FetchRequest(
             max_wait_ms=self._config.max_wait_ms,
@@ -139,7 +144,8 @@ class Fetcher:
                 for state in states
             ),
             isolation_level=self._config.isolation_level,
-            rack=self._config.rack,
+            rack=rack,
+            may_be_sent_away=bool(self._config.rack),
         )
 
     async def _open(self, node_id: int) -> None:
@@ -147,6 +153,7 @@ class Fetcher:
             await self._client.connect(node_id, bulk=True)
         except BarnabasError as error:
             logger.info("broker unreachable node_id=%d reason=%s", node_id, error.message)
+            self._replicas.lost(node_id, self._client.clock.now_ms())
             self._client.request_refresh()
             await asyncio.sleep(self._client.backoff.delay_ms(1, self._client.rng.random) / 1000)
         finally:
@@ -191,6 +198,9 @@ class Fetcher:
         if answer.error:
             self._refused(state, answer)
             return False
+        if answer.preferred_read_replica >= 0:
+            self._replicas.send(state.partition, answer.preferred_read_replica, self._client.clock.now_ms())
+            return False
         state.high_watermark = answer.high_watermark
         state.log_start_offset = answer.log_start_offset
         if answer.diverging_epoch >= 0:
@@ -215,6 +225,8 @@ class Fetcher:
         """The header of the next batch is damaged. The application gets the error after all records before the batch: it may
         seek to the offset in the error. Until it does, or another leader answers, the fetch is repeated and fails again."""
         self._back_off(state)
+        if self._replicas.failed(state.partition, self._client.clock.now_ms()):
+            return  # The leader may have it intact.
         if not state.has_records:
             offset = state.fetch_offset
             reason = f"its header is damaged ({error.message}), so where the batch ends is not known"
@@ -222,6 +234,11 @@ class Fetcher:
             self._client.request_refresh()
 
     def _refused(self, state: PartitionState, answer: FetchPartitionResponse) -> None:
+        if self._replicas.failed(state.partition, self._client.clock.now_ms()):
+            if answer.error in _MOVED:
+                self._client.metadata.hint(state.partition, node_id=answer.leader_id, epoch=answer.leader_epoch)
+            self._client.request_refresh()
+            return  # Ask the leader at once.
         if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._on_out_of_range(state)
             return
@@ -244,6 +261,7 @@ class Fetcher:
             self._on_error(error)
         self._client.request_refresh()
         for state in states:
+            self._replicas.failed(state.partition, self._client.clock.now_ms())
             self._back_off(state)
 
     def _back_off(self, state: PartitionState) -> None:

@@ -24,6 +24,7 @@ from ...protocol.requests import READ_COMMITTED, READ_UNCOMMITTED, FetchPartitio
 from ...protocol.responses import FetchPartitionResponse, FetchResponse
 from ..connection.client import Client
 from ..connection.errors import (
+    BarnabasError,
     CorruptRecordError,
     LeaderNotAvailableError,
     PartitionGoneError,
@@ -32,6 +33,7 @@ from ..connection.errors import (
     UnreadableBatchError,
     error_for,
 )
+from .read_replicas import ReadReplicas
 
 FIRST_FETCH_BYTES = 1 << 20  # A short range must not fetch the rest of the log; each further fetch doubles the size.
 # Decompressed, in one `Columns`, or one larger batch: a chunk may expand to much more than memory has.
@@ -73,7 +75,8 @@ class RangeReader:
         self._max_bytes = max_bytes
         self._fetch_bytes = min(FIRST_FETCH_BYTES, max_bytes)
         self._isolation_level = READ_COMMITTED if is_committed_only else READ_UNCOMMITTED
-        self._rack = rack
+        self._may_be_sent_away = bool(rack)
+        self._replicas = ReadReplicas(client.metadata, rack, stay_ms=client.metadata_max_age_ms)
         self._timeout_ms = timeout_ms
 
     async def next_chunk(self) -> Chunk | None:
@@ -114,9 +117,9 @@ class RangeReader:
         if not self._client.metadata.partition_count(topic):
             await self._wait_for_topic()
         leader = self._client.metadata.leader(self.partition)
-        if leader.node_id < 0:
+        node_id, rack = self._replicas.source(self.partition, self._client.clock.now_ms())
+        if node_id < 0:
             raise LeaderNotAvailableError(f"{self.partition} has no leader")
-        connection = await self._client.connect(leader.node_id, bulk=True)
         request = FetchRequest(
             max_wait_ms=MAX_WAIT_MS,
             min_bytes=1,
@@ -131,16 +134,26 @@ class RangeReader:
                 ),
             ),
             isolation_level=self._isolation_level,
-            rack=self._rack,
+            rack=rack,
+            may_be_sent_away=self._may_be_sent_away,
         )
-        response: FetchResponse = await connection.call(request, timeout_ms=MAX_WAIT_MS + RESPONSE_GRACE_MS)
-        (answer,) = response.partitions
-        return self._take(answer), answer.aborted
+        try:
+            connection = await self._client.connect(node_id, bulk=True)
+            response: FetchResponse = await connection.call(request, timeout_ms=MAX_WAIT_MS + RESPONSE_GRACE_MS)
+            (answer,) = response.partitions
+            return self._take(answer), answer.aborted
+        except BarnabasError:
+            if self._replicas.failed(self.partition, self._client.clock.now_ms()):
+                return b"", ()  # the leader is asked at once
+            raise
 
     def _take(self, answer: FetchPartitionResponse) -> bytes:
         if answer.error:
             self._client.metadata.hint(self.partition, node_id=answer.leader_id, epoch=answer.leader_epoch)
             raise error_for(answer.error, answer.message or f"fetch of {self.partition} at offset {self.position}")
+        if answer.preferred_read_replica >= 0:
+            self._replicas.send(self.partition, answer.preferred_read_replica, self._client.clock.now_ms())
+            return b""
         assert isinstance(answer.records, bytes | bytearray | memoryview)
         size_bytes, next_offset = _whole_batches(answer.records)
         if not size_bytes:

@@ -4,8 +4,9 @@ Versions: 0. Behaviour: waits up to `max_wait_ms` for `min_bytes`; an error on a
 sees what is committed (the high watermark; for read_committed the last stable offset, with the aborted transactions among the
 records, which it leaves out); a follower sees the whole log, and its offset is its acknowledgement of everything before. Each
 answer brings at least one whole batch where there is one, also when it is larger than the limits (KIP-74). The answer reports a
-divergence (KIP-595). `__consumer_offsets` is served by any broker from the state of the quorum (`offsets_topic`). In a session
-(`fetch_sessions`), a request reads what has changed since the last one.
+divergence (KIP-595). A consumer that names its rack is sent to a replica there (KIP-392, `replica_selection`).
+`__consumer_offsets` is served by any broker from the state of the quorum (`offsets_topic`). In a session (`fetch_sessions`), a
+request reads what has changed since the last one.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,6 +27,7 @@ from barnabas.net.server.purgatory import DelayedFetch, Operation, ReadUpTo
 
 from ..common.services import Services
 from .fetch_sessions import FINAL_EPOCH, FetchSession, FetchSessions
+from .replica_selection import NO_REPLICA, ReplicaSelection
 
 MAX_FETCH_BYTES = (
     64 << 20
@@ -39,6 +41,7 @@ class FetchHandler:
         self._replication = services.replication
         self._clock = services.clock
         self._throttle = services.throttle
+        self._selection = ReplicaSelection(services.config, services.metadata)
         self._max_bytes = min(services.config.fetch_max_bytes, MAX_FETCH_BYTES)
         # Not led here: the error of the read shows a fetch of it, so that other fetches cost nothing.
         self._offsets_topic = OffsetsTopic(services.metadata)
@@ -117,14 +120,18 @@ class FetchHandler:
 
         manager = self._replication.manager
         offsets: dict[TopicPartition, tuple[int, int]] = {}
+        told: dict[TopicPartition, int] = {}
         timeout_ms = min(request.max_wait_ms, MAX_FETCH_WAIT_MS)
         for item in request.partitions:
             topic_partition = TopicPartition(item.topic, item.partition)
             delay_ms = self._send_delay_ms(request, topic_partition)
             if delay_ms > 0:  # what lies there must not wake it
                 timeout_ms = min(timeout_ms, delay_ms)
-            else:
-                offsets[topic_partition] = (item.fetch_offset, manager.partition(topic_partition).leader_epoch)
+                continue
+            partition = manager.partition(topic_partition)
+            offsets[topic_partition] = (item.fetch_offset, partition.leader_epoch)
+            if request.replica_id >= 0 and partition.leading.tells_at_once(request.replica_id, self._clock.now_ms()):
+                told[topic_partition] = partition.high_watermark
         context.on_disconnect(lambda: self._replication.forget_client(context))
         self._replication.park(
             DelayedFetch(
@@ -134,6 +141,7 @@ class FetchHandler:
                 min_bytes=request.min_bytes,
                 read_up_to=_read_up_to(request),
                 offsets=offsets,
+                told_high_watermarks=told,
             )
         )
 
@@ -147,7 +155,7 @@ class FetchHandler:
         is_final = False
         for item in partitions:
             topic_partition = TopicPartition(item.topic, item.partition)
-            response = self._read_one(
+            response, must_not_wait = self._read_one(
                 request, item, topic_partition, remaining, is_first_batch=total == 0, is_first_read=is_first_read
             )
             size_bytes = slice_size(response.records)  # type: ignore[arg-type]
@@ -155,7 +163,7 @@ class FetchHandler:
                 self._throttle.sent(topic_partition, request.replica_id, size_bytes)
             total += size_bytes
             remaining = max(0, remaining - size_bytes)
-            is_final = is_final or response.error != ErrorCode.NONE or response.diverging_epoch >= 0
+            is_final = is_final or must_not_wait
             responses.append(response)
         return responses, total, is_final
 
@@ -168,26 +176,34 @@ class FetchHandler:
         *,
         is_first_batch: bool,
         is_first_read: bool,
-    ) -> FetchPartitionResponse:
+    ) -> tuple[FetchPartitionResponse, bool]:
+        """The last value: whether the response must not wait (an error, divergence, another replica, news for a follower)."""
         limit = min(max_bytes, item.max_bytes)
+        read_replica = NO_REPLICA
         try:
             partition = self._replication.manager.partition(topic_partition)
             if request.replica_id >= 0:
                 read = self._read_for_follower(request, item, partition, limit, is_first_batch, is_first_read)
             else:
                 partition.role.check_topic_id(item.topic_id)
+                if request.may_be_sent_away:
+                    partition.following.check_serves_consumers(self._clock.wall_ms())
+                    read_replica = self._selection.choose(
+                        partition, request.rack, item.fetch_offset, self._clock.now_ms()
+                    )
                 read = partition.reads.read_for_consumer(
                     item.fetch_offset,
-                    max_bytes=limit,
+                    max_bytes=limit if read_replica == NO_REPLICA else 0,
                     isolation_level=request.isolation_level,
                     current_leader_epoch=item.current_leader_epoch,
                     last_fetched_epoch=item.last_fetched_epoch,
-                    at_least_one_batch=is_first_batch,
+                    at_least_one_batch=is_first_batch and read_replica == NO_REPLICA,
+                    allow_follower=request.may_be_sent_away,
                 )
         except BarnabasError as refusal:
             error = self._replication.as_told(topic_partition, refusal)
             leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
-            return FetchPartitionResponse(
+            refused = FetchPartitionResponse(
                 topic=item.topic,
                 partition=item.partition,
                 error=error.code,
@@ -195,7 +211,11 @@ class FetchHandler:
                 leader_id=leader_id,
                 leader_epoch=leader_epoch,
             )
-        return FetchPartitionResponse(
+            return refused, True
+        is_refused = read.error != ErrorCode.NONE or read.diverging_epoch >= 0
+        if is_refused:
+            read_replica = NO_REPLICA
+        response = FetchPartitionResponse(
             topic=item.topic,
             partition=item.partition,
             error=read.error,
@@ -204,9 +224,11 @@ class FetchHandler:
             log_start_offset=read.log_start_offset,
             diverging_epoch=read.diverging_epoch,
             diverging_end_offset=read.diverging_end_offset,
+            preferred_read_replica=read_replica,
             records=read.records,
             aborted=tuple([(found.producer_id, found.first_offset) for found in read.aborted]) if read.aborted else (),
         )
+        return response, is_refused or read.is_urgent or read_replica != NO_REPLICA
 
     async def _fetch_offsets_topic(self, request: FetchRequest, context: RequestContext) -> FetchResponse:
         """Some partitions are of `__consumer_offsets`. The other partitions of the request are read again with them."""

@@ -90,14 +90,15 @@ class FetchSession:
             has_records = slice_size(response.records) > 0  # type: ignore[arg-type]
             told = (response.high_watermark, response.last_stable_offset, response.log_start_offset)
             is_refused = response.error != ErrorCode.NONE or response.diverging_epoch >= 0
-            if has_records or is_refused or self.told.get(topic_partition) != told:
+            is_sent_away = response.preferred_read_replica >= 0
+            if has_records or is_refused or is_sent_away or self.told.get(topic_partition) != told:
                 found.append(response)
             if is_refused:
                 self.told.pop(topic_partition, None)
                 continue
             self.told[topic_partition] = told
             end_offset = response.last_stable_offset if isolation_level == READ_COMMITTED else response.high_watermark
-            if asked.fetch_offset >= end_offset and not has_records:
+            if asked.fetch_offset >= end_offset and not has_records and not is_sent_away:
                 self.watch.changed.pop(topic_partition, None)
         return found
 

@@ -152,6 +152,7 @@ def fetch_by_name(body: bodies.FetchRequest) -> FetchRequest:
         partitions=tuple(partitions.values()),
         isolation_level=body.isolation_level,
         rack=body.rack_id,
+        may_be_sent_away=bool(body.rack_id),
         session_id=body.session_id,
         session_epoch=body.session_epoch,
         forgotten=tuple(forgotten),

@@ -137,6 +137,11 @@ class _QuorumListener:
         self._listener.close_now()
 
 
+def rack_of(node_id: int) -> str:
+    """The rack of a broker, in a cluster that has racks."""
+    return f"rack-{node_id}"
+
+
 class SimulatedCluster:
     """`violate` is called for what no broker may ever do; `ending` for every node whose process is about to die, `ended` for
     every process that is no more, and why."""
@@ -151,6 +156,7 @@ class SimulatedCluster:
         snapshot_policy: SnapshotPolicy | None = None,
         fsync_s: float = 0.003,
         has_uneven_segments: bool = False,
+        has_racks: bool = False,
         make_broker: Callable[[Any, Ports], Broker] = Broker,
         has_quorum_threads: bool = False,
         violate: Callable[[str], None],
@@ -175,6 +181,7 @@ class SimulatedCluster:
         self._settings = SETTINGS | (settings or {})
         self.changed_files: dict[int, dict[str, str]] = {}  # of nodes, from their next start on
         self._has_uneven_segments = has_uneven_segments
+        self.has_racks = has_racks
         self._snapshot_policy = snapshot_policy
         self._voters = ",".join(f"{n}@node-{n}:{QUORUM_PORT}" for n in range(min(brokers, MOST_VOTERS)))
 
@@ -226,6 +233,7 @@ class SimulatedCluster:
             {"log.dirs": FIRST_FOLDER}
             | self._settings
             | ({"log.segment.bytes": str(segment_bytes)} if self._has_uneven_segments else {})
+            | ({"broker.rack": rack_of(node.node_id)} if self.has_racks else {})
             | {
                 "node.id": str(node.node_id),
                 "listeners": f"PLAINTEXT://{node.name}:{CLIENT_PORT}",

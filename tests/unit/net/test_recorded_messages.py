@@ -18,7 +18,7 @@ CODEC = MsgpackCodec()
 ADDED = {
     "MetadataFeedRequest": ("applied",),
     "MetadataFeedResponse": ("contradiction",),
-    "FetchRequest": ("session_id", "session_epoch", "forgotten"),
+    "FetchRequest": ("session_id", "session_epoch", "forgotten", "may_be_sent_away"),
     "FetchResponse": ("session_id", "error"),
     "FetchPartitionResponse": ("aborted",),
     "AddToTransactionResponse": ("started_ms",),
@@ -30,7 +30,7 @@ ADDED = {
     "ClusterBroker": ("machine",),
 }
 # Fields that these got after their form of ADDED was recorded.
-ADDED_AGAIN = {"FetchResponse": ("session_id", "error")}
+ADDED_AGAIN = {"FetchRequest": ("may_be_sent_away",), "FetchResponse": ("session_id", "error")}
 HELLOS: tuple[Any, ...] = (ClientHello, ServerHello)
 
 
@@ -73,7 +73,9 @@ def messages() -> dict[str, tuple[Any, Any]]:
     for request_type, response_type in RESPONSE_OF.items():
         name = f"{response_type.__name__} to {request_type.__name__}"
         if request_type.__name__ in ADDED:
-            made[f"extended {request_type.__name__}"] = (None, Samples().full(request_type))
+            made[f"extended {request_type.__name__}"] = (None, Samples(ADDED_AGAIN).full(request_type))
+        if request_type.__name__ in ADDED_AGAIN:
+            made[f"extended again {request_type.__name__}"] = (None, Samples().full(request_type))
         if response_type.__name__ in ADDED:
             made[f"extended {name}"] = (request_type, Samples(ADDED_AGAIN).full(response_type))
         if response_type.__name__ in ADDED_AGAIN:

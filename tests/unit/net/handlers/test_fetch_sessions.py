@@ -125,6 +125,18 @@ def test_an_error_is_told_in_each_answer_until_it_has_gone() -> None:
     assert session.to_read() == []
 
 
+def test_a_partition_that_is_read_elsewhere_is_told_each_time_until_its_reader_takes_it_out() -> None:
+    session = Cache().new(0, 1)
+    read_to(session, 0)
+    for _ in range(2):
+        session.watch.changed[TopicPartition("t", 1)] = None
+        sent = FetchPartitionResponse(
+            topic="t", partition=1, high_watermark=0, last_stable_offset=0, log_start_offset=0, preferred_read_replica=2
+        )
+        assert session.news([sent], 0) == [sent]
+        assert [item.partition for item in session.to_read()] == [1]
+
+
 def test_a_request_must_continue_the_one_before_it() -> None:
     cache = Cache()
     session = cache.new(0, 1)

@@ -33,8 +33,8 @@ from ..metadata.image import BrokerImage, MetadataImage
 from ..metadata.metadata_history import check_position
 from ..metadata.records import BrokerChangeRecord, Record, RegisterBrokerRecord, UnregisterBrokerRecord
 from ..metadata.requests import BrokerHeartbeat, FenceBroker, HeartbeatAnswer, RegisterBroker, Registered
-from .broker_heartbeats import BrokerHeartbeats
 from .group_control import slot_moves
+from .memory.broker_heartbeats import BrokerHeartbeats
 from .replication_control import ReplicationControl, leads_anything
 
 # A registration is repeated if its outcome is not known, so a copy may arrive late: after its process has died and another one

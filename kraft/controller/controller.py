@@ -44,17 +44,18 @@ from ..metadata.requests import (
     FenceBroker,
     RegisterBroker,
     RenewSlot,
+    ReportLogEnds,
     ReportOfflineReplicas,
     ResignReplica,
 )
 from ..metadata.topic_settings import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION, min_insync
-from .broker_heartbeats import BrokerHeartbeats
 from .cluster_control import ClusterControl, unfenced_brokers
 from .configuration_control import ANY_CONFIG, ConfigRules, ConfigurationControl
 from .decommission_control import DECISIONS, next_moves
 from .group_control import append_records, balancing_moves, renew_slot, slot_moves
 from .leader_balance import LeaderBalance
-from .mutation_quota import MutationQuota
+from .memory.broker_heartbeats import BrokerHeartbeats
+from .memory.mutation_quota import MutationQuota
 from .producer_id_control import allocate
 from .reassignment_control import assign_replicas, end_throttle
 from .replication_control import ReplicationControl
@@ -119,6 +120,7 @@ class Controller:
         self._overlay = MetadataDelta(image)
         self._heartbeats.restart()
         self._cluster.restart(image)
+        self._replication.restart()
         self._balance.restart()
         self._sessions_begun = False
         self._last_check_ms = {}
@@ -180,6 +182,7 @@ class Controller:
                 UnregisterBrokerRequest: _timeless(self._cluster.unregister),
                 AlterPartition: _timeless(self._replication.alter_partition),
                 ResignReplica: _timeless(self._replication.resign),
+                ReportLogEnds: self._replication.report_log_ends,
                 ElectLeaderRequest: _timeless(self._replication.elect_leader),
                 AssignReplicasRequest: self._with_settings(assign_replicas),
                 CreateTopic: self._limited(self._topics.create),

@@ -1,10 +1,11 @@
-"""ISRs and leaders of partitions: changes when brokers join or leave, proposals of leaders, requests of operators.
+"""ISRs and leaders of partitions: brokers join or leave, leaders propose, replicas report where their logs end, operators ask.
 
 KIP-903 (broker epochs in ISR proposals), KIP-966 (eligible leader replicas), KIP-841 (fenced brokers are never in an ISR).
 The rules for one partition are in `partition_change`; topics come and go in `topic_control`, replicas in
 `reassignment_control`.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
@@ -38,6 +39,7 @@ from ..metadata.partition_change import (
     complete_reassignment,
     difference,
     elect,
+    is_nothing_known,
     led_by,
     with_isr,
     without_inactive,
@@ -50,9 +52,11 @@ from ..metadata.requests import (
     IsrMember,
     PartitionIsrAnswer,
     PartitionIsrProposal,
+    ReportLogEnds,
     ResignReplica,
 )
 from ..metadata.topic_settings import election_rules
+from .memory.log_ends import LogEnds
 
 _LEADER = attrgetter("leader")
 _PARTITIONS = attrgetter("partitions")
@@ -84,10 +88,14 @@ def find_partition(view: MetadataDelta, topic: str, number: int) -> tuple[TopicI
 
 
 class ReplicationControl:
-    """Decides on ISRs and leaders. Holds no state: everything is read from the view."""
+    """Decides on ISRs and leaders. Reads everything from the view, except for the ends of logs that brokers have reported."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
+        self._ends = LogEnds()
+
+    def restart(self) -> None:
+        self._ends.restart()
 
     # --- brokers join and leave --------------------------------------------------------------------------------------
 
@@ -108,6 +116,7 @@ class ReplicationControl:
         for topic, number, partition in affected:
             rules = election_rules(view, self._settings, topic.name, active=active, lost=lost, full=full)
             wanted = complete_reassignment(without_inactive(partition, rules), rules)
+            rules = self._with_longest(view, topic, number, wanted, rules)
             record = difference(topic.topic_id, number, partition, elect(wanted, rules, leaders))
             if record is not None:
                 records.append(record)
@@ -198,6 +207,45 @@ class ReplicationControl:
         record = record or PartitionChangeRecord(topic_id=topic.topic_id, partition=request.partition)
         return ControllerResult(records=(replace(record, leader=wanted.leader),))
 
+    # --- nothing is known of the replicas -----------------------------------------------------------------------------
+
+    def report_log_ends(self, view: MetadataDelta, request: ReportLogEnds, now_ms: int) -> ControllerResult:
+        """Note the ends, and elect leaders where enough is known."""
+        check_broker_epoch(view, request.node_id, request.broker_epoch)
+        if len(request.ends) > MAX_PARTITIONS_PER_REQUEST:
+            raise InvalidRequestError(f"at most {MAX_PARTITIONS_PER_REQUEST} log ends can be reported in one request")
+        active, leaders, records = view.active_brokers(), leader_counts(view), []
+        for end in request.ends:
+            name = view.topic_name(end.topic_id)
+            partition = None if name is None else view.partition(TopicPartition(name, end.partition))
+            if name is None or partition is None or partition.leader != NO_LEADER:
+                self._ends.forget(end.topic_id, end.partition)
+                continue
+            self._ends.note(partition, request, end, now_ms)
+            topic = view.topic(name)
+            assert topic is not None
+            rules = election_rules(view, self._settings, name, active=active)
+            rules = self._with_longest(view, topic, end.partition, partition, rules)
+            record = difference(topic.topic_id, end.partition, partition, elect(partition, rules, leaders))
+            if record is not None:
+                records.append(record)
+        return ControllerResult(records=tuple(records), atomic=False)
+
+    def _with_longest(
+        self,
+        view: MetadataDelta,
+        topic: TopicImage,
+        number: int,
+        partition: PartitionImage,
+        rules: ElectionRules,
+    ) -> ElectionRules:
+        if not (rules.unclean or is_nothing_known(partition)):
+            return rules
+        found = self._ends.longest(
+            view, topic.topic_id, number, partition, rules.able(partition), waits=not rules.unclean
+        )
+        return dataclasses.replace(rules, longest=found)
+
     # --- an operator asks --------------------------------------------------------------------------------------------
 
     def elect_leader(self, view: MetadataDelta, request: ElectLeaderRequest) -> ControllerResult:
@@ -216,7 +264,9 @@ class ReplicationControl:
             raise ElectionNotNeededError(f"{topic.name}-{number} has a leader, broker {partition.leader}")
         rules = election_rules(view, self._settings, topic.name, active=active)
         forced = ElectionRules(active=active, min_insync_replicas=rules.min_insync_replicas, unclean=True)
-        wanted = elect(without_inactive(partition, forced), forced, leader_counts(view))
+        settled = without_inactive(partition, forced)
+        forced = self._with_longest(view, topic, number, settled, forced)
+        wanted = elect(settled, forced, leader_counts(view))
         record = difference(topic.topic_id, number, partition, wanted)
         if record is None or wanted.leader == NO_LEADER:
             raise EligibleLeadersNotAvailableError(

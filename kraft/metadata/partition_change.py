@@ -5,11 +5,11 @@ Pure functions over `PartitionImage`; the control managers decide when to call t
     in-sync replicas (ISR)    have everything that is committed and follow the leader; all of them are active brokers
     eligible replicas (ELR)   left an ISR that was too small for the high watermark to move (below min.insync.replicas),
                               so they have everything committed too; a lossy restart takes a broker out
-    last known leader         only when both are empty: who led last is the best that is left
+    the longest log           only when both are empty: brokers report how far their logs reach (`log_ends`)
     offline replicas          their disk has failed (KIP-858): in no ISR and never elected, not even uncleanly; one that is
                               eligible stays so, because its data may come back
 
-A leader comes from the ISR, then from the ELR, then it is the last known leader, and any live replica only with
+A leader comes from the ISR, then from the ELR, then it has the longest log, and it is any live replica only with
 `unclean.leader.election.enable`. Every choice after the ELR may lack acknowledged records, so such an election is counted in the
 partition (`unclean_elections`) and shown with the partition.
 """
@@ -33,6 +33,7 @@ class ElectionRules:
     unclean: bool = False
     lost: frozenset[int] = frozenset()  # brokers that may have lost acknowledged records
     full: frozenset[int] = frozenset()  # brokers with a full disk: they lead only if no other in-sync replica can
+    longest: int | None = None  # the replica with the longest log; asked for only where no other one may lead
 
     def enough(self, partition: PartitionImage) -> int:
         """The ISR size from which the high watermark moves, so that no replica outside of the ISR stays eligible."""
@@ -84,16 +85,21 @@ def elect(partition: PartitionImage, rules: ElectionRules, leaders: "Counter[int
     return led_by(partition, NO_LEADER, leaders)
 
 
+def is_nothing_known(partition: PartitionImage) -> bool:
+    """Is no replica known to have everything that is committed?"""
+    return not partition.isr and not partition.eligible_leader_replicas
+
+
 def _outside_isr(partition: PartitionImage, rules: ElectionRules) -> int | None:
     able = rules.able(partition)
     eligible = [node for node in partition.eligible_leader_replicas if node in able]
     if eligible:
         return eligible[0]
-    nothing_known = not partition.isr and not partition.eligible_leader_replicas
-    if nothing_known and partition.last_known_leader in able.intersection(partition.replicas):
-        return partition.last_known_leader
+    if is_nothing_known(partition) and rules.longest in able.intersection(partition.replicas):
+        return rules.longest
     if rules.unclean:
-        return next((node for node in partition.replicas if node in able), None)
+        best_first = (rules.longest, partition.last_known_leader, *partition.replicas)
+        return next((node for node in best_first if node in able and node in partition.replicas), None)
     return None
 
 

@@ -235,6 +235,24 @@ class ReportOfflineReplicas(Message, frozen=True, kw_only=True):
     hand_over: tuple[TopicNumbers, ...] = ()  # led by this broker on a full disk: another replica should lead
 
 
+class LogEnd(Message, frozen=True, kw_only=True):
+    """The end of a replica's log, of a partition without a leader."""
+
+    topic_id: str
+    partition: int
+    leader_epoch: int  # of the partition in the broker's image: a report of an earlier one is void
+    last_epoch: int  # of the last record; -1: there is none
+    end_offset: int
+
+
+class ReportLogEnds(Message, frozen=True, kw_only=True):
+    """Repeated while there are such partitions: a controller keeps the reports in memory only."""
+
+    node_id: int
+    broker_epoch: int
+    ends: tuple[LogEnd, ...]
+
+
 class VotersAnswer(Message, frozen=True, kw_only=True):
     """The progress of a change of the voters, as text; the request is repeated until it is done."""
 
@@ -293,6 +311,7 @@ ControllerRequest = (
     | AlterVoters
     | DescribeVoters
     | ResignReplica
+    | ReportLogEnds
 )
 
 # The number of each kind of request on the wire, and the response to it.
@@ -316,6 +335,7 @@ REQUESTS: dict[int, tuple[type[ControllerRequest], type]] = {
     16: (AlterVoters, VotersAnswer),
     17: (DescribeVoters, QuorumStatus),
     21: (ResignReplica, Done),
+    33: (ReportLogEnds, Done),
 }
 _KIND_OF = {request: kind for kind, (request, _) in REQUESTS.items()}
 

@@ -18,6 +18,7 @@ from barnabas.kraft.metadata.requests import (
     FenceBroker,
     RegisterBroker,
     RenewSlot,
+    ReportLogEnds,
     ReportOfflineReplicas,
     ResignReplica,
     decode_request,
@@ -36,6 +37,7 @@ OF_THE_SENDER: Final[frozenset[type]] = frozenset(
         AllocateProducerIds,
         AppendGroupRecords,
         RenewSlot,
+        ReportLogEnds,
         ReportOfflineReplicas,
         ResignReplica,
     }

@@ -172,6 +172,7 @@ class Broker:
         self._run(self.proposer.run())
         self._run(self.log_service.run())
         self._run(self.storage.run())
+        self._run(self.storage.log_ends.run())
         self._run(self.cleaner_service.run())
         self._run(self.transactions.watch.run())
         self._run(self._build_scrubber().run())
@@ -428,6 +429,7 @@ class Broker:
         self.throttle.published(publication)
         self.quotas.follow(publication.image.quotas)
         self.replication.published(publication)
+        self.storage.log_ends.published(publication)
 
     async def _fetch_producer_ids(self) -> ProducerIdBlock:
         if not self.replication.is_current:

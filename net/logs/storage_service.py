@@ -39,6 +39,7 @@ from ..protocol.responses import StorageFolder
 from ..server.turn import Turn
 from .disk_reports import REPORT_RETRY_MS, DiskReports, Place, replicas_of
 from .impaired_folders import CHECK_INTERVAL_MS, ImpairedFolders
+from .log_end_reports import LogEndReports
 from .log_service import LogService
 from .replication_service import ReplicationService
 
@@ -89,6 +90,8 @@ class StorageService:
         self._bringing_back = asyncio.Lock()
         self.reports = DiskReports(node_id=node_id, metadata=metadata, controller=controller, broker_epoch=broker_epoch,
                                     is_offline=self._is_offline)  # fmt: skip
+        self.log_ends = LogEndReports(node_id=node_id, replicas=replication.manager, metadata=metadata,
+                                      controller=controller, broker_epoch=broker_epoch)  # fmt: skip
         self._impaired = ImpairedFolders(
             logs=logs, replication=replication, reports=self.reports, clock=clock, hanging=hanging
         )

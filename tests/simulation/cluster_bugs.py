@@ -186,6 +186,21 @@ def _last_leader_before_eligible() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _last_leader_whatever_it_lost() -> Iterator[None]:
+    """Of replicas of which nothing is known, who led last leads, without looking at their logs."""
+
+    def outside(partition: Any, rules: Any) -> int | None:
+        able = rules.able(partition).intersection(partition.replicas)
+        eligible = [node for node in partition.eligible_leader_replicas if node in able]
+        if eligible or partition.isr or partition.eligible_leader_replicas:
+            return eligible[0] if eligible else None
+        return partition.last_known_leader if partition.last_known_leader in able else None
+
+    with patch.object(partition_change, "_outside_isr", outside):
+        yield
+
+
+@contextlib.contextmanager
 def _ids_of_requests() -> Iterator[None]:
     """A topic gets the id that its request has drawn, so a late repetition behind its deletion gets it again."""
 
@@ -222,6 +237,7 @@ BUGS = in_histories(
             ("recreate", "slow", "stall", "die_in_write"),
         ),
         "the last leader before eligible ones": (_last_leader_before_eligible, ("power_loss", "stop", "min_insync")),
+        "the last leader leads whatever it has lost": (_last_leader_whatever_it_lost, ("wipe", "io_error", "kill_all")),
         "offset commits applied out of order": (commits_out_of_order, ("slow",)),
         "consumers read up to the log end": (_consumers_read_the_log_end, ("kill", "isolate")),
         "followers show consumers their log end": (_followers_show_their_log_end, ("kill", "isolate", "stall")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.kraft.controller.broker_heartbeats import BrokerHeartbeats
+from barnabas.kraft.controller.memory.broker_heartbeats import BrokerHeartbeats
 
 SESSION_MS, GRACE_MS = 3_000, 1_500
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from barnabas.kraft.controller.mutation_quota import BURST_PARTITIONS, PARTITIONS_PER_S, MutationQuota
+from barnabas.kraft.controller.memory.mutation_quota import BURST_PARTITIONS, PARTITIONS_PER_S, MutationQuota
 from barnabas.log.vocabulary.errors import ThrottlingQuotaExceededError
 
 

@@ -23,6 +23,7 @@ from barnabas.kraft.metadata.requests import (
     REQUESTS,
     ControllerRequest,
     RegisterBroker,
+    ReportLogEnds,
     decode_answer,
     decode_request,
     encode_answer,
@@ -69,6 +70,7 @@ RECORDS_OF_QUOTAS = (records.QuotaRecord,)
 LATER_REQUESTS = (AlterUsersRequest,)
 REQUESTS_OF_ACLS = (CreateAclsRequest, DeleteAclsRequest)
 REQUESTS_OF_QUOTAS = (AlterQuotasRequest,)
+REQUESTS_OF_LOG_ENDS = (ReportLogEnds,)
 
 
 def defined_in(module: Any, base: type) -> list[Any]:
@@ -96,10 +98,10 @@ def batches() -> dict[str, RecordBatch]:
 
 
 def controller_requests() -> dict[str, ControllerRequest]:
-    later = LATER_REQUESTS + REQUESTS_OF_ACLS + REQUESTS_OF_QUOTAS
+    later = LATER_REQUESTS + REQUESTS_OF_ACLS + REQUESTS_OF_QUOTAS + REQUESTS_OF_LOG_ENDS
     known = [cls for cls, _ in REQUESTS.values() if cls not in later]
     requests: dict[str, ControllerRequest] = {}
-    for group in (known, LATER_REQUESTS, REQUESTS_OF_ACLS, REQUESTS_OF_QUOTAS):
+    for group in (known, LATER_REQUESTS, REQUESTS_OF_ACLS, REQUESTS_OF_QUOTAS, REQUESTS_OF_LOG_ENDS):
         samples = Samples(ADDED)
         made = (samples.full, samples.least)
         requests |= {f"{make.__name__} {cls.__name__}": make(cls) for make in made for cls in group}

@@ -98,16 +98,6 @@ def test_kip_966_a_lossy_restart_takes_a_broker_out_of_the_eligible_replicas() -
     assert cluster.partition().leader == 1
 
 
-def test_kip_966_the_last_known_leader_leads_when_nobody_is_eligible() -> None:
-    cluster = SingleController()
-    cluster.topic(0, name="t")
-    cluster.beat(0, fence=True)
-    cluster.register(0, "second", lossy=True)
-    assert cluster.partition().eligible_leader_replicas == ()
-    cluster.beat(0)
-    assert (cluster.partition().leader, cluster.partition().isr) == (0, (0,))
-
-
 def test_a_restart_inside_its_session_is_a_fence_first() -> None:
     cluster = SingleController()
     cluster.topic(0, 1, 2)

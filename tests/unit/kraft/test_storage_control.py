@@ -18,7 +18,14 @@ from barnabas.kraft.metadata.image import (
 )
 from barnabas.kraft.metadata.records import BrokerStorageRecord, PartitionRecord, RegisterBrokerRecord, TopicRecord
 from barnabas.kraft.metadata.replay import replay
-from barnabas.kraft.metadata.requests import ReportOfflineReplicas, TopicNumbers, decode_request, encode_request
+from barnabas.kraft.metadata.requests import (
+    LogEnd,
+    ReportLogEnds,
+    ReportOfflineReplicas,
+    TopicNumbers,
+    decode_request,
+    encode_request,
+)
 from barnabas.kraft.node.snapshot import decode_snapshot, encode_snapshot
 from barnabas.log.vocabulary.cluster_changes import AssignReplicasRequest, ElectLeaderRequest
 from barnabas.log.vocabulary.errors import (
@@ -157,6 +164,10 @@ def test_the_only_replica_is_offline_and_leads_again_when_it_is_back() -> None:
     world.report(0, 0)
     assert (world.partition().leader, world.partition().eligible_leader_replicas) == (NO_LEADER, (0,))
     world.report(0, lost=(0,))
+    assert world.partition().leader == NO_LEADER and world.partition().eligible_leader_replicas == ()
+    topic_id = world.image.topics["t"].topic_id
+    end = LogEnd(topic_id=topic_id, partition=0, leader_epoch=epoch + 1, last_epoch=0, end_offset=7)
+    world.ask(ReportLogEnds(node_id=0, broker_epoch=world.epochs[0], ends=(end,)))
     assert world.partition().leader == 0 and world.partition().leader_epoch == epoch + 2
 
 

@@ -10,7 +10,7 @@ from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.controller.configuration_control import ConfigRules
 from barnabas.kraft.controller.controller import Controller
-from barnabas.kraft.controller.mutation_quota import BURST_PARTITIONS, PARTITIONS_PER_S
+from barnabas.kraft.controller.memory.mutation_quota import BURST_PARTITIONS, PARTITIONS_PER_S
 from barnabas.kraft.metadata.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.kraft.metadata.records import BROKER_RESOURCE, TOPIC_RESOURCE

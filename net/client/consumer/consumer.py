@@ -164,6 +164,11 @@ class Consumer:
         return self._config.auto_commit
 
     @property
+    def patience_ms(self) -> int:
+        """How long the group waits for this member: for a call of `poll`, and for partitions that it must give up."""
+        return min(self._config.max_poll_interval_ms, self._config.rebalance_timeout_ms)
+
+    @property
     def client(self) -> Client:
         """The connections and the metadata, which producers, consumers and admin clients can share."""
         return self._client

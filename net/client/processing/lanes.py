@@ -28,7 +28,7 @@ class _Lane:
         self.place = place
         self.waiting: deque[ConsumerRecord] = deque()  # the first is being handled
         self.closed = asyncio.Event()  # begin no other record, and no other attempt
-        self.task: asyncio.Task[None] | None = None
+        self.is_at_work = False  # a handler runs, or a record is being given up
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Lanes:
         executor: Executor | None,
         random: Callable[[], float],
         on_done: Callable[[ConsumerRecord], None],
-        on_failed: Callable[[Exception], None],
+        on_failed: Callable[[BaseException], None],
     ) -> None:
         """`executor`: for a handler that is no coroutine function. `on_done`: also of records that were given up as the
         application wants it. `on_failed`: the processing must end."""
@@ -59,7 +59,8 @@ class Lanes:
         self._on_failed = on_failed
         self._places = asyncio.Semaphore(options.concurrency)
         self._lanes: dict[object, _Lane] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], _Lane] = {}  # also of lanes that are closed
+        self._is_cancelled = False
         self._running: dict[int, _Attempt] = {}  # by the identity of the record, in the order of their begin
         self.retried = 0
         self.given_up = 0
@@ -70,30 +71,45 @@ class Lanes:
         if lane is None:
             lane = self._lanes[key] = _Lane(TopicPartition(record.topic, record.partition))
             lane.waiting.append(record)
-            lane.task = asyncio.get_running_loop().create_task(self._walk(key, lane))
-            self._tasks.add(lane.task)
-            lane.task.add_done_callback(self._tasks.discard)
+            task = asyncio.get_running_loop().create_task(self._walk(key, lane))
+            self._tasks[task] = lane
+            task.add_done_callback(self._tasks.pop)
         else:
             lane.waiting.append(record)
 
-    async def close(self, places: Iterable[TopicPartition] | None, *, timeout_s: float | None) -> bool:
-        """Begin nothing more of these partitions (None: of all), and wait for the handlers that run. False at the timeout:
-        some go on. The lanes are forgotten in either case."""
-        wanted = None if places is None else set(places)
-        closing = {key: lane for key, lane in self._lanes.items() if wanted is None or lane.place in wanted}
-        for key, lane in closing.items():
-            lane.closed.set()
-            del self._lanes[key]
-        tasks = [lane.task for lane in closing.values() if lane.task is not None]
+    async def close(self, places: Iterable[TopicPartition], *, timeout_s: float) -> bool:
+        """Begin nothing more of these partitions, and wait for their handlers that run. False at the timeout: some go on. The
+        lanes are forgotten in either case.
+
+        Lanes that wait for one of the `concurrency` places are not waited for: they end when they get it."""
+        wanted = set(places)
+        for key, lane in list(self._lanes.items()):
+            if lane.place in wanted:
+                lane.closed.set()
+                del self._lanes[key]
+        tasks = [task for task, lane in self._tasks.items() if lane.place in wanted and lane.is_at_work]
         if not tasks:
             return True
         _, late = await asyncio.wait(tasks, timeout=timeout_s)
         return not late
 
+    async def close_all(self, *, timeout_s: float) -> bool:
+        """As `close`, of all partitions, also of those that were closed before. May be called again."""
+        for lane in self._lanes.values():
+            lane.closed.set()
+        self._lanes.clear()
+        if not self._tasks:
+            return True
+        _, late = await asyncio.wait(list(self._tasks), timeout=timeout_s)
+        return not late
+
     async def cancel(self) -> None:
         """End all at once. What a thread runs goes on in the thread."""
-        tasks = list(self._tasks)
+        self._is_cancelled = True
+        for lane in self._lanes.values():
+            lane.closed.set()  # also if its handler ends as if nothing had happened
         self._lanes.clear()
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -115,10 +131,15 @@ class Lanes:
             record = lane.waiting[0]
             try:
                 is_done = await self._handled(record, lane)
-            except Exception as error:  # noqa: BLE001 - whatever the application raises
+            except BaseException as error:
                 lane.closed.set()
-                self._on_failed(error)
+                lane.is_at_work = False
+                if not self._is_cancelled:  # or else nobody would learn that this lane has ended
+                    self._on_failed(_told(error, record))
+                if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
+                    raise
                 return
+            lane.is_at_work = False
             if is_done:
                 self._on_done(record)
             lane.waiting.popleft()
@@ -131,15 +152,19 @@ class Lanes:
             async with self._places:
                 if lane.closed.is_set():
                     return False
+                lane.is_at_work = True
                 error = await self._attempt(record)
             if error is None:
                 return True
+            if self._is_cancelled:
+                return False
             if failures < self._options.attempts:
                 self.retried += 1
                 logger.info(
                     "a handler failed, and is called again partition=%s-%d offset=%d failures=%d error=%s: %s",
                     record.topic, record.partition, record.offset, failures, type(error).__name__, error,
                 )  # fmt: skip
+                lane.is_at_work = False
                 if await _set_within(lane.closed, self._options.backoff.delay_ms(failures, self._random) / 1000):
                     return False
         assert error is not None
@@ -160,6 +185,13 @@ class Lanes:
                 await _called(self._handler, record)
         except Exception as error:  # noqa: BLE001 - whatever the application raises
             return error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if self._is_cancelled or (task is not None and task.cancelling()):
+                raise
+            cancelled = RuntimeError("the handler ended with CancelledError, although nobody has cancelled it")
+            cancelled.__cause__ = error
+            return cancelled
         finally:
             self._running.pop(id(record), None)
         return None
@@ -196,3 +228,14 @@ async def _set_within(event: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def _told(error: BaseException, record: ConsumerRecord) -> BaseException:
+    """What the caller of `process_each` gets. It was not cancelled itself."""
+    if not isinstance(error, asyncio.CancelledError):
+        return error
+    told = HandlerFailedError(
+        f"the task of the handler for {record.topic}-{record.partition} at offset {record.offset} was cancelled"
+    )
+    told.__cause__ = error
+    return told

@@ -13,6 +13,7 @@ class Ledger:
         self._open: deque[int] = deque()  # begun, in ascending order; the first is not done
         self._done: set[int] = set()  # of `_open`: those behind one that is not done
         self._next = -1  # the offset after the last one begun
+        self.committed: int | None = None  # what the group has confirmed
 
     def begin(self, offset: int) -> None:
         assert self.follows(offset), (offset, self._next)

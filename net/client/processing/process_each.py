@@ -14,11 +14,8 @@ What is read and not done is bounded; beyond that the partitions are paused.
 import asyncio
 import inspect
 import logging
-import signal
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,11 +28,12 @@ from ..connection.errors import (
     IllegalGenerationError,
     InvalidConfigError,
     NotAssignedError,
+    PartitionGoneError,
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
 from ..connection.records import ConsumerRecord
-from ..consumer.consumer import Consumer
+from ..consumer.consumer import Consumer, RecordsByPartition
 from ..group.listener import Listeners
 from .lanes import Lanes
 from .ledger import Ledger
@@ -47,12 +45,14 @@ from .options import (
     RecordHandler,
     options_of,
 )
+from .signals import set_on_signals
 
-# Another member has the partition, or will have it, and handles the records again.
+# Another member has the partition, or will have it, and handles the records again; or the topic is gone.
 _MOVED: Final = (
     FencedMemberEpochError,
     IllegalGenerationError,
     NotAssignedError,
+    PartitionGoneError,
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
@@ -62,6 +62,7 @@ logger = logging.getLogger("barnabas.consumer")
 POLL_MS: Final = 200  # a stop is noticed within this time
 CLOSING_PAUSE_S: Final = 0.01
 DRAIN_S: Final = 60.0  # running handlers of a partition that is taken away are waited for so long
+DRAIN_SHARE: Final = 0.5  # of the time that the group gives this member; the rest is for the commit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +101,9 @@ async def process_each(
     `dead_letters(producer, topic)`.
 
     At the end, running handlers are waited for, what is done is committed, and the consumer goes back to the first record that
-    is not done. `stop_on_signals`: SIGTERM and Ctrl-C stop it in this way, instead of ending the process. If the task is
-    cancelled, so are the handlers. Raises InvalidConfigError for a consumer that commits by itself or has no group.
+    is not done. `stop_on_signals`: the first SIGTERM or Ctrl-C stops it in this way, instead of ending the process; the second
+    one acts as without it. If the task is cancelled, so are the handlers. Raises InvalidConfigError for a consumer that commits
+    by itself or has no group.
     """
     is_blocking = not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__))
     options = options_of(
@@ -122,30 +124,11 @@ async def process_each(
     stopping = stop or asyncio.Event()
     executor = ThreadPoolExecutor(concurrency, "barnabas-handler") if is_blocking else None
     try:
-        with _signals(stopping, is_wanted=stop_on_signals):
+        with set_on_signals(stopping) if stop_on_signals else nullcontext():
             return await _Processing(consumer, handler, options, executor, stopping).run()
     finally:
         if executor is not None:
             executor.shutdown(wait=False, cancel_futures=True)
-
-
-@contextmanager
-def _signals(stopping: asyncio.Event, *, is_wanted: bool) -> Iterator[None]:
-    if not is_wanted:
-        yield
-        return
-    if threading.current_thread() is not threading.main_thread():
-        raise InvalidConfigError("stop_on_signals works only in the main thread: set an event given as `stop` instead")
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        loop.add_signal_handler(number, stopping.set)
-    try:
-        yield
-    finally:
-        for number, former in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL if former is None else former)
 
 
 class _Processing:
@@ -169,22 +152,22 @@ class _Processing:
             on_failed=self._failed,
         )
         self._ledgers: dict[TopicPartition, Ledger] = {}
-        self._committed: dict[TopicPartition, int] = {}
+        self._fresh: set[TopicPartition] = set()  # nothing of their ledgers was begun: older handlers may still run
         self._committing: asyncio.Future[None] | None = None
         self._commit_at_s = 0.0
         self._paused: set[TopicPartition] = set()  # by this object, because enough is in flight
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._records = 0
 
     async def run(self) -> Processed:
         forget = self._consumer.add_listeners(Listeners(revoked=self._revoked, lost=self._lost))
         try:
-            while not self._stopping.is_set() and self._failure is None and await self._step():
-                pass
-            await self._lanes.close(None, timeout_s=None)
-        except Exception:
-            await self._lanes.close(None, timeout_s=None)
-            raise
+            try:
+                while not self._stopping.is_set() and self._failure is None and await self._step():
+                    pass
+            except Exception as error:  # noqa: BLE001 - raised when the handlers have ended
+                self._failed(error)
+            await self._drain()
         except BaseException:
             await self._lanes.cancel()
             raise
@@ -210,25 +193,58 @@ class _Processing:
             not found and loop.time() - begun_s < CLOSING_PAUSE_S
         ):  # a consumer that is being closed does not wait for records
             await asyncio.sleep(CLOSING_PAUSE_S)
-        for place, records in found.items():
-            for record in records:
-                await self._submit(place, record)
+        await self._submit(found)
         now_s = loop.time()
         self._lanes.name_the_stuck(now_s)
         self._commit_soon(now_s)
         return True
 
-    async def _submit(self, place: TopicPartition, record: ConsumerRecord) -> None:
+    async def _submit(self, found: RecordsByPartition) -> None:
+        waiting, origins = dict(found), {place: self._consumer.origin(place) for place in found}
+        try:
+            for place in found:
+                if await self._may_begin(place, found[place][0].offset):
+                    ledger = self._ledgers[place]
+                    for record in waiting.pop(place):
+                        ledger.begin(record.offset)
+                        self._lanes.submit(record)
+        finally:
+            for place, records in waiting.items():
+                # Read them again, unless the application has moved on meanwhile.
+                if place in self._consumer.assignment and self._consumer.origin(place) == origins[place]:
+                    self._consumer.seek(place, records[0].offset)
+
+    async def _may_begin(self, place: TopicPartition, offset: int) -> bool:
+        """Where the group was moved back, or has given a partition up and got it again, first end what runs, so that no record
+        is handled twice at once. False: not yet. It does not wait long, because nobody polls meanwhile."""
         ledger = self._ledgers.get(place)
-        if ledger is None or not ledger.follows(record.offset):
-            if (
-                ledger is not None
-            ):  # the group was moved back: first end what runs, so that no record is handled twice at once
-                await self._lanes.close([place], timeout_s=None)
-            ledger = self._ledgers[place] = Ledger()
-            self._committed.pop(place, None)
-        ledger.begin(record.offset)
-        self._lanes.submit(record)
+        if ledger is None or not ledger.follows(offset):
+            self._ledgers[place] = Ledger()
+            self._fresh.add(place)
+        if place in self._fresh:
+            if not await self._lanes.close([place], timeout_s=POLL_MS / 1000):
+                return False
+            self._fresh.discard(place)
+        return True
+
+    async def _drain(self) -> None:
+        """Wait for the handlers that run. The consumer polls meanwhile, so that it keeps its place in the group."""
+        may_poll = True
+        while not await self._lanes.close_all(timeout_s=POLL_MS / 1000):
+            now_s = asyncio.get_running_loop().time()
+            self._lanes.name_the_stuck(now_s)
+            if not may_poll:
+                continue
+            try:
+                self._pause()
+                for place, records in (await self._consumer.poll(max_records=1, timeout_ms=0)).items():
+                    self._consumer.seek(place, records[0].offset)
+                self._commit_soon(now_s)
+            except ClientClosedError:
+                may_poll = False
+            except Exception as error:  # noqa: BLE001 - raised when the handlers have ended
+                may_poll = False
+                self._failed(error)
 
     def _in_flight(self) -> int:
         return sum(ledger.open_count for ledger in self._ledgers.values())
@@ -240,10 +256,9 @@ class _Processing:
             return  # the partition was lost meanwhile
         ledger.done(record.offset)
         self._records += 1
-        if self._paused and self._in_flight() <= self._options.max_in_flight // 2:
-            self._resume()
+        self._resume_if_there_is_room()
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: BaseException) -> None:
         self._failure = self._failure or error
 
     # --- pauses ------------------------------------------------------------------------------------------------------
@@ -252,6 +267,12 @@ class _Processing:
         places = set(self._consumer.assignment) - set(self._consumer.paused)
         self._consumer.pause(*places)
         self._paused |= places
+
+    def _resume_if_there_is_room(self) -> None:
+        is_ending = self._stopping.is_set() or self._failure is not None
+        if self._paused and not is_ending and self._in_flight() <= self._options.max_in_flight // 2:
+            with suppress(ClientClosedError):  # the next poll tells of it
+                self._resume()
 
     def _resume(self) -> None:
         places = self._paused.intersection(self._consumer.assignment)
@@ -262,11 +283,11 @@ class _Processing:
 
     def _to_commit(self) -> dict[TopicPartition, int]:
         assigned = set(self._consumer.assignment)
-        found = {place: ledger.committable for place, ledger in self._ledgers.items() if place in assigned}
+        found = {place: (ledger.committable, ledger.committed) for place, ledger in self._ledgers.items()}
         return {
             place: offset
-            for place, offset in found.items()
-            if offset is not None and offset != self._committed.get(place)
+            for place, (offset, committed) in found.items()
+            if place in assigned and offset is not None and offset != committed
         }
 
     def _commit_soon(self, now_s: float) -> None:
@@ -274,42 +295,57 @@ class _Processing:
             return
         self._commit_at_s = now_s + self._options.commit_interval_ms / 1000
         if offsets := self._to_commit():
-            self._committed |= offsets
-            self._committing = self._consumer.commit_nowait(offsets)
-            self._committing.add_done_callback(lambda future: self._committed_in_the_background(future, offsets))
+            of = {place: self._ledgers[place] for place in offsets}
+            try:
+                self._committing = self._consumer.commit_nowait(offsets)
+            except _MOVED as error:  # the group has removed this member, and the next poll tells of it
+                logger.info("a commit came too late group=%s reason=%s", self._consumer.group, error)
+                return
+            self._committing.add_done_callback(lambda future: self._committed_in_the_background(future, offsets, of))
 
-    def _committed_in_the_background(self, future: "asyncio.Future[None]", offsets: dict[TopicPartition, int]) -> None:
+    def _committed_in_the_background(
+        self, future: "asyncio.Future[None]", offsets: dict[TopicPartition, int], of: dict[TopicPartition, Ledger]
+    ) -> None:
         error = None if future.cancelled() else future.exception()
         if error is None:
-            return
-        for place, offset in offsets.items():  # try again with the next ones
-            if self._committed.get(place) == offset:
-                del self._committed[place]
-        if (isinstance(error, BarnabasError) and error.retriable) or isinstance(error, _MOVED):
+            for place, ledger in of.items():
+                ledger.committed = offsets[place]
+        elif _is_passing(error) or isinstance(error, ClientClosedError):
             logger.info("a commit failed group=%s reason=%s", self._consumer.group, error)
         else:
-            self._failed(error if isinstance(error, Exception) else RuntimeError(str(error)))
+            self._failed(error)
 
     async def _commit_now(self) -> None:
+        """What is being committed in the background is committed again: that may fail yet."""
         if offsets := self._to_commit():
+            of = {place: self._ledgers[place] for place in offsets}
             try:
                 await self._consumer.commit(offsets)
             except _MOVED as error:
                 logger.info("a commit came too late group=%s reason=%s", self._consumer.group, error)
                 return
-            self._committed |= offsets
+            for place, ledger in of.items():
+                ledger.committed = offsets[place]
 
     # --- partitions that go ------------------------------------------------------------------------------------------
 
     async def _revoked(self, partitions: list[TopicPartition]) -> None:
-        if not await self._lanes.close(partitions, timeout_s=DRAIN_S):
+        drain_s = min(DRAIN_S, DRAIN_SHARE * self._consumer.patience_ms / 1000)
+        if not await self._lanes.close(partitions, timeout_s=drain_s):
             logger.warning(
                 "partitions are given up while handlers still run, which takes longer than %d s: others will handle these records"
                 " again partitions=%s",
-                DRAIN_S, ",".join(map(str, partitions)),
+                drain_s, ",".join(map(str, partitions)),
             )  # fmt: skip
         try:
             await self._commit_now()
+        except BarnabasError as error:
+            if not error.retriable:
+                raise
+            logger.warning(
+                "partitions are given up without a commit: others will handle their records again reason=%s partitions=%s",
+                error, ",".join(map(str, partitions)),
+            )  # fmt: skip
         finally:
             self._forget(partitions)
 
@@ -321,17 +357,31 @@ class _Processing:
     def _forget(self, partitions: list[TopicPartition]) -> None:
         for place in partitions:
             self._ledgers.pop(place, None)
-            self._committed.pop(place, None)
+            self._fresh.discard(place)
             self._paused.discard(place)
+        self._resume_if_there_is_room()
 
     async def _leave(self) -> None:
-        """Commit, and leave the consumer at the first record that is not done."""
+        """Commit, and leave the consumer at the first record that is not done, also if the commit fails."""
         try:
             await self._commit_now()
+        except ClientClosedError:
+            pass  # its close has revoked and committed
+        except Exception as error:  # noqa: BLE001 - raised, unless there is an earlier reason for the end
+            logger.warning("the last commit failed group=%s reason=%s", self._consumer.group, error)
+            self._failed(error)
+        finally:
+            self._go_back()
+
+    def _go_back(self) -> None:
+        with suppress(ClientClosedError):
             self._resume()
             assigned = set(self._consumer.assignment)
             for place, ledger in self._ledgers.items():
                 if place in assigned and ledger.open_count and ledger.committable is not None:
                     self._consumer.seek(place, ledger.committable)
-        except ClientClosedError:
-            pass  # its close has revoked and committed
+
+
+def _is_passing(error: BaseException) -> bool:
+    """The next commit may succeed, or need not."""
+    return (isinstance(error, BarnabasError) and error.retriable) or isinstance(error, _MOVED)

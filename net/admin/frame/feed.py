@@ -51,6 +51,7 @@ class Feed:
         self._readers = 0
         self._state: State = {}
         self._version = 0
+        self._event: tuple[int, str] = -1, ""  # of the whole state in that version: most readers may see all of it
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -79,7 +80,7 @@ class Feed:
         while (now_s := loop.time()) < ends_s:
             if version != self._version:
                 version = self._version
-                event = event_of(view(self._state)) if self._state else ""
+                event = self._event_for(view) if self._state else ""
                 if event != sent:
                     sent = event
                     yield event
@@ -89,6 +90,14 @@ class Feed:
                     await self._changed.wait()
             except TimeoutError:
                 yield HEARTBEAT
+
+    def _event_for(self, view: Callable[[State], State]) -> str:
+        seen = view(self._state)
+        if seen is not self._state:
+            return event_of(seen)
+        if self._event[0] != self._version:
+            self._event = self._version, event_of(seen)
+        return self._event[1]
 
     async def _keep_current(self) -> None:
         seen: object = None

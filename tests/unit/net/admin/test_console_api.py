@@ -133,6 +133,30 @@ async def test_the_readers_of_streams_share_one_computation_and_are_counted(monk
     assert shared._readers == 0
 
 
+async def test_readers_who_may_see_everything_share_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Any] = []
+
+    def event_of(state: dict[str, Any]) -> str:
+        written.append(state)
+        return json.dumps(state)
+
+    monkeypatch.setattr(feed, "TICK_S", 0.01)
+    monkeypatch.setattr(feed, "event_of", event_of)
+
+    async def compute() -> dict[str, Any]:
+        return {"topics": [1, 2]}
+
+    source = object()
+    shared = feed.Feed(lambda: source, compute)
+    readers = [shared.follow(lambda state: state) for _ in range(5)]
+    part = shared.follow(lambda state: {"topics": [1]})
+    assert {await anext(aiter(reader)) for reader in readers} == {'{"topics": [1, 2]}'}
+    assert await anext(aiter(part)) == '{"topics": [1]}'
+    assert written == [{"topics": [1, 2]}, {"topics": [1]}]
+    for reader in (*readers, part):
+        await reader.aclose()
+
+
 async def test_a_stream_that_was_never_read_gives_its_place_back(client: HttpClient) -> None:
     for _ in range(feed.MAX_READERS + 5):
         async with client.head(f"{CLUSTER}/overview/stream") as answer:

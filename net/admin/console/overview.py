@@ -8,6 +8,7 @@ import asyncio
 from typing import Final
 
 from barnabas.kraft.metadata.image import BrokerImage, MetadataImage, TopicImage
+from barnabas.log.vocabulary.access.acls import Operation
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_offsets
@@ -145,7 +146,8 @@ async def _topic_overview(call: Call) -> Reply:
         }
         for index, partition in enumerate(topic.partitions)
     ]
-    configs = call.image.topic_configs.get(topic.name, {})
+    may_configs = call.access is None or call.access.may_topic(Operation.DESCRIBE_CONFIGS, topic.name)
+    configs = call.image.topic_configs.get(topic.name, {}) if may_configs else {}
     return Reply(body={"topic_name": topic.name, "topic_id": topic.topic_id, "configs": configs, "partitions": rows})
 
 

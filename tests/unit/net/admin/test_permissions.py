@@ -60,7 +60,8 @@ class SecureBroker(FakeBroker):
 
     def image(self) -> Any:
 
-        return replace(an_image(), acls={one.resource: (one,) for one in self.given})
+        configs = {"t": {"retention.ms": "1000"}}
+        return replace(an_image(), topic_configs=configs, acls={one.resource: (one,) for one in self.given})
 
 
 @pytest.fixture
@@ -118,6 +119,16 @@ async def test_lists_have_what_the_caller_may_describe(client: HttpClient, broke
     assert (await client.get(f"{CLUSTER}/topics/t")).status == 200
     assert (await client.get(f"{CLUSTER}/topics/missing")).status == 403, "it is not told that it is missing"
     assert (await client.get(f"{CLUSTER}/topics/t/configs")).status == 403
+
+
+async def test_the_overview_of_a_topic_has_its_configuration_for_those_who_may_describe_it(
+    client: HttpClient, broker: SecureBroker
+) -> None:
+    broker.given = (acl(Operation.DESCRIBE, ResourceKind.TOPIC),)
+    answer = await (await client.get(f"{CLUSTER}/topics/t/overview")).json()
+    assert answer["topic_name"] == "t" and answer["configs"] == {}
+    broker.given = (acl(Operation.ALL, ResourceKind.TOPIC),)
+    assert (await (await client.get(f"{CLUSTER}/topics/t/overview")).json())["configs"]
 
 
 @pytest.mark.parametrize("path", ["lags", "lag-summary", "explain", "rebalances", "lags/t/partitions/0"])

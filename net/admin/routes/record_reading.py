@@ -6,6 +6,7 @@ a time, and records are decoded in a thread, so that a page of large or compress
 
 import asyncio
 import base64
+import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -23,7 +24,10 @@ from .topics import PARTITION
 DEFAULT_LIMIT: Final = 50
 MAX_LIMIT: Final = 1_000  # records of an answer
 MAX_CELL_BYTES: Final = 65_536  # of a key, a value or a header in an answer; the rest is cut, and its size is told
-MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024  # of keys, values and headers in an answer
+MAX_HEADERS: Final = 1_000  # of a record in an answer; they take little room in a batch, and much in JSON
+MAX_HEADERS_BYTES: Final = 256 * 1024  # of a record in an answer
+MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024  # of an answer, as JSON; the last record may exceed it
+FRAME_BYTES: Final = 64  # of JSON around a key, a value or a header
 MAX_SCANNED_BYTES: Final = 16 * 1024 * 1024  # of batches that a call fetches, in vain where a transaction was aborted
 CHUNK_BYTES: Final = 1024 * 1024
 TIMEOUT_MS: Final = 10_000
@@ -45,19 +49,44 @@ def cell(data: bytes | None) -> Json | None:
         return {**found, "base64": base64.b64encode(shown).decode()}
 
 
-def _row(record: Any) -> Json:
-    return {
+def _row(record: Any) -> tuple[Json, int]:
+    """A record of an answer, and its size there."""
+    key, value = cell(record.key), cell(record.value)
+    headers, size = _headers(record.headers)
+    row = {
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
-        "key": cell(record.key),
-        "value": cell(record.value),
-        "headers": [{"name": name, "value": cell(value)} for name, value in record.headers],
+        "key": key,
+        "value": value,
+        "headers": headers,
     }
+    if len(headers) < len(record.headers):
+        row["headers_cut"] = len(record.headers)
+    return row, _size(key) + _size(value) + size
 
 
-def _size(row: Json) -> int:
-    cells = [row["key"], row["value"], *(header["value"] for header in row["headers"])]
-    return sum(min(item["size"], MAX_CELL_BYTES) for item in cells if item is not None)
+def _headers(given: Any) -> tuple[list[Json], int]:
+    """The first ones, up to the limits, and their size."""
+    found: list[Json] = []
+    size = 0
+    for name, value in given:
+        if len(found) >= MAX_HEADERS or size >= MAX_HEADERS_BYTES:
+            break
+        shown = {"name": name[:MAX_CELL_BYTES], "value": cell(value)}
+        found.append(shown)
+        size += _text_size(shown["name"]) + _size(shown["value"])
+    return found, size
+
+
+def _size(shown: Json | None) -> int:
+    if shown is None:
+        return FRAME_BYTES
+    return FRAME_BYTES + (_text_size(shown["text"]) if "text" in shown else len(shown["base64"]))
+
+
+def _text_size(text: str) -> int:
+    """In JSON, where one character may become six."""
+    return len(json.encoder.encode_basestring_ascii(text))
 
 
 class _Page:
@@ -77,8 +106,8 @@ class _Page:
         for record in records:
             if self.is_full:
                 return
-            row = _row(record)
-            self._size_bytes += _size(row)
+            row, size = _row(record)
+            self._size_bytes += size
             self.rows.append(row)
 
 
@@ -163,6 +192,7 @@ _RECORD: Final = (
     Field(name="key", type="any", description="The key, or null; as the value.", required=True),
     Field(name="value", type="any", description="{size, text | base64, cut}, or null for a tombstone.", required=True),
     Field(name="headers", type="array", description="[{name, value}]", required=True),
+    Field(name="headers_cut", type="integer", description="How many headers it has, if not all of them are here."),
 )
 _ANSWER: Final = (
     Field(name="topic_name", type="string", description="The topic.", required=True),

@@ -102,7 +102,7 @@ function messagesTab(context, name) {
       ["Offset", (row) => row.offset, "number"],
       ["Time", (row) => h("span", { class: "mono" }, time(row.timestamp_ms)), "when"],
       ["Key", (row) => data(row.key, format.value, "no key"), "key"],
-      ["Value", (row) => [data(row.value, format.value, "tombstone"), headers(row.headers, format.value)]],
+      ["Value", (row) => [data(row.value, format.value, "tombstone"), headers(row, format.value)]],
       ["", (row) => settings.can_change && h("button", { onclick: () => produce.edit(row) }, "Edit")],
     ], newestFirst.checked ? [...found].reverse() : found, "no messages"));
   }
@@ -183,9 +183,11 @@ function data(cell, format, empty) {
   return h("details", {}, h("summary", {}, h("span", { class: "line" }, line)), h("pre", {}, whole), rest);
 }
 
-function headers(items, format) {
+function headers(row, format) {
+  const items = row.headers;
   if (!items.length) return null;
-  return h("details", {}, h("summary", {}, `${items.length} headers`),
+  const count = row.headers_cut ? `the first ${items.length} of ${row.headers_cut} headers` : `${items.length} headers`;
+  return h("details", {}, h("summary", {}, count),
     items.map((item) => h("div", { class: "mono" }, item.name, ": ", data(item.value, format, "null"))));
 }
 
@@ -214,7 +216,12 @@ function producing(context, name, done) {
     tombstone.checked = row.value === null;
     value.focus();
     const isText = (!row.key || row.key.text !== undefined) && (!row.value || row.value.text !== undefined);
-    note.textContent = isText ? "" : "this message is binary: only its text parts are here";
+    const isWhole = !row.key?.cut && !row.value?.cut;
+    note.textContent = [
+      isText ? "" : "this message is binary: only its text parts are here",
+      isWhole ? "" : "this message is too large: only its start is here",
+      row.headers.length ? "its headers are not written again" : "",
+    ].filter(Boolean).join("; ");
   };
   return { section, edit };
 }

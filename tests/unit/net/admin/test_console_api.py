@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from importlib.resources import files
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -291,12 +292,30 @@ async def test_large_records_are_cut_and_an_answer_has_a_limit(
     client: HttpClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_reading, "MAX_CELL_BYTES", 7)
-    monkeypatch.setattr(record_reading, "MAX_ANSWER_BYTES", 20)
+    monkeypatch.setattr(record_reading, "MAX_ANSWER_BYTES", 3 * (2 * record_reading.FRAME_BYTES + 20))
     stored(broker, *(["äöüß".encode() * 100] * 9))
     body = await read(client, "offset=0")
     assert body["data"][0]["value"] == {"size": 800, "cut": True, "text": "äöü"}
     assert len(body["data"]) == 3 and body["next_offset"] == 3, "more is read with the next call"
     assert [row["offset"] for row in (await read(client, "offset=3"))["data"]] == [3, 4, 5]
+
+
+def test_headers_count_and_are_cut_too() -> None:
+    """A few bytes of a compressed batch may have a million empty headers, or names of a megabyte."""
+    pages = []
+    for headers in ([("n" * 900_000, None)], [("", None)] * 300_000, [("n", b"\1" * 65_536)] * 40):
+        page = record_reading._Page(1_000)
+        page.add(SimpleNamespace(offset=n, timestamp_ms=0, key=None, value=b"", headers=headers) for n in range(1_000))
+        assert len(page.rows) > 1 and len(json.dumps(page.rows)) < 1.2 * record_reading.MAX_ANSWER_BYTES
+        pages.append(page)
+    assert "headers_cut" not in pages[0].rows[0] and pages[1].rows[0]["headers_cut"] == 300_000
+
+
+def test_the_limit_of_an_answer_is_of_its_json() -> None:
+    page = record_reading._Page(1_000)
+    value = b"\1" * record_reading.MAX_CELL_BYTES  # six characters each
+    page.add(SimpleNamespace(offset=n, timestamp_ms=0, key=None, value=value, headers=()) for n in range(1_000))
+    assert len(json.dumps(page.rows)) < 1.2 * record_reading.MAX_ANSWER_BYTES
 
 
 async def test_a_damaged_batch_is_an_error_that_names_it(client: HttpClient, broker: Broker) -> None:

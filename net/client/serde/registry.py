@@ -1,11 +1,13 @@
 """`SchemaRegistry`: a registry with Confluent's HTTP API (Confluent, Karapace, Apicurio, Redpanda).
 
-Schemas never change, so each is asked for once and kept. The lookups are synchronous and raise SchemaNotLoaded for what is not
-here; the load is one task that all callers share, and it goes on if a caller is cancelled.
+Schemas never change, so each is asked for once and kept; that there is none of an id is kept for a short time only. The lookups
+are synchronous and raise SchemaNotLoaded for what is not here; the load is one task that all callers share, and it goes on if a
+caller is cancelled.
 """
 
 import asyncio
 import json
+import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from ...base.retries import Backoff
-from ...wire.surroundings import new_random
+from ...wire.surroundings import SURROUNDINGS, new_random
 from ..connection.errors import (
     InvalidConfigError,
     SchemaNotFoundError,
@@ -29,6 +31,9 @@ MAX_REFERENCES: Final = 64  # of a schema, directly
 REQUEST_TIMEOUT_S: Final = 10.0
 MAX_ATTEMPTS: Final = 4  # of a request, through all addresses each time
 PAUSE: Final = Backoff(first_ms=100, max_ms=2_000)  # between them
+ABSENT_MS: Final = (
+    10_000  # so long an id that is not there is not asked for again; a replica of a registry may be behind
+)
 SUBJECT_NOT_FOUND: Final = 40401
 VERSION_NOT_FOUND: Final = 40402
 SCHEMA_NOT_FOUND: Final = 40403
@@ -94,7 +99,10 @@ class SchemaRegistry:
         self._ssl = ssl
         self._auto_register = auto_register
         self._random = new_random()
-        self._schemas: dict[int, Schema | SchemaNotFoundError] = {}
+        around = SURROUNDINGS.get()
+        self._now_ms = _monotonic_ms if around is None else around.clock.now_ms
+        self._schemas: dict[int, Schema] = {}
+        self._absent: dict[int, tuple[str, int]] = {}  # what the registry said, and when
         self._ids: dict[tuple[str, Schema], int] = {}
         self._versions: dict[tuple[str, Schema], int] = {}
         self._references: dict[tuple[str, int], Schema] = {}
@@ -105,11 +113,12 @@ class SchemaRegistry:
     def schema(self, schema_id: int) -> Schema:
         """Raises SchemaNotLoaded, and SchemaNotFoundError if the registry has no schema of this id."""
         found = self._schemas.get(schema_id)
-        if found is None:
-            raise SchemaNotLoaded(partial(self._once, ("id", schema_id), partial(self._load_schema, schema_id)))
-        if isinstance(found, SchemaNotFoundError):
-            raise found
-        return found
+        if found is not None:
+            return found
+        message, since_ms = self._absent.get(schema_id, ("", 0))
+        if message and self._now_ms() - since_ms < ABSENT_MS:
+            raise SchemaNotFoundError(message)  # a new one: an error that is raised again keeps every traceback
+        raise SchemaNotLoaded(partial(self._once, ("id", schema_id), partial(self._load_schema, schema_id)))
 
     def schema_id(self, subject: str, schema: Schema) -> int:
         """The id of a schema in a subject. Raises SchemaNotLoaded."""
@@ -156,7 +165,7 @@ class SchemaRegistry:
         try:
             answer = await self._ask("GET", f"/schemas/ids/{schema_id}")
         except SchemaNotFoundError as error:
-            _keep(self._schemas, schema_id, error)
+            _keep(self._absent, schema_id, (error.message, self._now_ms()))
             return
         _keep(self._schemas, schema_id, _schema_of(answer))
 
@@ -249,6 +258,11 @@ def _answer(status: int, raw: bytes, request: str) -> dict[str, Any]:
     raise SchemaRegistryError(f"the schema registry refuses the request: {message}")
 
 
+def _monotonic_ms() -> int:
+    """Not a loop's: a registry may be made before there is one, and be used on several."""
+    return int(time.monotonic() * 1000)
+
+
 def _path_of(subject: str) -> str:
     return f"/subjects/{quote(subject, safe='')}"
 
@@ -276,6 +290,7 @@ def _schema_of(answer: dict[str, Any]) -> Schema:
 
 
 def _keep(kept: dict[K, V], key: K, value: V) -> None:
+    kept.pop(key, None)
     while len(kept) >= MAX_KEPT:
         del kept[next(iter(kept))]
     kept[key] = value

@@ -1,6 +1,7 @@
 """The client of a schema registry: one request for each schema, and errors that say whose fault it is."""
 
 import asyncio
+import traceback
 from typing import Any
 
 import pytest
@@ -59,6 +60,28 @@ async def test_an_unknown_id_is_remembered(stub: RegistryStub) -> None:
         with pytest.raises(SchemaNotFoundError, match="HTTP 404 Schema not found"):
             await loaded(lambda: registry.schema(99))
     assert len(stub.requests) == 1
+
+
+async def test_an_id_that_comes_later_is_found(stub: RegistryStub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica of the registry may be behind the producer that has just registered a schema."""
+    monkeypatch.setattr(module, "ABSENT_MS", 0)
+    registry = SchemaRegistry(stub.url)
+    with pytest.raises(SchemaNotLoaded) as missing:
+        registry.schema(1)
+    await missing.value.load()
+    stub.register("s", INT.to_json())
+    assert await loaded(lambda: registry.schema(1)) == INT
+
+
+async def test_the_error_of_an_unknown_id_does_not_grow(stub: RegistryStub) -> None:
+    """One that is raised again and again keeps the frames of all that it has passed, and their records."""
+    registry = SchemaRegistry(stub.url)
+    depths = []
+    for _ in range(3):
+        with pytest.raises(SchemaNotFoundError) as caught:
+            await loaded(lambda: registry.schema(99))
+        depths.append(len(list(traceback.walk_tb(caught.value.__traceback__))))
+    assert depths[2] == depths[1]
 
 
 async def test_without_auto_register_the_schema_must_be_there(stub: RegistryStub) -> None:
@@ -147,4 +170,4 @@ async def test_what_is_kept_is_bounded(stub: RegistryStub, monkeypatch: pytest.M
     for number in range(10):
         with pytest.raises(SchemaNotFoundError):
             await loaded(lambda number=number: registry.schema(number))
-    assert len(registry._schemas) == 3
+    assert len(registry._absent) == 3

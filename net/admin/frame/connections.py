@@ -1,8 +1,8 @@
 """The bounded pool of connections to the admin API: a full pool closes silent connections to accept new ones.
 
 The API has no authentication, so the pool cannot reserve connections for operators. But an operator's client sends its request
-at once and disconnects. Therefore many clients that send nothing, or never complete a request, can neither lock operators out
-nor exhaust the descriptors that logs, the quorum and the other brokers need.
+at once and disconnects. Therefore many clients that send nothing, never complete a request, or send one that takes long can
+neither lock operators out nor exhaust the descriptors that logs, the quorum and the other brokers need.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ log = logging.getLogger("barnabas.admin")
 MAX_CONNECTIONS: Final = 64  # enough for browsers, a scraper and a few operators with several connections each
 FIRST_REQUEST_S: Final = 10.0  # limit from accepting the connection to the end of its first request
 IDLE_S: Final = 75.0  # limit between two requests; a scraper with an interval of one minute keeps its connection
+BUSY_S: Final = 5.0  # a request that takes longer makes room, too: it waits for events, or its client takes no answer
 SWEEP_S: Final = 1.0  # how long after its limit a connection may be closed
 LOG_AGAIN_S: Final = 60.0  # a flood of connections must not fill the disk with log lines
 
@@ -30,6 +31,7 @@ class AdminConnection(asyncio.Protocol):
         self.has_spoken = False
         self.requests = 0  # complete requests received
         self.in_progress = 0  # complete requests that are not answered yet
+        self.busy_since_s = 0.0  # when the last complete request arrived
         self.quiet_since_s = 0.0  # when the connection was opened, or its last request was answered
 
     @property
@@ -110,6 +112,7 @@ class AdminConnections:
             return
         connection.requests += 1
         connection.in_progress += 1
+        connection.busy_since_s = self._clock()
         try:
             yield
         finally:
@@ -131,9 +134,14 @@ class AdminConnections:
         self.refused += 1
         self._log()
         waiting = self._waiting()
-        if not waiting:
+        if waiting:
+            self._leave(min(waiting, key=lambda one: one.usefulness))
+            return True
+        busy = [one for one in self._open.values() if one not in self._leaving]
+        longest = min(busy, key=lambda one: one.busy_since_s, default=None)
+        if longest is None or self._clock() - longest.busy_since_s < BUSY_S:
             return False
-        self._leave(min(waiting, key=lambda one: one.usefulness))
+        self._leave(longest)
         return True
 
     def _leave(self, connection: AdminConnection) -> None:

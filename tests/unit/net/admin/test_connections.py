@@ -7,7 +7,7 @@ import pytest
 from unit.net.admin.fake_broker import FakeBroker
 
 from barnabas.net.admin.app import start_admin
-from barnabas.net.admin.frame.connections import FIRST_REQUEST_S, IDLE_S, AdminConnection, AdminConnections
+from barnabas.net.admin.frame.connections import BUSY_S, FIRST_REQUEST_S, IDLE_S, AdminConnection, AdminConnections
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
@@ -49,6 +49,21 @@ def test_the_silent_make_room_before_those_that_speak_and_these_before_those_tha
         newcomer.data_received(b"G")
         assert leaves.is_aborted and not any(one.is_aborted for one in others)
         assert len(pool.connections) == 3
+
+
+def test_requests_that_take_long_make_room_the_longest_first() -> None:
+    pool = Pool(2)
+    _, first = pool.open()
+    _, second = pool.open()
+    with pool.connections.serving(first):
+        pool.now_s += 1
+        with pool.connections.serving(second):
+            pool.now_s += BUSY_S - 1.5
+            _, refused = pool.open()
+            assert refused.is_aborted
+            pool.now_s += 1
+            _, welcome = pool.open()
+            assert first.is_aborted and not second.is_aborted and not welcome.is_aborted
 
 
 def test_nothing_in_progress_makes_room() -> None:

@@ -62,6 +62,8 @@ LONE_SURROGATE: Final = (
     "\\ud"  # the JSON escape of half a surrogate pair; a complete pair is a character and is accepted
 )
 WRITE_TIMEOUT_S: Final = 10.0  # for the reader of a stream to take an event
+LARGE_AT_ONCE: Final = 16  # large answers that are made or written at a time; others wait
+LARGE_TIMEOUT_S: Final = 30.0  # for a caller to take one
 _EVENT_STREAM: Final = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-store",
@@ -73,6 +75,7 @@ _BACKEND: Final = web.AppKey("backend", AdminBackend)
 _LAGS: Final = web.AppKey("lags", LagsOfGroups)
 _FEED: Final = web.AppKey("feed", Feed)
 _READS: Final = web.AppKey("reads", asyncio.Semaphore)
+_LARGE: Final = web.AppKey("large", asyncio.Semaphore)
 _DOUBTS: Final = web.AppKey("doubts", Doubts)
 _CONNECTIONS: Final = web.AppKey("connections", AdminConnections)
 _NAMES: Final = ("topic_name", "resource_name", "principal")  # fields of bodies that name what a call changes
@@ -148,6 +151,7 @@ def build_app(backend: AdminBackend, connections: AdminConnections | None = None
     app[_LAGS] = LagsOfGroups()
     app[_FEED] = Feed(backend.image, lambda: overview.overview_of(backend.image()))
     app[_READS] = asyncio.Semaphore(record_reading.READS_AT_ONCE)
+    app[_LARGE] = asyncio.Semaphore(LARGE_AT_ONCE)
     app[_DOUBTS] = Doubts()
     # An empty pool is false.
     app[_CONNECTIONS] = AdminConnections(time.monotonic) if connections is None else connections
@@ -250,6 +254,10 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.StreamRespon
             # Only now: the JSON of strangers would cost the loop that serves the clients.
             call = replace(call, body=await _body(request, route))
             with request.app[_CONNECTIONS].serving(request.transport):
+                if route.is_large:
+                    async with request.app[_LARGE]:
+                        reply = await _permitted(route, call)
+                        return await _written(request, await _told(request, route, reply))
                 reply = await _permitted(route, call)
                 if reply.stream is not None:
                     return await _streamed(request, reply.stream)
@@ -257,11 +265,29 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.StreamRespon
             _tell(route, call, _outcome_of(error))
             raise
         _tell(route, call, DONE)
-        if route.method == "GET" and route.path.startswith("/v3/"):
-            return _with_doubt(reply, await request.app[_DOUBTS].now(call.backend))
-        return _response(reply)
+        return await _told(request, route, reply)
 
     return answer
+
+
+async def _told(request: web.Request, route: Route, reply: Reply) -> web.Response:
+    if route.method == "GET" and route.path.startswith("/v3/"):
+        return _with_doubt(reply, await request.app[_DOUBTS].now(request.app[_BACKEND]))
+    return _response(reply)
+
+
+async def _written(request: web.Request, response: web.Response) -> web.Response:
+    """Write a large answer now, and drop a caller that does not take it: a few of them would hold much memory."""
+    try:
+        await response.prepare(request)
+        async with asyncio.timeout(LARGE_TIMEOUT_S):
+            await response.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+    except ConnectionError:
+        pass  # the caller is gone
+    return response
 
 
 async def _access(request: web.Request, call: Call) -> Access | None:

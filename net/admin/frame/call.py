@@ -162,6 +162,7 @@ class Route:
     query: tuple[Field, ...] = ()  # integers and strings; a route that declares some refuses others
     answer: tuple[Field, ...] = ()  # for the document; (): not described
     status: int = HTTPStatus.OK
+    is_large: bool = False  # GET only: the answer may have megabytes
 
 
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {

@@ -211,5 +211,6 @@ ROUTES = (
         summary="Records of a partition: from an offset, from a time, or the last ones",
         query=_QUERY,
         answer=_ANSWER,
+        is_large=True,
     ),
 )

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import socket
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from unit.net.admin.fake_broker import FakeBroker, an_image
 from barnabas.kraft.metadata.image import MetadataImage, PartitionImage, TopicImage
 from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.admin import app
 from barnabas.net.admin.app import ROUTES, build_app
 from barnabas.net.admin.console import overview
 from barnabas.net.admin.frame import feed
@@ -101,8 +103,7 @@ async def test_a_loss_of_a_replica_is_in_the_stream_at_once(client: HttpClient, 
 async def test_a_stream_outlives_the_limits_of_idle_connections(broker: Broker) -> None:
     """An empty pool is false: a pool that was made in its place did not count requests, and calls were cut after 10 s."""
     pool = AdminConnections(lambda: 0.0)
-    app = build_app(broker, pool)
-    assert any(found is pool for found in app.values())
+    assert any(found is pool for found in build_app(broker, pool).values())
 
 
 async def test_the_readers_of_streams_share_one_computation_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,6 +317,32 @@ def test_the_limit_of_an_answer_is_of_its_json() -> None:
     value = b"\1" * record_reading.MAX_CELL_BYTES  # six characters each
     page.add(SimpleNamespace(offset=n, timestamp_ms=0, key=None, value=value, headers=()) for n in range(1_000))
     assert len(json.dumps(page.rows)) < 1.2 * record_reading.MAX_ANSWER_BYTES
+
+
+async def test_a_caller_that_does_not_take_a_large_answer_is_dropped(
+    client: HttpClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 of them held 400 MB."""
+    monkeypatch.setattr(app, "LARGE_TIMEOUT_S", 0.2)
+    stored(broker, *([b"p" * 60_000] * 100))
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        slow.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(slow, (client.host, client.port))
+        await loop.sock_sendall(slow, f"GET {RECORDS}?offset=0&limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert len((await read(client, "offset=0&limit=1000"))["data"]) > 60, "others are served meanwhile"
+        assert isinstance(client.server, TestServer) and client.server.app is not None
+        large = client.server.app[app._LARGE]
+        async with asyncio.timeout(10):
+            for _ in range(app.LARGE_AT_ONCE):  # also the place of the slow one is free again
+                await large.acquire()
+        size = 0
+        with pytest.raises(ConnectionResetError):
+            while chunk := await loop.sock_recv(slow, 65_536):
+                size += len(chunk)
+            raise ConnectionResetError  # the end came early, in order
+        assert size < 3_900_000
 
 
 async def test_a_damaged_batch_is_an_error_that_names_it(client: HttpClient, broker: Broker) -> None:

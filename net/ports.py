@@ -56,6 +56,10 @@ class PortAreas:
                 raise NoFreePorts(f"no {count} ports of {self._ports.start} to {self._ports.stop - 1} are free")
             return found
 
+    def forked(self) -> None:
+        """For the child, at the fork: another thread of the parent may have held the lock, and is not there to release it."""
+        self._lock = Lock()
+
     def close(self) -> None:
         """Leave the areas to other processes."""
         with self._lock:
@@ -119,6 +123,8 @@ def _areas() -> PortAreas:
     if not _HELD:
         _HELD.append(PortAreas(usual_ports(_first_ephemeral_port()), random.Random()))
         atexit.register(_HELD[0].close)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_HELD[0].forked)
     return _HELD[0]
 
 

@@ -61,6 +61,28 @@ def test_without_an_area_there_are_still_ports(areas: list[PortAreas]) -> None:
         fifth.free(len(ALL) - 3)
 
 
+# The lock is held as another thread would hold it that draws at this moment.
+FORKED_MEANWHILE = """
+import os, signal
+from barnabas.net import ports
+ports.free_ports(1)
+ports._HELD[0]._lock.acquire()
+if not (child := os.fork()):
+    signal.alarm(5)
+    ports.free_ports(1)
+    os._exit(0)
+status = os.waitpid(child, 0)[1]
+ports._HELD[0]._lock.release()
+print(status)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_process_that_is_forked_while_a_thread_draws_can_draw() -> None:
+    command = [sys.executable, "-P", "-c", FORKED_MEANWHILE]
+    assert subprocess.run(command, capture_output=True, check=True, timeout=60).stdout.split() == [b"0"]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_process_draws_other_ports(areas: list[PortAreas]) -> None:
     before = areas[0].free(3)

@@ -51,6 +51,7 @@ PLAIN_VERBS: Final = {
     "doctor": ("verbs.doctor", "say what is wrong with the cluster, whom it costs what, and the cure"),
     "sql": ("streams.sql", "query topics with SQL (DuckDB)"),
     "collect": ("streams.collect", "send the lines of log files to a topic, each once"),
+    "mirror": ("streams.mirror", "copy topics of another cluster into this one, each record once"),
     "top": ("streams.top", "rates of topics and lag of groups, live"),
     "completion": ("verbs.completion", "print the completion script of bash, zsh or fish"),
 }

@@ -7,36 +7,25 @@ over the transactional id (which ends the transaction of the one before), and th
 import asyncio
 import binascii
 import logging
-import random
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from barnabas.log.vocabulary.errors import (
-    BarnabasError,
-    InvalidRecordError,
-    ProducerFencedError,
-    RequestTimedOutError,
-    RetriableError,
-)
-from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.log.vocabulary.errors import InvalidRecordError
 
-from ..base.retries import Backoff
-from ..client.admin.admin import Admin
-from ..client.connection.errors import TransactionAbortedError, TransactionOutcomeUnknownError
-from ..client.consumer.consumer import Consumer
 from ..client.producer.producer import Producer
 from ..client.producer.transaction import Transaction
+from ..copying.kept_positions import TRANSACTION_TIMEOUT_MS, KeptPositions, owner_of
+from ..copying.sessions import pause, run_sessions
 from ..server.descriptors import raise_descriptor_limit
 from .folders import look
 from .following import MAX_FILES, Followed, Following
 from .line_patterns import first_lines
 from .lines import MAX_RECORD_BYTES, RecordSplitter
 from .parsers import PARSERS, Parsed
-from .positions import POSITIONS_TOPIC, FileId, key_of, owner_key, owner_of, positions_of, value_of
+from .positions import POSITIONS_TOPIC, FileId, key_of, positions_of, value_of
 from .reading import FileReading, Piece, ReadRound
 
 logger = logging.getLogger("barnabas.collect")
@@ -45,17 +34,12 @@ LOOK_INTERVAL_S: Final = 0.25  # While nothing is new. A look costs a stat and a
 REPORT_INTERVAL_S: Final = 30.0
 # A writer may go on writing for a moment after its file was renamed (nginx until USR1); then its last line needs no end.
 SETTLE_S: Final = 10.0
-TRANSACTION_TIMEOUT_MS: Final = 60_000
-RESTORE_S: Final = 2 * TRANSACTION_TIMEOUT_MS / 1_000  # until transactions of collectors that were killed have ended
-STOP_S: Final = 10.0  # for the end of a transaction, after `stop`
-POLL_MS: Final = 500
 MAX_PARSED_BYTES: Final = (
     2 * MAX_RECORD_BYTES - 64 * 1_024
 )  # Escapes make a value longer than its line; a batch takes 1 MiB.
 RESERVED_DESCRIPTORS: Final = 128  # of the limit: connections to brokers, folders, the libraries of codecs
 MAX_AHEAD_MS: Final = 1_800_000  # Brokers refuse records of the future: by default, of more than an hour.
 PARSE_ERROR_HEADER: Final = "barnabas-parse-error"
-_BACKOFF: Final = Backoff(first_ms=100, max_ms=10_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +61,6 @@ class CollectorConfig:
         return f"barnabas-collect-{self.name}"
 
 
-class CollectorReplacedError(BarnabasError):
-    """Another collector with the same name has taken over."""
-
-
-class PositionsLostError(BarnabasError):
-    """The topic of positions was deleted while the collector was running."""
-
-
 @dataclass(slots=True)
 class Progress:
     records: int = 0
@@ -100,9 +76,16 @@ class Collector:
         self._max_files = min(MAX_FILES, max(1, raise_descriptor_limit().total - RESERVED_DESCRIPTORS))
         self._following = Following(max_files=self._max_files)
         self._parser = PARSERS[config.parser] if config.parser is not None else None
-        self._owner = uuid.uuid4().hex.encode()  # of this process
-        self._is_owner = False  # from the first transaction on
         self._stopping = asyncio.Event()
+        self._positions = KeptPositions(
+            POSITIONS_TOPIC,
+            config.name,
+            program="collector",
+            after_loss="start the collector again to collect all files from their starts, or with another --name and --from end",
+            bootstrap=config.bootstrap,
+            security=config.security,
+            stopping=self._stopping,
+        )
         self._renamed_s: dict[FileId, float] = {}  # when a file was first seen to have lost its name
         self._unreadable: set[str] = set()
         self._unmatched: set[str] = set()  # patterns
@@ -115,49 +98,24 @@ class Collector:
 
     async def run(self) -> None:
         """Return after `stop`, or with `is_once` when all is collected. Raises BarnabasError for what does not pass by itself."""
-        failures = 0
         try:
-            while not self._stopping.is_set():
-                before = self.progress.records
-                try:
-                    await self._session_until_stopped()
-                    return
-                except ProducerFencedError as error:
-                    raise self._replaced() from error
-                except BarnabasError as error:
-                    if not _passes(error):
-                        raise
-                    failures = 1 if self.progress.records > before else failures + 1
-                    delay_ms = _BACKOFF.delay_ms(failures, random.random)
-                    logger.warning("event=again in_ms=%d reason=%s", delay_ms, error)
-                    await self._pause(delay_ms / 1_000)
+            await run_sessions(
+                self._session,
+                stopping=self._stopping,
+                records_done=lambda: self.progress.records,
+                replaced=self._positions.replaced,
+                logger=logger,
+            )
         finally:
             self._reading.close()
 
     # --- a session: one producer, from its positions on ---------------------------------------------------------------
 
-    async def _session_until_stopped(self) -> None:
-        """A session that waits for the cluster does not see `stop`. What it leaves is repaired by the next start."""
-        session = asyncio.create_task(self._session())
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait({session, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not session.done():
-                await asyncio.wait({session}, timeout=STOP_S)
-        finally:
-            stopping.cancel()
-            session.cancel()
-            await asyncio.wait({session})
-        if session.cancelled():
-            logger.warning("event=stopped reason=the cluster did not answer within %g s", STOP_S)
-        else:
-            session.result()
-
     async def _session(self) -> None:
         config = self._config
-        await self._make_positions_topic()
-        if self._is_owner:
-            self._check_owner(await self._position_records())  # before the new producer would fence that of another one
+        await self._positions.make_topic()
+        if self._positions.is_owner:  # before the new producer would fence that of another one
+            self._positions.check_owner(await self._positions.records())
         async with Producer(
             config.bootstrap,
             transactional_id=config.transactional_id,
@@ -177,20 +135,14 @@ class Collector:
                 if not is_busy:
                     if config.is_once:
                         return
-                    await self._pause(LOOK_INTERVAL_S)
-
-    async def _make_positions_topic(self) -> None:
-        async with Admin(self._config.bootstrap, **self._config.security) as admin:
-            if POSITIONS_TOPIC not in await admin.list_topics():  # Then no permission to create topics is needed.
-                configs = {"cleanup.policy": "compact"}
-                await admin.create_topic(POSITIONS_TOPIC, partitions=1, configs=configs, if_not_exists=True)
+                    await pause(self._stopping, LOOK_INTERVAL_S)
 
     async def _restore(self) -> bool:
         """Go on at the positions in the cluster. Files that were removed can still be read through their descriptors. Return
         whether this is the first start of a collector with this name."""
-        records = await self._position_records()
-        if self._is_owner:
-            self._check_owner(records)
+        records = await self._positions.records()
+        if self._positions.is_owner:
+            self._positions.check_owner(records)
         saved = positions_of(self._config.name, records)
         self._reading.forget_what_was_read()
         before = self._following
@@ -207,62 +159,16 @@ class Collector:
         return is_first_start
 
     async def _own(self, producer: Producer, *, is_first_start: bool) -> None:
-        """A producer that is fenced cannot tell another collector from a transaction that was open for too long: both would take
-        over from each other for ever.
-
-        What `from_end` leaves out is noted in the same transaction, so that a later start does not collect or skip more."""
+        """What `from_end` leaves out is noted in the same transaction, so that a later start does not collect or skip more."""
         following, name = self._following, self._config.name
         if is_first_start and self._config.from_end:
             following.look((await asyncio.to_thread(look, self._config.patterns, {})).seen)
         async with producer.transaction() as transaction:
-            await transaction.send(POSITIONS_TOPIC, self._owner, key=owner_key(name), partition=0)
+            await self._positions.own(transaction)
             for file in following.files.values() if is_first_start else ():
                 saved = value_of(file.position_at(file.offset))
                 await transaction.send(POSITIONS_TOPIC, saved, key=key_of(name, file.file_id), partition=0)
-        self._is_owner = True
-
-    def _check_owner(self, records: Sequence[tuple[bytes | None, bytes | None]]) -> None:
-        if self._stopping.is_set():
-            return  # Not all of them were read.
-        owner = owner_of(self._config.name, records)
-        if owner is None:
-            raise PositionsLostError(
-                f"{POSITIONS_TOPIC} does not have the positions of {self._config.name!r} any more: the topic was deleted or "
-                "shortened; start the collector again to collect all files from their starts, or with another --name and "
-                "--from end"
-            )
-        if owner != self._owner:
-            raise self._replaced()
-
-    def _replaced(self) -> CollectorReplacedError:
-        return CollectorReplacedError(
-            f"another collector with the name {self._config.name!r} has taken over; give each its own --name"
-        )
-
-    async def _position_records(self) -> list[tuple[bytes | None, bytes | None]]:
-        """All of them. Readers of committed records do not get what is behind the open transaction of another collector until it
-        has ended; without the newest positions, lines would be collected again."""
-        config, partition = self._config, TopicPartition(POSITIONS_TOPIC, 0)
-        found: list[tuple[bytes | None, bytes | None]] = []
-        async with Admin(config.bootstrap, **config.security) as admin:
-            end = (await admin.list_offsets(POSITIONS_TOPIC))[partition].offset
-        until_s = time.monotonic() + RESTORE_S
-        async with Consumer(
-            bootstrap=config.bootstrap,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            **config.security,
-        ) as consumer:
-            consumer.assign([partition])
-            while await consumer.position(partition) < end and not self._stopping.is_set():
-                if time.monotonic() > until_s:
-                    raise RequestTimedOutError(
-                        f"{partition} could not be read to its end ({end}) in {RESTORE_S:g} s: a transaction may be open "
-                        "there; see `barnabas transaction list`"
-                    )
-                records = await consumer.poll(timeout_ms=POLL_MS)
-                found += [(record.key, record.value) for record in records.get(partition, ())]
-        return found
+        self._positions.is_owner = True
 
     # --- a round: one look, one transaction ---------------------------------------------------------------------------
 
@@ -369,12 +275,6 @@ class Collector:
 
     # --- around it ----------------------------------------------------------------------------------------------------
 
-    async def _pause(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._stopping.wait(), seconds)
-        except TimeoutError:
-            return
-
     def _warn_of(self, unreadable: Mapping[str, str], unmatched: Sequence[str]) -> None:
         for path in unreadable.keys() - self._unreadable:
             logger.warning("event=unreadable file=%s reason=%s", path, unreadable[path])
@@ -392,11 +292,3 @@ class Collector:
                 "event=collected records=%d bytes=%d unparsed=%d files=%d unread_bytes=%d",
                 progress.records, progress.bytes, progress.unparsed, len(files), sum(file.unread_bytes for file in files),
             )  # fmt: skip
-
-
-def _passes(error: BarnabasError) -> bool:
-    """Whether a new session may succeed: the cluster was away for a while."""
-    if isinstance(error, TransactionOutcomeUnknownError | RetriableError):
-        return True
-    cause = error.__cause__
-    return isinstance(error, TransactionAbortedError) and (not isinstance(cause, BarnabasError) or _passes(cause))

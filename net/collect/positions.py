@@ -12,6 +12,8 @@ import msgspec
 
 from barnabas.log.vocabulary.errors import BarnabasError
 
+from ..copying.kept_positions import owner_key
+
 POSITIONS_TOPIC: Final = "barnabas-collect-positions"
 MAX_HEAD_BYTES: Final = 256
 
@@ -59,19 +61,6 @@ class UnreadablePositionError(BarnabasError):
 
 
 _decoder: Final = msgspec.json.Decoder(Position)
-
-
-def owner_key(collector: str) -> bytes:
-    """Of the record that says which process collects: the value is an id of its own."""
-    return f"{collector}/owner".encode()
-
-
-def owner_of(collector: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> bytes | None:
-    owner = None
-    for key, value in records:
-        if key == owner_key(collector):
-            owner = value
-    return owner
 
 
 def key_of(collector: str, file_id: FileId) -> bytes:

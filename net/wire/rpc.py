@@ -207,7 +207,8 @@ class RpcConnection(asyncio.BufferedProtocol):
         if hello.min_version <= VERSION <= hello.max_version:
             self.hello = hello
             self._is_greeted = True
-            self._greeting.set_result(None)
+            if not self._greeting.done():  # else `open` was cancelled, and closes the connection
+                self._greeting.set_result(None)
             return
         spoken = f"{hello.min_version} to {hello.max_version}"
         self.fail(

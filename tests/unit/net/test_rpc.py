@@ -358,13 +358,16 @@ def test_closing_the_pool_ends_attempts() -> None:
     run_in_simulation(body)
 
 
-def test_an_open_that_is_cancelled_as_the_hello_arrives_leaves_no_connection() -> None:
+@pytest.mark.parametrize("cancelled_first", [False, True])
+def test_an_open_that_is_cancelled_as_the_hello_arrives_leaves_no_connection(cancelled_first: bool) -> None:
     async def body(world: World) -> None:
         server = await serve(world, Replies())
         greeted: list[RpcConnection] = []
 
         class Cancelled(RpcConnection):
             def _take_hello(self, frame: memoryview) -> None:
+                if cancelled_first:
+                    task.cancel()
                 super()._take_hello(frame)
                 greeted.append(self)
                 task.cancel()

@@ -12,11 +12,10 @@ from barnabas.net.collect.positions import (
     Position,
     UnreadablePositionError,
     key_of,
-    owner_key,
-    owner_of,
     positions_of,
     value_of,
 )
+from barnabas.net.copying.kept_positions import owner_key, owner_of
 
 HEAD = Head.of(b"first bytes")
 

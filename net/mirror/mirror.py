@@ -1,0 +1,285 @@
+"""`Mirror`: copies topics of a source cluster into this one, each record once, with their settings and the groups' offsets.
+
+Records and the positions behind them are written in one transaction. A copy is in the partition of its number, with key, value,
+timestamp and headers of the original, and one header more (`provenance`).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..client.admin.admin import Admin
+from ..client.producer.producer import Producer
+from ..copying.kept_positions import TRANSACTION_TIMEOUT_MS, KeptPositions
+from ..copying.sessions import pause, run_sessions
+from .group_offsets import GroupOffsets
+from .positions import POSITIONS_TOPIC, key_of, positions_of, value_of
+from .provenance import was_in, with_place
+from .source import Read, Source, SourceRecord, SourceTopic, client_options
+
+logger = logging.getLogger("barnabas.mirror")
+
+REFRESH_S: Final = 30.0  # new topics, partitions and settings of the source
+GROUPS_S: Final = 10.0
+REPORT_S: Final = 30.0
+IDLE_S: Final = 0.5  # while the source has no topic that matches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorConfig:
+    name: str
+    topics: Sequence[str]  # names, or patterns with * and ?
+    source: str  # host:port, ...
+    source_options: Mapping[str, str] = field(default_factory=dict)  # of librdkafka
+    prefix: str = ""  # of the copies' names
+    groups: Sequence[str] = ("*",)  # none: no group is translated
+    from_end: bool = False  # where a partition that was never mirrored begins
+    is_once: bool = False  # return when all that the source had at the start is mirrored
+    bootstrap: str
+    compression: str = "lz4"
+    security: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def transactional_id(self) -> str:
+        return f"barnabas-mirror-{self.name}"
+
+
+@dataclass(slots=True)
+class Progress:
+    records: int = 0
+    bytes: int = 0
+    left_out: int = 0  # they were in this cluster already
+    offsets_moved: int = 0
+
+
+class Mirror:
+    def __init__(self, config: MirrorConfig) -> None:
+        self._config = config
+        self._stopping = asyncio.Event()
+        self._kept = KeptPositions(
+            POSITIONS_TOPIC,
+            config.name,
+            program="mirror",
+            after_loss="start the mirror again to copy all topics from their starts, or with another --name and --from end",
+            bootstrap=config.bootstrap,
+            security=config.security,
+            stopping=self._stopping,
+        )
+        self._positions: dict[TopicPartition, int] = {}  # of the source: all before them is mirrored
+        self._ends: dict[TopicPartition, int] = {}  # of the source, as the last fetches told
+        self._topics: dict[str, SourceTopic] = {}
+        self._goals: dict[TopicPartition, int] = {}  # with `is_once`: to be reached
+        self._refreshed_s = self._groups_s = self._reported_s = time.monotonic()
+        self._warned: set[str] = set()
+        self.progress = Progress()
+
+    def stop(self) -> None:
+        """`run` returns when the current transaction has ended."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Return after `stop`, or with `is_once` when all is mirrored. Raises BarnabasError for what does not pass by itself."""
+        await run_sessions(
+            self._session,
+            stopping=self._stopping,
+            records_done=lambda: self.progress.records,
+            replaced=self._kept.replaced,
+            logger=logger,
+        )
+
+    @property
+    def lag(self) -> int:
+        """Records of the source that are not mirrored yet, by what the last fetches told."""
+        return sum(
+            max(0, end - self._positions[place]) for place, end in self._ends.items() if place in self._positions
+        )
+
+    # --- a session: one producer, from its positions on ---------------------------------------------------------------
+
+    async def _session(self) -> None:
+        config = self._config
+        await self._kept.make_topic()
+        if self._kept.is_owner:  # before the new producer would fence that of another one
+            self._kept.check_owner(await self._kept.records())
+        options = client_options(config.source, config.source_options)
+        source = Source(options, group_id=config.transactional_id)
+        async with Producer(
+            config.bootstrap,
+            transactional_id=config.transactional_id,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            compression=config.compression,
+            client_id="barnabas-mirror",
+            **config.security,
+        ) as producer:
+            await producer.prepare(POSITIONS_TOPIC)  # from here on, no other mirror of this name writes
+            records = await self._kept.records()
+            if self._kept.is_owner:
+                self._kept.check_owner(records)
+            self._positions = positions_of(config.name, records)
+            async with producer.transaction() as transaction:
+                await self._kept.own(transaction)
+            self._kept.is_owner = True
+            await source.start()
+            try:
+                await self._copy(source, producer)
+            finally:
+                await source.close()
+
+    async def _copy(self, source: Source, producer: Producer) -> None:
+        async with Admin(self._config.bootstrap, **self._config.security) as admin:
+            here = (await admin.describe_cluster()).cluster_id
+        if source.cluster_id == here and not self._config.prefix:
+            raise InvalidConfigError(
+                "the source is this cluster: give the address of another one to --source, or names of their own to the copies "
+                "by --prefix"
+            )
+        self._topics, self._ends = {}, {}
+        await self._refresh(source)
+        groups = GroupOffsets(
+            source,
+            groups=self._config.groups,
+            prefix=self._config.prefix,
+            bootstrap=self._config.bootstrap,
+            security=self._config.security,
+        )
+        while not self._stopping.is_set():
+            if time.monotonic() - self._refreshed_s >= REFRESH_S:
+                await self._refresh(source)
+            if not self._positions:
+                if self._config.is_once:
+                    return
+                await pause(self._stopping, IDLE_S)
+                continue
+            read = await source.read()
+            await self._take(read, source, producer, here)
+            is_done = self._config.is_once and all(self._positions[at] >= end for at, end in self._goals.items())
+            if self._config.groups and (is_done or time.monotonic() - self._groups_s >= GROUPS_S):
+                self.progress.offsets_moved += await groups.sync(self._positions)
+                self._groups_s = time.monotonic()
+            self._report()
+            if is_done:
+                return
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    async def _take(self, read: Read, source: Source, producer: Producer, here: str) -> None:
+        for place in read.lost:
+            await self._begin_again(source, place)
+        if read.records:
+            await self._write(read.records, source.cluster_id, producer, here)
+        for place, end in read.ends.items():
+            if (
+                place in self._positions and place not in read.lost
+            ):  # what lies behind the last record is not shown to readers
+                self._positions[place] = max(self._positions[place], end)
+        for place in self._positions:
+            known = source.known_end(place)
+            if known is not None:
+                self._ends[place] = known
+
+    async def _write(self, records: Sequence[SourceRecord], origin: str, producer: Producer, here: str) -> None:
+        """One transaction: the records, and the positions behind them."""
+        after = dict[TopicPartition, int]()
+        done = Progress()
+        async with producer.transaction() as transaction:
+            for record in records:
+                place = record.partition
+                if record.offset < self._positions.get(place, 0):
+                    continue  # of a fetch from before `_begin_again`
+                after[place] = record.offset + 1
+                if was_in(record.headers, here):
+                    done.left_out += 1
+                    continue
+                await transaction.send(
+                    self._config.prefix + place.topic,
+                    record.value,
+                    key=record.key,
+                    partition=place.partition,
+                    headers=with_place(record.headers, origin, record.offset),
+                    timestamp_ms=record.timestamp_ms,
+                )
+                done.records += 1
+                done.bytes += len(record.value or b"") + len(record.key or b"")
+            for place, offset in after.items():
+                key = key_of(self._config.name, place)
+                await transaction.send(POSITIONS_TOPIC, value_of(offset), key=key, partition=0)
+        self._positions.update(after)
+        self.progress.records += done.records
+        self.progress.bytes += done.bytes
+        self.progress.left_out += done.left_out
+
+    async def _begin_again(self, source: Source, place: TopicPartition) -> None:
+        """The source does not have the position: retention was faster, or the topic was made anew."""
+        start, end = await source.bounds(place)
+        was = self._positions.get(place, 0)
+        if was > end:
+            logger.error("event=made_anew partition=%s position=%d end=%d: copied from its start", place, was, end)
+        else:
+            logger.error("event=lost partition=%s records=%d reason=deleted at the source", place, start - was)
+        self._positions[place] = start
+        await source.assign(self._positions)
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    async def _refresh(self, source: Source) -> None:
+        """Make what the source has and this cluster has not, and read new partitions."""
+        self._refreshed_s = time.monotonic()
+        found = await source.topics(self._config.topics)
+        configs = await source.configs(found)
+        async with Admin(self._config.bootstrap, **self._config.security) as admin:
+            known = set(await admin.list_topics())
+            for name, topic in found.items():
+                await self._make(admin, known, name, topic, configs.get(name, {}))
+        new = [
+            place
+            for name, topic in found.items()
+            for place in (TopicPartition(name, number) for number in range(topic.partitions))
+            if place not in self._positions
+        ]
+        for place in new:
+            bounds = await source.bounds(place)
+            self._positions[place] = bounds[1] if self._config.from_end else bounds[0]
+        gone = [place for place in self._positions if place.topic not in found]
+        for place in gone:
+            del self._positions[place]
+        if new or gone or not self._topics:
+            if self._config.is_once and not self._goals:
+                self._goals = {place: (await source.bounds(place))[1] for place in self._positions}
+            await source.assign(self._positions)
+        self._topics = found
+
+    async def _make(
+        self, admin: Admin, known: set[str], name: str, topic: SourceTopic, configs: Mapping[str, str]
+    ) -> None:
+        copy = self._config.prefix + name
+        if copy not in known:
+            await admin.create_topic(copy, partitions=topic.partitions, if_not_exists=True)
+            logger.info("event=created topic=%s partitions=%d", copy, topic.partitions)
+        elif len((await admin.describe_topic(copy)).partitions) < topic.partitions:
+            await admin.add_partitions(copy, topic.partitions)
+            logger.info("event=grown topic=%s partitions=%d", copy, topic.partitions)
+        has = {entry.key: entry.value for entry in await admin.describe_configs(copy)}
+        for key, value in configs.items():
+            if key not in has or has[key] == value or f"{copy} {key}={value}" in self._warned:
+                continue
+            try:
+                await admin.alter_config(copy, {key: value})
+            except BarnabasError as error:
+                self._warned.add(f"{copy} {key}={value}")
+                logger.warning("event=not_set topic=%s key=%s value=%s reason=%s", copy, key, value, error)
+
+    def _report(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._reported_s >= REPORT_S:
+            self._reported_s = now_s
+            done = self.progress
+            logger.info(
+                "event=mirrored records=%d bytes=%d left_out=%d topics=%d partitions=%d lag=%d",
+                done.records, done.bytes, done.left_out, len(self._topics), len(self._positions), self.lag,
+            )  # fmt: skip

@@ -1,0 +1,48 @@
+"""How far each partition was mirrored, as records of a compacted topic. Pure."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ..copying.kept_positions import owner_key
+
+POSITIONS_TOPIC: Final = "barnabas-mirror-positions"
+
+
+class UnreadablePositionError(BarnabasError):
+    """A record of the topic of positions is not one of this program."""
+
+
+def key_of(name: str, partition: TopicPartition) -> bytes:
+    return f"{name}/{partition.topic}/{partition.partition}".encode()
+
+
+def value_of(next_offset: int) -> bytes:
+    return b"%d" % next_offset
+
+
+def positions_of(name: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> dict[TopicPartition, int]:
+    """The next offset of each partition of the source; `records` are (key, value) in the order of the log.
+
+    Raises UnreadablePositionError.
+    """
+    found: dict[TopicPartition, int] = {}
+    prefix = f"{name}/".encode()
+    for key, value in records:
+        if key is None or not key.startswith(prefix) or key == owner_key(name):
+            continue
+        topic, _, number = key[len(prefix) :].rpartition(b"/")
+        try:
+            partition = TopicPartition(topic.decode(), int(number))
+            if value is None:
+                found.pop(partition, None)
+            else:
+                found[partition] = int(value)
+        except ValueError as error:
+            raise UnreadablePositionError(
+                f"{POSITIONS_TOPIC} has a record with key {key!r} that is no position of a partition ({error}): another program "
+                "has written it; delete the record's key, or the topic (then all topics are mirrored again)"
+            ) from error
+    return found

@@ -1,0 +1,277 @@
+"""`barnabas mirror` between two clusters of ours, as a process that is killed, and from Apache Kafka."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+from integration.cluster import Cluster, clean_environment, until
+
+from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.records import ConsumerRecord
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.producer import Producer
+from barnabas.net.mirror.provenance import HEADER
+
+LIMIT_S = 90
+PARTITIONS = 3
+
+
+def command(source: str, target: str, *more: str) -> list[str]:
+    return [sys.executable, "-m", "barnabas", "mirror", "--source", source, "--bootstrap", target, *more]
+
+
+@contextmanager
+def mirroring(source: str, target: str, *more: str) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(
+        command(source, target, *more), stderr=subprocess.PIPE, text=True, env=clean_environment()
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def once(source: str, target: str, *more: str) -> str:
+    """Mirror all that there is; what the command says at its end."""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        command(source, target, "--once", *more),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=clean_environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+async def write(bootstrap: str, topic: str, values: Sequence[bytes | None], rng: Random) -> None:
+    async with Producer(bootstrap=bootstrap, acks="all") as producer:
+        for number, value in enumerate(values):
+            await producer.send(
+                topic,
+                value,
+                key=b"k%d" % (number % 7),
+                headers=[("number", b"%d" % number), ("empty", None)] if number % 3 else None,
+                partition=rng.randrange(PARTITIONS),
+                timestamp_ms=1_700_000_000_000 + number,
+            )
+
+
+async def read(bootstrap: str, topic: str) -> dict[TopicPartition, list[ConsumerRecord]]:
+    """All committed records, by partition."""
+    found: dict[TopicPartition, list[ConsumerRecord]] = {}
+    async with Admin(bootstrap) as admin:
+        ends = {place: item.offset for place, item in (await admin.list_offsets(topic)).items()}
+    async with Consumer(
+        bootstrap=bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.assign(list(ends))
+        async with asyncio.timeout(LIMIT_S):
+            for place, end in ends.items():
+                while await consumer.position(place) < end:
+                    for where, records in (await consumer.poll(timeout_ms=200)).items():
+                        found.setdefault(where, []).extend(records)
+    return found
+
+
+def contents(records: Sequence[ConsumerRecord]) -> list[tuple[object, ...]]:
+    """Without what a mirror adds."""
+    return [
+        (record.key, record.value, record.timestamp_ms, [item for item in record.headers or () if item[0] != HEADER])
+        for record in records
+    ]
+
+
+async def is_equal(source: Cluster, target: Cluster, topic: str, copy: str) -> None:
+    original, copied = await read(source.bootstrap, topic), await read(target.bootstrap, copy)
+    assert {place.partition for place in original} == {place.partition for place in copied}
+    for place, records in original.items():
+        assert contents(copied[TopicPartition(copy, place.partition)]) == contents(records)
+
+
+async def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    async with Consumer(bootstrap=cluster.bootstrap, group=group, auto_commit=False) as consumer:
+        consumer.assign(list(offsets))
+        await consumer.commit(offsets)
+
+
+@pytest.fixture
+def two(new_cluster: Callable[..., Cluster]) -> tuple[Cluster, Cluster]:
+    return new_cluster(1, name="west"), new_cluster(1, name="east")
+
+
+@pytest.mark.timeout(240)
+async def test_each_record_is_copied_once_though_mirror_and_brokers_are_killed(two: tuple[Cluster, Cluster]) -> None:
+    west, east = [await cluster.ready() for cluster in two]
+    rng = Random(5)
+    async with west.admin() as admin:
+        await admin.create_topic(
+            "orders", partitions=PARTITIONS, configs={"retention.ms": "-1", "segment.bytes": "100000"}
+        )
+    total = 0
+    for kill in ("mirror", "east", "west", "mirror"):
+        with mirroring(west.bootstrap, east.bootstrap, "orders") as process:
+            values = [b"%d" % number if number % 10 else None for number in range(total, total + 3_000)]
+            writing = asyncio.create_task(write(west.bootstrap, "orders", values, rng))
+            total += len(values)
+
+            async def has_begun(least: int = total - 2_900) -> bool:
+                with contextlib.suppress(BarnabasError):
+                    async with east.admin() as admin:
+                        return sum(item.offset for item in (await admin.list_offsets("orders")).values()) > least
+                return False
+
+            await until(has_begun, "the mirror copies")
+            if kill == "mirror":
+                process.kill()
+                await writing
+            elif kill == "east":
+                east.kill(0)
+                east.start(0)
+                await writing
+            else:
+                await writing
+                west.kill(0)
+                west.start(0)
+                await west.ready()
+    await east.ready()
+    await once(west.bootstrap, east.bootstrap, "orders")
+    await is_equal(west, east, "orders", "orders")
+    copied = await read(east.bootstrap, "orders")
+    assert sum(map(len, copied.values())) == total
+    async with east.admin() as admin:
+        configs = {entry.key: entry.value for entry in await admin.describe_configs("orders")}
+    assert (configs["retention.ms"], configs["segment.bytes"]) == ("-1", "100000")
+
+
+async def test_two_clusters_may_mirror_the_same_topic_into_each_other(two: tuple[Cluster, Cluster]) -> None:
+    west, east = [await cluster.ready() for cluster in two]
+    for cluster in (west, east):
+        async with cluster.admin() as admin:
+            await admin.create_topic("shared", partitions=PARTITIONS)
+    await write(west.bootstrap, "shared", [b"west %d" % number for number in range(200)], Random(1))
+    await write(east.bootstrap, "shared", [b"east %d" % number for number in range(300)], Random(2))
+    for round_number in range(2):
+        told = await once(west.bootstrap, east.bootstrap, "shared", "--name", "to-east")
+        assert f"mirrored {0 if round_number else 200} records" in told
+        told = await once(east.bootstrap, west.bootstrap, "shared", "--name", "to-west")
+        assert f"mirrored {0 if round_number else 300} records" in told
+    for cluster in (west, east):
+        found = Counter(
+            record.value for records in (await read(cluster.bootstrap, "shared")).values() for record in records
+        )
+        assert len(found) == 500 and set(found.values()) == {1}
+
+
+async def test_a_group_goes_on_in_the_other_cluster_at_the_record_where_it_was(two: tuple[Cluster, Cluster]) -> None:
+    """The source has gaps of markers and aborted transactions, and the copy has others."""
+    west, east = [await cluster.ready() for cluster in two]
+    async with west.admin() as admin:
+        await admin.create_topic("jobs", partitions=PARTITIONS)
+    async with Producer(bootstrap=west.bootstrap, transactional_id="t") as producer:
+        for number in range(60):
+            with contextlib.suppress(ZeroDivisionError):
+                async with producer.transaction() as transaction:
+                    for item in range(5):
+                        value = b"%d/%d" % (number, item)
+                        await transaction.send("jobs", value, partition=number % PARTITIONS)
+                    if number % 4 == 0:
+                        raise ZeroDivisionError
+    originals = await read(west.bootstrap, "jobs")
+    offsets = {
+        TopicPartition("jobs", number): records[10 + number].offset for (_, number), records in originals.items()
+    }
+    async with west.admin() as admin:
+        ends = {place: item.offset for place, item in (await admin.list_offsets("jobs")).items()}
+    await commit(west, "workers", offsets)
+    await commit(west, "done", ends)
+    await once(west.bootstrap, east.bootstrap, "jobs", "--prefix", "west.")
+    async with east.admin() as admin:
+        workers, done = await admin.group_offsets("workers"), await admin.group_offsets("done")
+    copies = await read(east.bootstrap, "west.jobs")
+    for place, offset in offsets.items():
+        copy = TopicPartition("west.jobs", place.partition)
+        unread = [record.value for record in originals[place] if record.offset >= offset]
+        assert [record.value for record in copies[copy] if record.offset >= workers[copy].committed] == unread
+        assert done[copy].committed == done[copy].log_end_offset
+    # A group that was used here since keeps its offsets if they are further.
+    further = {place: lag.log_end_offset for place, lag in workers.items()}
+    await commit(east, "workers", further)
+    await once(west.bootstrap, east.bootstrap, "jobs", "--prefix", "west.")
+    async with east.admin() as admin:
+        assert {place: lag.committed for place, lag in (await admin.group_offsets("workers")).items()} == further
+
+
+async def test_new_topics_and_partitions_are_found_and_a_second_mirror_replaces_the_first(
+    two: tuple[Cluster, Cluster],
+) -> None:
+    west, east = [await cluster.ready() for cluster in two]
+    async with west.admin() as admin:
+        await admin.create_topic("a.1", partitions=1)
+        await admin.create_topic("b.1", partitions=1)
+    await once(west.bootstrap, east.bootstrap, "a.*")
+    async with west.admin() as admin:
+        await admin.add_partitions("a.1", PARTITIONS)
+        await admin.create_topic("a.2", partitions=PARTITIONS)
+    for topic in ("a.1", "a.2"):
+        await write(west.bootstrap, topic, [b"%d" % number for number in range(50)], Random(3))
+    with mirroring(west.bootstrap, east.bootstrap, "a.*") as first:
+
+        async def has_all() -> bool:
+            with contextlib.suppress(BarnabasError):  # the topics are not there yet
+                return [sum(map(len, (await read(east.bootstrap, topic)).values())) for topic in ("a.1", "a.2")] == [
+                    50,
+                    50,
+                ]
+            return False
+
+        await until(has_all, "both topics are copied")
+        await once(west.bootstrap, east.bootstrap, "a.*")
+        await write(west.bootstrap, "a.1", [b"more"] * 3, Random(4))
+        _, told = await asyncio.to_thread(first.communicate, timeout=LIMIT_S)
+        assert first.returncode != 0 and "another mirror with the name 'mirror' has taken over" in told
+    async with east.admin() as admin:
+        assert set(await admin.list_topics()) == {"a.1", "a.2", "barnabas-mirror-positions"}
+
+
+@pytest.mark.parametrize(
+    "more, told",
+    [
+        (("--source", "127.0.0.1:1"), "the source does not answer"),
+        (("--source", "{east}"), "the source is this cluster"),
+        (("--source", "{west}", "--source-config", "/no/such/file"), "No such file"),
+        (("--source", "{west}", "--name", "a b"), "--name a b"),
+        (("--source", "{west}", "--groups", "g", "--no-groups"), "not both"),
+    ],
+    ids=["nobody there", "itself", "no file", "wrong name", "both"],
+)
+async def test_mistakes_are_answered(two: tuple[Cluster, Cluster], more: tuple[str, ...], told: str) -> None:
+    west, east = [await cluster.ready() for cluster in two]
+    places = {"west": west.bootstrap, "east": east.bootstrap}
+    arguments = [sys.executable, "-m", "barnabas", "mirror", "x", "--bootstrap", east.bootstrap]
+    process = await asyncio.create_subprocess_exec(
+        *arguments, *(item.format(**places) for item in more), stderr=subprocess.PIPE, env=clean_environment()
+    )
+    assert process.stderr is not None
+    text = ""
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            while told not in text:
+                line = await process.stderr.readline()
+                assert line, text
+                text += line.decode()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

@@ -46,7 +46,7 @@ class LogEndReports:
         self._metadata = metadata
         self._controller = controller
         self._broker_epoch = broker_epoch
-        self._wanted: dict[TopicPartition, None] = {}  # replicas of this broker whose end is asked for
+        self._wanted: dict[str, list[int]] = {}  # replicas of this broker whose end is asked for, by topic
         self._work = asyncio.Event()
         self._seen = MetadataImage()
 
@@ -54,22 +54,19 @@ class LogEndReports:
         before, self._seen = self._seen, publication.image
         is_whole = publication.restored or not before.topics
         topics: Iterable[str] = publication.image.topics if is_whole else publication.changes.topics
-        for name in topics:
-            self._look_at(name)
-        if self._wanted:
-            self._work.set()
-
-    def _look_at(self, name: str) -> None:
-        topic = self._seen.topics.get(name)
-        for topic_partition in [known for known in self._wanted if known.topic == name]:
-            del self._wanted[topic_partition]
-        for number, partition in enumerate(topic.partitions if topic is not None else ()):
-            if (
-                partition.leader == NO_LEADER
-                and self._node_id in partition.replicas
-                and self._node_id not in partition.offline_replicas
-            ):
-                self._wanted[TopicPartition(name, number)] = None
+        node_id, wanted = self._node_id, self._wanted
+        for name in topics:  # inline, because it concerns every topic that changes
+            if wanted:
+                wanted.pop(name, None)
+            topic = publication.image.topics.get(name)
+            for number, partition in enumerate(topic.partitions if topic is not None else ()):
+                if (
+                    partition.leader == NO_LEADER
+                    and node_id in partition.replicas
+                    and node_id not in partition.offline_replicas
+                ):
+                    wanted.setdefault(name, []).append(number)
+                    self._work.set()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -81,17 +78,20 @@ class LogEndReports:
             ends = self._ends()
             for first in range(0, len(ends), MAX_PARTITIONS_PER_REQUEST):
                 await self._send(tuple(ends[first : first + MAX_PARTITIONS_PER_REQUEST]))
-            wait_ms = REPORT_INTERVAL_MS if len(ends) == len(self._wanted) else NOT_READY_RETRY_MS
+            are_all_ready = len(ends) == sum(map(len, self._wanted.values()))
+            wait_ms = REPORT_INTERVAL_MS if are_all_ready else NOT_READY_RETRY_MS
             try:
                 async with asyncio.timeout(wait_ms / 1000):
-                    await self._work.wait()  # newer metadata
+                    await self._work.wait()  # more partitions
             except TimeoutError:
                 self._work.set()
 
     def _ends(self) -> list[LogEnd]:
         """Of the logs that are ready."""
         found = []
-        for topic_partition in self._wanted:
+        for topic_partition in (
+            TopicPartition(name, number) for name, numbers in self._wanted.items() for number in numbers
+        ):
             partition = self._seen.partition(topic_partition)
             replica = self._replicas.find(topic_partition)
             if partition is None or replica is None or not _has_taken_up(replica, partition.leader_epoch):

@@ -68,7 +68,8 @@ class ControllerChannel:
         for scope, asked in list(self._asked.items()):
             if asked not in (None, leader_id):
                 del self._asked[scope]
-                scope.reschedule(now_s)
+                if not scope.expired():  # in this very moment; then the attempt ends anyway
+                    scope.reschedule(now_s)
 
     async def call(
         self,

@@ -15,6 +15,7 @@ from barnabas.log.vocabulary.errors import (
     ThrottlingQuotaExceededError,
     UnknownTopicOrPartitionError,
 )
+from barnabas.net.metadata.broker_to_controller import ATTEMPT_TIMEOUT_MS
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.requests import ControllerCallRequest
 from barnabas.net.protocol.responses import ControllerCallResponse
@@ -194,6 +195,28 @@ async def test_the_silence_of_a_leader_ends_when_another_one_leads() -> None:
     assert await asking == Done(offset=6)
     assert now_ms() < 200
     assert (len(first.requests), len(second.requests)) == (1, 1)
+
+
+@simulated
+async def test_another_leader_that_is_known_in_the_moment_of_a_timeout_disturbs_nothing() -> None:
+    """The attempt has ended, but the caller does not know yet."""
+    shell = await led_by(1)
+    await RemoteController(shell, 1, lambda _: None).start()
+    remote = await RemoteController(shell, 2, lambda _: Done(offset=6)).start()
+    failures: list[BaseException] = []
+
+    def another_leads() -> None:
+        try:
+            shell.source.publish(image_of(broker(0), broker(1), broker(2)), leader=2)
+        except RuntimeError as error:
+            failures.append(error)
+
+    call = asyncio.create_task(shell.controller.call(REQUEST, timeout_ms=30_000))
+    await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    loop.call_at(loop.time() + ATTEMPT_TIMEOUT_MS / 1000, another_leads)
+    assert await call == Done(offset=6)
+    assert failures == [] and remote.requests == [REQUEST]
 
 
 @simulated

@@ -87,6 +87,12 @@ class BrokerKeys:
         (), LIST, "Additional Host header names that the HTTP API accepts; `*`: any name."
     )
 
+    admin_allowed_origins: tuple[str, ...] = key(
+        (),
+        LIST,
+        "Origins of web pages that may produce records through the HTTP API, and do nothing else: "
+        "`https://shop.example`; `*`: any page.",
+    )
     admin_console: str = key(
         "on",
         one_of("off", "readonly", "on"),

@@ -32,7 +32,14 @@ from .frame.doubts import STALE, Doubts
 from .frame.errors import ApiError, bad_request, refusal
 from .frame.feed import Feed, Follower
 from .frame.lags import LagsOfGroups
-from .frame.origins import SAFE_METHODS, check_host, check_media_type, check_origin
+from .frame.origins import (
+    SAFE_METHODS,
+    check_host,
+    check_media_type,
+    check_origin,
+    cross_origin_headers,
+    is_admitted,
+)
 from .frame.permissions import caller_of, check_body_of, check_call, shown
 from .routes import (
     acls,
@@ -146,7 +153,7 @@ ROUTES: Final[tuple[Route, ...]] = (
 
 def build_app(backend: AdminBackend, connections: AdminConnections | None = None) -> web.Application:
     """The application, not yet listening."""
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json])
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_pages_elsewhere, _errors_as_json])
     app[_BACKEND] = backend
     app[_LAGS] = LagsOfGroups()
     app[_FEED] = Feed(backend.image, lambda: overview.overview_of(backend.image()))
@@ -391,6 +398,25 @@ def _error(status: int, error_code: int, message: str) -> web.Response:
     return web.json_response({"error_code": error_code, "message": message}, status=status)
 
 
+def _is_admitted(request: web.Request) -> bool:
+    return is_admitted(request.path, request.headers.get("Origin"), request.app[_BACKEND].allowed_origins())
+
+
+@web.middleware
+async def _pages_elsewhere(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Answer preflight requests of admitted pages, and let these pages read the answers to their requests, errors too."""
+    if not _is_admitted(request):
+        return await handler(request)
+    origin = request.headers["Origin"]
+    if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
+        return web.Response(status=HTTPStatus.NO_CONTENT, headers=cross_origin_headers(origin, preflight=True))
+    answer = await handler(request)
+    answer.headers.update(cross_origin_headers(origin))
+    return answer
+
+
 @web.middleware
 async def _errors_as_json(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -398,7 +424,8 @@ async def _errors_as_json(
     """The error boundary: every error becomes one JSON object; internal errors are logged with a traceback."""
     try:
         check_host(request.path, request.headers.get("Host"), request.app[_BACKEND].host_names())
-        check_origin(request.method, request.headers, request.scheme)
+        if not _is_admitted(request):
+            check_origin(request.method, request.headers, request.scheme)
         return await handler(request)
     except ApiError as error:
         return _error(error.status, error.error_code, str(error))

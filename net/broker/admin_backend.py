@@ -38,6 +38,9 @@ class BrokerBackend:
     def host_names(self) -> frozenset[str]:
         return self._host_names
 
+    def allowed_origins(self) -> tuple[str, ...]:
+        return self._broker.config.admin_allowed_origins
+
     def image(self) -> MetadataImage:
         return self._broker.metadata.image
 

@@ -1,7 +1,10 @@
 """The console in a real browser, on a real cluster that loses a broker while its pages are open."""
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any, Final
 
 import pytest
@@ -158,3 +161,55 @@ async def test_a_page_without_actions(new_cluster: Callable[..., Cluster]) -> No
         await shows(page, "1 partitions")
         assert time.monotonic() - began < WAIT_MS / 1000
         assert await page.get_by_role("button", name="Delete the topic").count() == 0
+
+
+class _Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<h1>shop</h1>")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def site() -> Iterator[int]:
+    """The port of a web server with one page; Chromium finds every name under .localhost there."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+CALL: Final = """async ([method, url, body]) => {
+    const options = {method, headers: {"Content-Type": "application/json"}, body: body && JSON.stringify(body)};
+    try { return await (await fetch(url, options)).json(); } catch (error) { return String(error); }
+}"""
+
+
+async def test_a_page_of_an_admitted_origin_produces_records_and_changes_nothing_else(
+    new_cluster: Callable[..., Cluster],
+) -> None:
+    with site() as port:
+        cluster = await new_cluster(1, admin_allowed_origins=f"http://shop.localhost:{port}").ready()
+        async with cluster.admin() as admin:
+            await admin.create_topic("clicks", partitions=1)
+            cluster_id = (await admin.describe_cluster()).cluster_id
+        topics = f"{url(cluster)}v3/clusters/{cluster_id}/topics"
+        async with browser() as chromium, page_of(chromium) as (page, _):
+            await page.goto(f"http://shop.localhost:{port}/")
+            entries = [{"id": str(number), "value": {"type": "JSON", "data": {"n": number}}} for number in range(3)]
+            told = await page.evaluate(CALL, ["POST", f"{topics}/clicks/records:batch", {"entries": entries}])
+            assert [item["offset"] for item in told["successes"]] == [0, 1, 2] and told["failures"] == []
+            for method, path, body in (("DELETE", f"{topics}/clicks", None), ("POST", topics, {"topic_name": "x"})):
+                assert "Failed to fetch" in await page.evaluate(CALL, [method, path, body])
+            await page.goto(f"http://evil.localhost:{port}/")
+            assert "Failed to fetch" in await page.evaluate(CALL, ["POST", f"{topics}/clicks/records", {}])
+        async with cluster.admin() as admin:
+            assert await admin.list_topics() == ["clicks"]
+            assert (await admin.list_offsets("clicks"))[TopicPartition("clicks", 0)].offset == 3

@@ -33,6 +33,9 @@ class AdminBackend(Protocol):
     def host_names(self) -> Collection[str]:
         """Host names that callers of the API may use; `*`: any."""
 
+    def allowed_origins(self) -> Collection[str]:
+        """Origins of web pages that may produce records; `*`: any."""
+
     def image(self) -> MetadataImage:
         """The newest metadata that this broker has applied."""
 

@@ -6,7 +6,9 @@ A browser that can reach the admin port lets any page that it shows send request
   requests still carry `Host: evil.example`. Only names of this broker pass; an IP address cannot be rebound, so all pass.
 - Origin and Sec-Fetch-Site (cross-site requests): pages of another origin may not change state.
 - Content-Type: a form or a "simple" request of another page cannot send application/json without a CORS preflight request, and
-  this server does not answer preflight requests.
+  this server answers preflight requests only as said below.
+
+Pages of `admin.allowed.origins` may produce records (CORS), for example to tell what happens in a browser, and nothing else.
 
 Programs other than browsers (curl, Prometheus, clients) send neither Origin nor Sec-Fetch-Site.
 """
@@ -23,6 +25,9 @@ ANY_HOST: Final = "*"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # RFC 9110, 9.2.1
 PROBES: Final = frozenset({"/healthz", "/readyz"})  # Load balancers use any host name; the answer is not secret.
 _HOST: Final = re.compile(r"(\[(?P<v6>[^\]]*)\]|(?P<name>[^:\[\]]*))(:[0-9]*)?")  # RFC 9110, 7.2
+ANY_ORIGIN: Final = "*"
+_RECORDS: Final = re.compile(r"/v3/clusters/[^/]+/topics/[^/]+/records(:batch)?")
+_PREFLIGHT_AGE_S: Final = 600
 _OWN_SITES: Final = frozenset({"same-origin", "none"})  # "none": the user entered the address
 
 
@@ -49,6 +54,25 @@ def check_origin(method: str, headers: Mapping[str, str], scheme: str) -> None:
             f"a page of {origin[:SHOWN_CHARS] if origin else 'another site'} may not change state here; call the API "
             "from a program instead"
         )
+
+
+def is_admitted(path: str, origin: str | None, allowed: Collection[str]) -> bool:
+    """Whether a page of this origin may produce records here."""
+    if origin is None or _RECORDS.fullmatch(path) is None:
+        return False
+    return ANY_ORIGIN in allowed or origin.lower().rstrip("/") in {known.lower().rstrip("/") for known in allowed}
+
+
+def cross_origin_headers(origin: str, *, preflight: bool = False) -> dict[str, str]:
+    """Of an answer to an admitted page. Browsers send no cookies or kept passwords with such requests."""
+    told = {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
+    if preflight:
+        told |= {
+            "Access-Control-Allow-Methods": "POST",
+            "Access-Control-Allow-Headers": "authorization, content-type",
+            "Access-Control-Max-Age": str(_PREFLIGHT_AGE_S),
+        }
+    return told
 
 
 def check_media_type(content_type: str) -> None:

@@ -161,6 +161,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     f"GET {_PARTITION}/reassignment": _topic(Operation.DESCRIBE),
     f"DELETE {_PARTITION}/hanging-transactions/{{producer_id}}": _ALTER,
     f"POST {_TOPIC}/records": _topic(Operation.WRITE),
+    f"POST {_TOPIC}/records:batch": _topic(Operation.WRITE),
     **_configs(f"{_TOPIC}/configs", _topic(Operation.DESCRIBE_CONFIGS), _topic(Operation.ALTER_CONFIGS)),
     f"GET {_CLUSTER}/consumer-groups": _free,  # those that the caller may describe
     f"GET {_GROUP}": _group(Operation.DESCRIBE),

@@ -1,15 +1,18 @@
-"""Produce one record over HTTP, for scripts and tests without a client. Not optimized for speed."""
+"""Produce records over HTTP, for web pages, scripts and tests without a client. Not optimized for speed."""
 
 import base64
 import binascii
 import json
 import random
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
 
 from barnabas.kraft.metadata.image import TopicImage
 from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.murmur2 import murmur2_positive
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
@@ -17,10 +20,18 @@ from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
 from barnabas.net.protocol.responses import ProduceResponse
 
 from ..frame.call import Call, Field, Json, Reply, Route, objects, text_of
-from ..frame.errors import SHOWN_CHARS, bad_request, kafka_error, unknown_topic_or_partition
+from ..frame.errors import (
+    SHOWN_CHARS,
+    ApiError,
+    bad_request,
+    kafka_error,
+    refusal,
+    unknown_topic_or_partition,
+)
 from .topics import TOPIC
 
 PRODUCE_TIMEOUT_MS: Final = 30_000
+MAX_BATCH: Final = 1_000  # records of one request
 MAX_TIMESTAMP_MS: Final = (
     253_402_300_799_999  # the end of the year 9999, the last that ISO 8601 and datetime can express
 )
@@ -96,42 +107,117 @@ def _partition(body: Json, topic: TopicImage, key: bytes | None) -> int:
     return random.choice(led or range(count))
 
 
-async def _produce(call: Call) -> Reply:
-    topic = call.topic()
-    key, value = decode_data("key", call.body.get("key")), decode_data("value", call.body.get("value"))
-    timestamp_ms = _timestamp_ms(call.body)
-    partition = _partition(call.body, topic, key)
-    batch = encode_batch([value], timestamps_ms=timestamp_ms, keys=[key], headers=[_headers(call.body)])
+class _Record(NamedTuple):
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: list[tuple[str, bytes | None]]
+
+
+def _record(body: Json, topic: TopicImage) -> _Record:
+    key, value = decode_data("key", body.get("key")), decode_data("value", body.get("value"))
+    return _Record(_partition(body, topic, key), key, value, _timestamp_ms(body), _headers(body))
+
+
+async def _written(call: Call, topic: TopicImage, records: Sequence[_Record]) -> list[Json | ApiError]:
+    """Send the records, one batch for each partition; the outcomes in their order."""
+    by_partition: dict[int, list[int]] = {}
+    for index, record in enumerate(records):
+        by_partition.setdefault(record.partition, []).append(index)
+
+    async def produce(admin: Admin) -> list[ProduceResponse | BarnabasError]:
+        """Send each batch once: it is not sent again if it may have been written."""
+        admin.client.want_topic(topic.name)
+        await admin.client.refresh()
+        return [
+            await _sent(admin, topic.name, partition, [records[index] for index in indexes])
+            for partition, indexes in by_partition.items()
+        ]
+
+    outcomes: dict[int, Json | ApiError] = {}
+    for indexes, response in zip(by_partition.values(), await call.ask(produce), strict=True):
+        for place, index in enumerate(indexes):
+            outcomes[index] = _outcome(call, topic, records[index], response, place)
+    return [outcomes[index] for index in range(len(records))]
+
+
+async def _sent(
+    admin: Admin, topic: str, partition: int, records: Sequence[_Record]
+) -> ProduceResponse | BarnabasError:
+    batch = encode_batch(
+        [record.value for record in records],
+        timestamps_ms=[record.timestamp_ms for record in records],
+        keys=[record.key for record in records],
+        headers=[record.headers for record in records],
+    )
     request = ProduceRequest(
         acks=_ALL_IN_SYNC,
         timeout_ms=PRODUCE_TIMEOUT_MS,
-        partitions=(ProducePartition(topic=topic.name, partition=partition, records=bytearray(batch)),),
+        partitions=(ProducePartition(topic=topic, partition=partition, records=bytearray(batch)),),
     )
+    try:
+        response: ProduceResponse = await admin.client.call_leader(TopicPartition(topic, partition), request)
+    except BarnabasError as error:
+        return error
+    return response
 
-    async def produce(admin: Admin) -> ProduceResponse:
-        """Send the record once: it is not sent again if it may have been written."""
-        admin.client.want_topic(topic.name)
-        await admin.client.refresh()
-        response: ProduceResponse = await admin.client.call_leader(TopicPartition(topic.name, partition), request)
-        return response
 
-    (answer,) = (await call.ask(produce)).partitions
+def _outcome(
+    call: Call, topic: TopicImage, record: _Record, response: ProduceResponse | BarnabasError, place: int
+) -> Json | ApiError:
+    if isinstance(response, BarnabasError):
+        return refusal(response)
+    (answer,) = response.partitions
     if answer.error:
-        raise kafka_error(answer.error, answer.message)
-    stamped_ms = answer.log_append_time_ms if answer.log_append_time_ms >= 0 else timestamp_ms
+        return kafka_error(answer.error, answer.message)
+    stamped_ms = answer.log_append_time_ms if answer.log_append_time_ms >= 0 else record.timestamp_ms
     moment = datetime.fromtimestamp(stamped_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return Reply(
-        body={
-            "error_code": 200,
-            "cluster_id": call.image.cluster_id,
-            "topic_name": topic.name,
-            "partition_id": partition,
-            "offset": answer.base_offset,
-            "timestamp": moment.replace("+00:00", "Z"),
-            "key": None if key is None else {"size": len(key)},
-            "value": None if value is None else {"size": len(value)},
-        }
-    )
+    return {
+        "error_code": 200,
+        "cluster_id": call.image.cluster_id,
+        "topic_name": topic.name,
+        "partition_id": record.partition,
+        "offset": answer.base_offset + place,
+        "timestamp": moment.replace("+00:00", "Z"),
+        "key": None if record.key is None else {"size": len(record.key)},
+        "value": None if record.value is None else {"size": len(record.value)},
+    }
+
+
+async def _produce(call: Call) -> Reply:
+    topic = call.topic()
+    (outcome,) = await _written(call, topic, [_record(call.body, topic)])
+    if isinstance(outcome, ApiError):
+        raise outcome
+    return Reply(body=outcome)
+
+
+async def _produce_batch(call: Call) -> Reply:
+    """Each entry has an outcome of its own, as in Confluent's API. A wrong entry keeps no other one back."""
+    topic = call.topic()
+    entries = objects(call.body, "entries")
+    if not 1 <= len(entries) <= MAX_BATCH:
+        raise bad_request(f"entries must have 1 to {MAX_BATCH} records, not {len(entries)}")
+    ids = [text_of(entry, "id") for entry in entries]
+    if len(set(ids)) < len(ids):
+        raise bad_request("two entries have the same id; the answer names outcomes by it")
+    records: dict[str, _Record] = {}
+    failures: dict[str, ApiError] = {}
+    for name, entry in zip(ids, entries, strict=True):
+        try:
+            records[name] = _record(entry, topic)
+        except ApiError as error:
+            failures[name] = error
+    successes = []
+    if records:
+        for name, outcome in zip(records, await _written(call, topic, list(records.values())), strict=True):
+            if isinstance(outcome, ApiError):
+                failures[name] = outcome
+            else:
+                successes.append({"id": name, **outcome})
+    told = [{"id": name, "error_code": error.error_code, "message": str(error)} for name, error in failures.items()]
+    return Reply(status=HTTPStatus.MULTI_STATUS, body={"successes": successes, "failures": told})
 
 
 _HEADER: Final = (
@@ -150,6 +236,16 @@ _BODY = (
     Field(name="timestamp", type="string", description="ISO 8601; default: now"),
 )
 
+_ENTRY = (Field(name="id", type="string", description="names the record in the answer", required=True), *_BODY)
+
 ROUTES = (
     Route(method="POST", path=f"{TOPIC}/records", handler=_produce, summary="Produce one record, acks=all", body=_BODY),
+    Route(
+        method="POST",
+        path=f"{TOPIC}/records:batch",
+        handler=_produce_batch,
+        summary=f"Produce up to {MAX_BATCH} records, acks=all; each has an outcome of its own",
+        body=(Field(name="entries", type="array", description="the records", required=True, fields=_ENTRY),),
+        status=HTTPStatus.MULTI_STATUS,
+    ),
 )

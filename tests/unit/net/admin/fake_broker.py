@@ -75,6 +75,7 @@ class FakeBroker:
     def __init__(self) -> None:
         self.node_id = 0
         self.ready = (True, "")
+        self.origins: tuple[str, ...] = ()
         self.console = "on"
         self.topics = dict(an_image().topics)  # as clients are told
         self.access: AccessControl | None = None
@@ -143,6 +144,9 @@ class FakeBroker:
 
     def host_names(self) -> set[str]:
         return {"broker-0.example"}
+
+    def allowed_origins(self) -> tuple[str, ...]:
+        return self.origins
 
     def is_ready(self) -> tuple[bool, str]:
         return self.ready

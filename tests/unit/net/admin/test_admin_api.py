@@ -373,6 +373,48 @@ async def test_a_malformed_record_is_a_bad_request(client: HttpClient, broker: F
     assert broker.asked == []
 
 
+async def test_a_batch_has_an_outcome_for_each_record(client: HttpClient, broker: FakeBroker) -> None:
+    def value(text: str, **more: Any) -> dict[str, Any]:
+        return {"id": text, "value": {"type": "STRING", "data": text}, **more}
+
+    entries = [
+        value("a", partition_id=1),
+        value("b", partition_id=0),
+        value("wrong", partition_id=9),
+        value("c", partition_id=1),
+        {"id": "bad", "value": {"type": "BINARY", "data": "***"}},
+    ]
+    answer = await client.post(f"{CLUSTER}/topics/t/records:batch", json={"entries": entries})
+    assert answer.status == 207
+    told = await answer.json()
+    assert [(item["id"], item["partition_id"], item["offset"]) for item in told["successes"]] == [
+        ("a", 1, 7), ("b", 0, 7), ("c", 1, 8)
+    ]  # fmt: skip
+    assert [(item["id"], item["error_code"]) for item in told["failures"]] == [("wrong", 40403), ("bad", 400)]
+    sent = [request for request in broker.asked if isinstance(request, requests.ProduceRequest)]
+    counts = [read_header(request.partitions[0].records).record_count for request in sent]
+    assert counts == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        ({}, "entries"),
+        ({"entries": []}, "1 to 1000"),
+        ({"entries": [{"id": str(number)} for number in range(1_001)]}, "1 to 1000"),
+        ({"entries": [{"id": "a"}, {"id": "a"}]}, "the same id"),
+        ({"entries": [{"value": None}]}, "id"),
+        ({"entries": [{"id": "a", "vlue": None}]}, "value"),
+    ],
+)
+async def test_a_batch_that_is_none_is_refused_whole(
+    client: HttpClient, broker: FakeBroker, body: Any, words: str
+) -> None:
+    answer = await client.post(f"{CLUSTER}/topics/t/records:batch", json=body)
+    assert answer.status == 400 and words in (await answer.json())["message"]
+    assert broker.asked == []
+
+
 async def test_produce_to_a_partition_that_does_not_exist(client: HttpClient) -> None:
     answer = await client.post(f"{CLUSTER}/topics/t/records", json={"partition_id": 9})
     assert answer.status == 404

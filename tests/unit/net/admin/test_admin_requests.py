@@ -128,6 +128,44 @@ async def test_a_page_of_another_site_changes_nothing(
     assert broker.asked == []
 
 
+RECORDS = f"{TOPICS}/t/records"
+SHOP = {"Origin": "https://shop.example", "Sec-Fetch-Site": "cross-site"}
+PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+
+
+async def test_an_admitted_page_may_produce_records_and_nothing_else(client: Client, broker: FakeBroker) -> None:
+    broker.origins = ("https://shop.example", "https://Other.example/")
+    value = {"value": {"type": "JSON", "data": {"page": "/"}}}
+    for path, body, status in ((RECORDS, value, 200), (f"{RECORDS}:batch", {"entries": [{"id": "1", **value}]}, 207)):
+        asked = await client.options(path, headers=SHOP | PREFLIGHT)
+        assert asked.status == 204
+        assert asked.headers["Access-Control-Allow-Origin"] == "https://shop.example"
+        assert "content-type" in asked.headers["Access-Control-Allow-Headers"]
+        answer = await client.post(path, json=body, headers=SHOP)
+        assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (status, "https://shop.example")
+        assert "Origin" in answer.headers["Vary"]
+    wrong = await client.post(RECORDS, json={"value": "plain"}, headers=SHOP)
+    assert (wrong.status, wrong.headers["Access-Control-Allow-Origin"]) == (400, "https://shop.example")
+    other = {"Origin": "https://other.example"}
+    assert (await client.post(RECORDS, json=value, headers=other)).status == 200
+    count = len(broker.asked)
+    await refusal(await client.post(TOPICS, json=NEW, headers=SHOP), 403)
+    await refusal(await client.delete(f"{TOPICS}/t", headers=SHOP), 403)
+    assert (await client.options(TOPICS, headers=SHOP | PREFLIGHT)).status == 405
+    assert "Access-Control-Allow-Origin" not in (await client.get(TOPICS, headers=SHOP)).headers
+    for origin in ("https://shop.example.evil", "http://shop.example", "null", "https://shop.example:444"):
+        await refusal(await client.post(RECORDS, json=value, headers={"Origin": origin}), 403)
+    await refusal(await client.post(RECORDS, data=b"{}", headers=SHOP | {"Content-Type": "text/plain"}), 415)
+    assert len(broker.asked) == count
+
+
+async def test_without_the_setting_no_page_of_another_site_produces(client: Client, broker: FakeBroker) -> None:
+    await refusal(await client.post(RECORDS, json={}, headers=SHOP), 403)
+    assert (await client.options(RECORDS, headers=SHOP | PREFLIGHT)).status == 405
+    broker.origins = ("*",)
+    assert (await client.post(RECORDS, json={}, headers={"Origin": "http://any.example"})).status == 200
+
+
 async def test_programs_and_pages_of_this_origin_may_change_things(client: Client) -> None:
     own = f"http://127.0.0.1:{client.port}"
     for headers in ({}, {"Origin": own, "Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}):

@@ -1,0 +1,1 @@
+"""Spans of OpenTelemetry for records that are sent and processed."""

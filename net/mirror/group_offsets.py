@@ -26,7 +26,6 @@ from .source import Source
 logger = logging.getLogger("barnabas.mirror")
 
 LOOK_TIMEOUT_MS: Final = 5_000  # for one record of the copy
-MAX_FOREIGN: Final = 1_000  # records of other producers that are passed over in one look
 LOOK_BYTES: Final = 64 * 1024
 
 
@@ -113,11 +112,11 @@ class GroupOffsets:
     async def _first_copy(
         self, consumer: Consumer, copy: TopicPartition, start: int, end: int
     ) -> tuple[int, int] | None:
-        """(offset, offset of the original) of the first copy from `start` on and before `end`."""
+        """(offset, offset of the original) of the first copy from `start` on and before `end`. Records of other producers are
+        passed over, however many: the search does not come back to them."""
         consumer.seek(copy, start)
-        passed = 0
-        while await consumer.position(copy) < end and passed < MAX_FOREIGN:
-            records = (await consumer.poll(timeout_ms=LOOK_TIMEOUT_MS, max_records=100)).get(copy)
+        while await consumer.position(copy) < end:
+            records = (await consumer.poll(timeout_ms=LOOK_TIMEOUT_MS, max_records=1_000)).get(copy)
             if not records:
                 return None
             for record in records:
@@ -126,7 +125,6 @@ class GroupOffsets:
                     return None
                 if original is not None:
                     return record.offset, original
-                passed += 1
         return None
 
 

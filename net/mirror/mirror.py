@@ -16,10 +16,11 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..client.admin.admin import Admin
 from ..client.producer.producer import Producer
-from ..copying.kept_positions import TRANSACTION_TIMEOUT_MS, KeptPositions
+from ..client.producer.transaction import Transaction
+from ..copying.kept_positions import TRANSACTION_TIMEOUT_MS, KeptPositions, Records
 from ..copying.sessions import pause, run_sessions
 from .group_offsets import GroupOffsets
-from .positions import POSITIONS_TOPIC, key_of, positions_of, value_of
+from .positions import POSITIONS_TOPIC, key_of, positions_of, source_key, source_of, value_of
 from .provenance import was_in, with_place
 from .source import Read, Source, SourceRecord, SourceTopic, client_options
 
@@ -100,6 +101,11 @@ class Mirror:
             max(0, end - self._positions[place]) for place, end in self._ends.items() if place in self._positions
         )
 
+    @property
+    def _has_reached_its_goals(self) -> bool:
+        """A topic that was deleted meanwhile is no goal any more."""
+        return all(self._positions.get(place, end) >= end for place, end in self._goals.items())
+
     # --- a session: one producer, from its positions on ---------------------------------------------------------------
 
     async def _session(self) -> None:
@@ -127,9 +133,23 @@ class Mirror:
             self._kept.is_owner = True
             await source.start()
             try:
+                await self._check_source(source, producer, records)
                 await self._copy(source, producer)
             finally:
                 await source.close()
+
+    async def _check_source(self, source: Source, producer: Producer, records: Records) -> None:
+        """Positions in one cluster mean nothing in another. Raises InvalidConfigError."""
+        kept, found = source_of(self._config.name, records), source.cluster_id
+        if kept is not None and found and kept != found:
+            raise InvalidConfigError(
+                f"the positions of {self._config.name!r} are of the cluster {kept}, and the source is {found}: give each source "
+                "its own --name"
+            )
+        if kept is None and found:
+            async with producer.transaction() as transaction:
+                key = source_key(self._config.name)
+                await transaction.send(POSITIONS_TOPIC, found.encode(), key=key, partition=0)
 
     async def _copy(self, source: Source, producer: Producer) -> None:
         async with Admin(self._config.bootstrap, **self._config.security) as admin:
@@ -140,7 +160,7 @@ class Mirror:
                 "by --prefix"
             )
         self._topics, self._ends = {}, {}
-        await self._refresh(source)
+        await self._refresh(source, producer)
         groups = GroupOffsets(
             source,
             groups=self._config.groups,
@@ -150,15 +170,16 @@ class Mirror:
         )
         while not self._stopping.is_set():
             if time.monotonic() - self._refreshed_s >= REFRESH_S:
-                await self._refresh(source)
+                await self._refresh(source, producer)
             if not self._positions:
+                self._report()
                 if self._config.is_once:
                     return
                 await pause(self._stopping, IDLE_S)
                 continue
             read = await source.read()
             await self._take(read, source, producer, here)
-            is_done = self._config.is_once and all(self._positions[at] >= end for at, end in self._goals.items())
+            is_done = self._config.is_once and self._has_reached_its_goals
             if self._config.groups and (is_done or time.monotonic() - self._groups_s >= GROUPS_S):
                 self.progress.offsets_moved += await groups.sync(self._positions)
                 self._groups_s = time.monotonic()
@@ -169,10 +190,10 @@ class Mirror:
     # --- records ------------------------------------------------------------------------------------------------------
 
     async def _take(self, read: Read, source: Source, producer: Producer, here: str) -> None:
+        if read.records:  # first: those of a lost partition were read before it was lost
+            await self._write(read.records, source.cluster_id, producer, here)
         for place in read.lost:
             await self._begin_again(source, place)
-        if read.records:
-            await self._write(read.records, source.cluster_id, producer, here)
         for place, end in read.ends.items():
             if (
                 place in self._positions and place not in read.lost
@@ -206,13 +227,16 @@ class Mirror:
                 )
                 done.records += 1
                 done.bytes += len(record.value or b"") + len(record.key or b"")
-            for place, offset in after.items():
-                key = key_of(self._config.name, place)
-                await transaction.send(POSITIONS_TOPIC, value_of(offset), key=key, partition=0)
+            await self._keep(transaction, after)
         self._positions.update(after)
         self.progress.records += done.records
         self.progress.bytes += done.bytes
         self.progress.left_out += done.left_out
+
+    async def _keep(self, transaction: Transaction, positions: Mapping[TopicPartition, int]) -> None:
+        for place, offset in positions.items():
+            key = key_of(self._config.name, place)
+            await transaction.send(POSITIONS_TOPIC, value_of(offset), key=key, partition=0)
 
     async def _begin_again(self, source: Source, place: TopicPartition) -> None:
         """The source does not have the position: retention was faster, or the topic was made anew."""
@@ -227,7 +251,7 @@ class Mirror:
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
-    async def _refresh(self, source: Source) -> None:
+    async def _refresh(self, source: Source, producer: Producer) -> None:
         """Make what the source has and this cluster has not, and read new partitions."""
         self._refreshed_s = time.monotonic()
         found = await source.topics(self._config.topics)
@@ -245,6 +269,9 @@ class Mirror:
         for place in new:
             bounds = await source.bounds(place)
             self._positions[place] = bounds[1] if self._config.from_end else bounds[0]
+        if new and self._config.from_end:  # another session must not begin at a later end
+            async with producer.transaction() as transaction:
+                await self._keep(transaction, {place: self._positions[place] for place in new})
         gone = [place for place in self._positions if place.topic not in found]
         for place in gone:
             del self._positions[place]
@@ -270,6 +297,7 @@ class Mirror:
                 continue
             try:
                 await admin.alter_config(copy, {key: value})
+                logger.info("event=set topic=%s key=%s value=%s", copy, key, value)
             except BarnabasError as error:
                 self._warned.add(f"{copy} {key}={value}")
                 logger.warning("event=not_set topic=%s key=%s value=%s reason=%s", copy, key, value, error)

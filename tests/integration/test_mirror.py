@@ -245,6 +245,76 @@ async def test_new_topics_and_partitions_are_found_and_a_second_mirror_replaces_
         assert set(await admin.list_topics()) == {"a.1", "a.2", "barnabas-mirror-positions"}
 
 
+async def test_from_the_end_begins_once_and_not_again_in_each_session(two: tuple[Cluster, Cluster]) -> None:
+    west, east = [await cluster.ready() for cluster in two]
+    async with west.admin() as admin:
+        await admin.create_topic("late", partitions=PARTITIONS, configs={"retention.ms": "7777777"})
+        await admin.create_topic("other", partitions=PARTITIONS)
+    await write(west.bootstrap, "late", [b"before"] * 9, Random(6))
+    assert "mirrored 0 records" in await once(west.bootstrap, east.bootstrap, "late", "--from", "end")
+    await write(west.bootstrap, "late", [b"after"] * 20, Random(7))
+    told = await once(west.bootstrap, east.bootstrap, "late", "--from", "end")
+    assert "mirrored 20 records" in told and "event=set" not in told
+    copied = await read(east.bootstrap, "late")
+    assert {record.value for records in copied.values() for record in records} == {b"after"}
+    async with west.admin() as admin:
+        await admin.alter_config("late", {"retention.ms": "8888888"})
+    told = await once(west.bootstrap, east.bootstrap, "late")
+    assert "event=set topic=late key=retention.ms value=8888888" in told
+
+
+async def test_a_name_belongs_to_one_source(two: tuple[Cluster, Cluster], new_cluster: Callable[..., Cluster]) -> None:
+    west, east = [await cluster.ready() for cluster in two]
+    south = await new_cluster(1, name="south").ready()
+    for cluster in (west, south):
+        async with cluster.admin() as admin:
+            await admin.create_topic("t", partitions=PARTITIONS)
+        await write(cluster.bootstrap, "t", [cluster.bootstrap.encode()] * 9, Random(8))
+    await once(west.bootstrap, east.bootstrap, "t")
+    refused = await asyncio.to_thread(
+        subprocess.run,
+        command(south.bootstrap, east.bootstrap, "t", "--once"),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=clean_environment(),
+        check=False,
+    )
+    assert refused.returncode != 0 and "give each source its own --name" in refused.stderr
+    assert "mirrored 9 records" in await once(south.bootstrap, east.bootstrap, "t", "--name", "south")
+
+
+async def test_groups_are_moved_as_far_as_is_copied_and_not_under_their_members(two: tuple[Cluster, Cluster]) -> None:
+    """Between the copies are many records that were written here."""
+    west, east = [await cluster.ready() for cluster in two]
+    place = TopicPartition("mix", 0)
+    for cluster in (west, east):
+        async with cluster.admin() as admin:
+            await admin.create_topic("mix", partitions=1)
+
+    async def fill(cluster: Cluster, name: str, numbers: range) -> None:
+        async with Producer(bootstrap=cluster.bootstrap, acks="all") as producer:
+            for number in numbers:
+                await producer.send("mix", b"%s %d" % (name.encode(), number))
+
+    await fill(west, "west", range(100))
+    await once(west.bootstrap, east.bootstrap, "mix", "--no-groups")
+    await fill(east, "east", range(4_000))
+    await fill(west, "west", range(100, 200))
+    for group in ("idle", "busy"):
+        await commit(west, group, {place: 150})
+    async with Consumer("mix", bootstrap=east.bootstrap, group="busy", auto_commit=False) as member:
+        await member.poll(timeout_ms=5_000)
+        await once(west.bootstrap, east.bootstrap, "mix")
+        async with east.admin() as admin:
+            assert (await admin.describe_group("busy")).members
+            busy = (await admin.group_offsets("busy")).get(place)
+            idle = (await admin.group_offsets("idle"))[place].committed
+    assert busy is None or busy.committed < 0, "its offsets are its own"
+    (records,) = (await read(east.bootstrap, "mix")).values()
+    assert next(record.value for record in records if record.offset >= idle) == b"west 150"
+
+
 @pytest.mark.parametrize(
     "more, told",
     [

@@ -5,7 +5,7 @@ from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.controller.memory.log_ends import PATIENCE_MS
 from barnabas.kraft.metadata.image import NO_LEADER
-from barnabas.kraft.metadata.requests import LogEnd, ReportLogEnds
+from barnabas.kraft.metadata.requests import LogEnd, ReportLogEnds, ReportOfflineReplicas, TopicNumbers
 from barnabas.log.vocabulary.cluster_changes import ElectLeaderRequest, UnregisterBrokerRequest
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, StaleBrokerEpochError
 
@@ -44,6 +44,14 @@ class World(SingleController):
                 if not broker.fenced:
                     self.beat(broker.node_id)
             self.tick()
+
+    def disk_fails(self, node_id: int) -> None:
+        number = TopicNumbers(topic_id=self.image.topics["t"].topic_id, partitions=(0,))
+        report = ReportOfflineReplicas(
+            node_id=node_id, broker_epoch=self.epochs[node_id], report=1, troubled_folders=(), offline=(number,)
+        )
+        assert not isinstance(self.ask(report), BarnabasError)
+        assert node_id in self.partition().offline_replicas
 
     @property
     def leader(self) -> int:
@@ -130,6 +138,30 @@ def test_a_broker_that_was_removed_is_not_waited_for() -> None:
     assert not isinstance(world.ask(UnregisterBrokerRequest(node_id=2)), BarnabasError)
     world.report(0, 80)
     assert world.leader == 0
+
+
+def test_the_disk_of_the_last_leader_is_waited_for_and_those_of_others_are_not() -> None:
+    world = World()
+    world.disk_fails(2)
+    world.report(0, 80)
+    world.report(1, 70)
+    assert world.leader == 0, "at once"
+    world = World()
+    world.disk_fails(0)
+    for _ in range(3):
+        world.report(1, 80)
+        world.report(2, 100)
+        assert world.leader == NO_LEADER
+        world.pass_time(PATIENCE_MS)
+
+
+def test_a_broker_that_was_fenced_after_its_report_does_not_lead() -> None:
+    world = World()
+    world.report(0, 80)
+    world.report(1, 60)
+    world.beat(0, fence=True)
+    world.report(2, 50)
+    assert world.leader == NO_LEADER
 
 
 def test_the_only_replica_leads_with_what_it_has() -> None:

@@ -3,7 +3,7 @@
 After a power failure of all machines, or if a disk is replaced while another one fails, no replica is known to have every
 acknowledged record. Then the brokers report the ends of their logs, and the longest log leads: the one whose last record is of
 the newest leader epoch, and among these the one with the largest end offset. So an acknowledged record is lost only if every
-replica that had it has lost it. (The second half of KIP-966, unclean recovery.)
+replica that had it has lost it, or stays away for longer than the others wait. (The second half of KIP-966, unclean recovery.)
 """
 
 from collections.abc import Collection, Mapping

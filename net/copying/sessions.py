@@ -10,7 +10,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from barnabas.log.vocabulary.errors import BarnabasError, ProducerFencedError, RetriableError
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidProducerEpochError, ProducerFencedError, RetriableError
 
 from ..base.retries import Backoff
 from ..client.connection.errors import TransactionAbortedError, TransactionOutcomeUnknownError
@@ -35,9 +35,9 @@ async def run_sessions(
         try:
             await _until_stopped(session, stopping, logger)
             return
-        except ProducerFencedError as error:
-            raise replaced() from error
         except BarnabasError as error:
+            if _is_fenced(error):
+                raise replaced() from error
             if not _passes(error):
                 raise
             failures = 1 if records_done() > before else failures + 1
@@ -71,6 +71,13 @@ async def pause(stopping: asyncio.Event, seconds: float) -> None:
         await asyncio.wait_for(stopping.wait(), seconds)
     except TimeoutError:
         return
+
+
+def _is_fenced(error: BaseException | None) -> bool:
+    """Also where a record of a transaction was refused, which is then the cause of its end."""
+    if isinstance(error, TransactionAbortedError):
+        return _is_fenced(error.__cause__)
+    return isinstance(error, ProducerFencedError | InvalidProducerEpochError)
 
 
 def _passes(error: BarnabasError) -> bool:

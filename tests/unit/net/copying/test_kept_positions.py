@@ -6,7 +6,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError, NetworkError, ProducerFencedError
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    InvalidConfigError,
+    InvalidProducerEpochError,
+    NetworkError,
+    ProducerFencedError,
+)
 from barnabas.net.client.connection.errors import TransactionAbortedError
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.copying.kept_positions import KeptPositions, PositionsLostError, ReplacedError, owner_key
@@ -52,6 +58,12 @@ async def test_positions_of_an_aborted_transaction_do_not_count() -> None:
         assert await places.records() == [(b"n/t/0", b"3")]
 
 
+def aborted_by(cause: BarnabasError) -> BarnabasError:
+    error = TransactionAbortedError("a part of it failed")
+    error.__cause__ = cause
+    return error
+
+
 class Replaced(BarnabasError):
     pass
 
@@ -63,8 +75,13 @@ class Replaced(BarnabasError):
         (TransactionAbortedError("open for too long"), None),
         (InvalidConfigError("wrong"), InvalidConfigError),
         (ProducerFencedError("fenced"), Replaced),
+        (InvalidProducerEpochError("at epoch 7, not 5"), Replaced),
+        (aborted_by(ProducerFencedError("fenced")), Replaced),
+        (aborted_by(InvalidProducerEpochError("at epoch 7, not 5")), Replaced),
+        (aborted_by(NetworkError("away")), None),
+        (aborted_by(InvalidConfigError("wrong")), TransactionAbortedError),
     ],
-    ids=["away", "aborted", "wrong", "fenced"],
+    ids=str,
 )
 async def test_a_session_follows_another_one_if_that_may_help(
     error: BarnabasError, ends_with: type[BarnabasError] | None

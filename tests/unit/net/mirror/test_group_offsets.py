@@ -1,0 +1,79 @@
+"""Where groups are moved while the mirror lags behind them."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.mirror import group_offsets
+from barnabas.net.mirror.group_offsets import GroupOffsets
+from barnabas.net.mirror.source import Source
+
+T0 = TopicPartition("t", 0)
+COPY = TopicPartition("west.t", 0)
+
+
+class Copies(GroupOffsets):
+    """The copy of a record has twice its offset."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source, groups=["*"], prefix="west.", bootstrap="", security={})
+        self.end = 0
+        self.here: dict[TopicPartition, int] = {}
+        self.searches = 0
+
+    async def _end(self, admin: Any, copy: TopicPartition) -> int:
+        assert copy == COPY
+        return self.end
+
+    async def _copy_of(self, admin: Any, copy: TopicPartition, original: int) -> int:
+        self.searches += 1
+        return 2 * original
+
+    async def _commit(self, group: str, moves: Any) -> bool:
+        self.here.update(moves)
+        return True
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
+    class NoAdmin:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        async def __aenter__(self) -> "NoAdmin":
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    async def groups(patterns: Any) -> list[str]:
+        return ["g"]
+
+    async def committed(group: str) -> dict[TopicPartition, int]:
+        return {T0: 100, TopicPartition("not mirrored", 0): 5}
+
+    async def here(admin: Any, group: str) -> dict[TopicPartition, int]:
+        return found.here
+
+    source: Any = SimpleNamespace(groups=groups, committed=committed)
+    found = Copies(source)
+    monkeypatch.setattr(group_offsets, "Admin", NoAdmin)
+    monkeypatch.setattr(group_offsets, "_offsets_here", here)
+    return found
+
+
+async def test_a_group_that_is_ahead_of_the_mirror_moves_as_the_mirror_does(copies: Copies) -> None:
+    copies.end = 61
+    assert await copies.sync({T0: 30}) == 1 and copies.here == {COPY: 61}
+    copies.end = 161
+    assert await copies.sync({T0: 80}) == 1 and copies.here == {COPY: 161}
+    copies.end = 301
+    assert await copies.sync({T0: 150}) == 1 and copies.here == {COPY: 200}
+    assert await copies.sync({T0: 160}) == 0 and copies.searches == 1, "nothing has changed"
+
+
+async def test_a_group_that_is_further_here_stays(copies: Copies) -> None:
+    copies.here = {COPY: 250}
+    assert await copies.sync({T0: 150}) == 0 and copies.here == {COPY: 250}

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -106,3 +107,23 @@ def test_without_a_controller_the_time_ends() -> None:
     with pytest.raises(RequestTimedOutError, match="no active controller"):
         asyncio.run(asked())
     assert controller.asked == 0
+
+
+def test_a_change_of_the_leader_at_the_moment_of_a_timeout_is_published() -> None:
+    """The publication failed, for all that follow the metadata: an attempt had timed out, and its task had not run yet."""
+
+    async def main() -> None:
+        frozen = Controller(lambda: asyncio.sleep(60))
+        asking = channel(frozen)
+        scopes = asking._asked
+        calling = asyncio.create_task(asking.call(DELETE, timeout_ms=2_000))
+        await asyncio.sleep(0)
+        (scope,) = scopes
+        scope.reschedule(asyncio.get_running_loop().time())
+        await asyncio.sleep(0)
+        assert scope.expired() and scopes, "its task has run already"
+        asking._published(cast(Any, SimpleNamespace(leader=Leadership(leader_id=1, term=2, is_self=False))))
+        calling.cancel()
+        await asyncio.wait({calling})
+
+    asyncio.run(main())

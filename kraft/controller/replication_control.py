@@ -211,7 +211,7 @@ class ReplicationControl:
 
     def report_log_ends(self, view: MetadataDelta, request: ReportLogEnds, now_ms: int) -> ControllerResult:
         """Note the ends, and elect leaders where enough is known."""
-        check_broker_epoch(view, request.node_id, request.broker_epoch)
+        broker = check_broker_epoch(view, request.node_id, request.broker_epoch)
         if len(request.ends) > MAX_PARTITIONS_PER_REQUEST:
             raise InvalidRequestError(f"at most {MAX_PARTITIONS_PER_REQUEST} log ends can be reported in one request")
         active, leaders, records = view.active_brokers(), leader_counts(view), []
@@ -221,7 +221,7 @@ class ReplicationControl:
             if name is None or partition is None or partition.leader != NO_LEADER:
                 self._ends.forget(end.topic_id, end.partition)
                 continue
-            self._ends.note(partition, request, end, now_ms)
+            self._ends.note(partition, request, end, broker.storage_report, now_ms)
             topic = view.topic(name)
             assert topic is not None
             rules = election_rules(view, self._settings, name, active=active)

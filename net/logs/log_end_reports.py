@@ -6,11 +6,11 @@ is a leader. A replica reports when it has taken up the state without a leader: 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from barnabas.kraft.metadata.controller_settings import MAX_PARTITIONS_PER_REQUEST
 from barnabas.kraft.metadata.image import NO_LEADER, MetadataImage
 from barnabas.kraft.metadata.requests import LogEnd, ReportLogEnds
 from barnabas.kraft.node.metadata_node import MetadataPublication
@@ -26,6 +26,10 @@ logger = logging.getLogger("barnabas.replication")
 
 REPORT_TIMEOUT_MS: Final = 10_000
 REPORT_INTERVAL_MS: Final = 1_000
+# For 100,000 partitions, a report takes the controller a second: then it is repeated after ten, but for what has changed.
+PAUSE_RATIO: Final = 10
+MAX_INTERVAL_MS: Final = 15_000
+MAX_ENDS_PER_REQUEST: Final = 2_000  # Between two of them, this broker and the controller do other work.
 NOT_READY_RETRY_MS: Final = 100  # the log is still being opened, or this broker is not registered yet
 
 
@@ -46,7 +50,8 @@ class LogEndReports:
         self._metadata = metadata
         self._controller = controller
         self._broker_epoch = broker_epoch
-        self._wanted: dict[str, list[int]] = {}  # replicas of this broker whose end is asked for, by topic
+        self._wanted: dict[str, list[TopicPartition]] = {}  # by topic: replicas of this broker whose end is asked for
+        self._new: dict[str, None] = {}  # topics among them that were not reported since they changed
         self._work = asyncio.Event()
         self._seen = MetadataImage()
 
@@ -54,68 +59,94 @@ class LogEndReports:
         before, self._seen = self._seen, publication.image
         is_whole = publication.restored or not before.topics
         topics: Iterable[str] = publication.image.topics if is_whole else publication.changes.topics
-        node_id, wanted = self._node_id, self._wanted
-        for name in topics:  # inline, because it concerns every topic that changes
-            if wanted:
-                wanted.pop(name, None)
-            topic = publication.image.topics.get(name)
-            for number, partition in enumerate(topic.partitions if topic is not None else ()):
-                if (
-                    partition.leader == NO_LEADER
-                    and node_id in partition.replicas
-                    and node_id not in partition.offline_replicas
-                ):
-                    wanted.setdefault(name, []).append(number)
-                    self._work.set()
+        for name in topics:
+            self._look_at(name)
+        if self._new:
+            self._work.set()
+
+    def _look_at(self, name: str) -> None:
+        topic = self._seen.topics.get(name)
+        wanted = [
+            TopicPartition(name, number)
+            for number, partition in enumerate(topic.partitions if topic is not None else ())
+            if partition.leader == NO_LEADER
+            and self._node_id in partition.replicas
+            and self._node_id not in partition.offline_replicas
+        ]
+        if wanted:
+            self._wanted[name] = wanted
+            self._new[name] = None
+        else:
+            self._wanted.pop(name, None)
+            self._new.pop(name, None)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. What has changed is reported at once, all of it in intervals."""
+        loop = asyncio.get_running_loop()
+        all_at_s = loop.time()
         while True:
-            await self._work.wait()
-            self._work.clear()
             if not self._wanted:
-                continue
-            ends = self._ends()
-            for first in range(0, len(ends), MAX_PARTITIONS_PER_REQUEST):
-                await self._send(tuple(ends[first : first + MAX_PARTITIONS_PER_REQUEST]))
-            are_all_ready = len(ends) == sum(map(len, self._wanted.values()))
-            wait_ms = REPORT_INTERVAL_MS if are_all_ready else NOT_READY_RETRY_MS
-            try:
-                async with asyncio.timeout(wait_ms / 1000):
-                    await self._work.wait()  # more partitions
-            except TimeoutError:
-                self._work.set()
+                await self._work.wait()
+            self._work.clear()
+            is_all, began_s = loop.time() >= all_at_s, loop.time()
+            topics, self._new = list(self._wanted if is_all else self._new), {}
+            is_answered = await self._report(topics)
+            now_s = loop.time()
+            pause_s = min(PAUSE_RATIO * (now_s - began_s), MAX_INTERVAL_MS / 1000) if is_answered else 0
+            if is_all:
+                all_at_s = now_s + max(pause_s, REPORT_INTERVAL_MS / 1000)
+            wait_s = max(0, all_at_s - now_s)
+            if self._new:
+                wait_s = min(wait_s, max(pause_s, NOT_READY_RETRY_MS / 1000))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._work.wait()
 
-    def _ends(self) -> list[LogEnd]:
-        """Of the logs that are ready."""
-        found = []
-        for topic_partition in (
-            TopicPartition(name, number) for name, numbers in self._wanted.items() for number in numbers
-        ):
-            partition = self._seen.partition(topic_partition)
-            replica = self._replicas.find(topic_partition)
-            if partition is None or replica is None or not _has_taken_up(replica, partition.leader_epoch):
-                continue
-            log = replica.log
-            end_offset = log.log_end_offset
-            has_records = end_offset > log.log_start_offset
-            found.append(
-                LogEnd(
-                    topic_id=replica.topic_id,
-                    partition=topic_partition.partition,
-                    leader_epoch=partition.leader_epoch,
-                    last_epoch=log.epoch_at(end_offset - 1) if has_records else log.latest_epoch,
-                    end_offset=end_offset,
-                )
-            )
-        return found
+    async def _report(self, topics: Iterable[str]) -> bool:
+        """Partitions that are not ready stay new. Return whether the controller has taken all reports."""
+        is_answered = True
+        found: list[LogEnd] = []
+        for name in topics:
+            for topic_partition in self._wanted.get(name, ()):
+                end = self._end(topic_partition)
+                if end is None:
+                    self._new[name] = None
+                    continue
+                found.append(end)
+                if len(found) == MAX_ENDS_PER_REQUEST:
+                    is_answered = await self._send(tuple(found)) and is_answered
+                    found = []
+        if found:
+            is_answered = await self._send(tuple(found)) and is_answered
+        return is_answered
 
-    async def _send(self, ends: tuple[LogEnd, ...]) -> None:
+    def _end(self, topic_partition: TopicPartition) -> LogEnd | None:
+        """None if the log is not ready."""
+        partition = self._seen.partition(topic_partition)
+        replica = self._replicas.find(topic_partition)
+        if partition is None or partition.leader != NO_LEADER:
+            return None
+        if replica is None or not _has_taken_up(replica, partition.leader_epoch):
+            return None
+        log = replica.log
+        end_offset = log.log_end_offset
+        has_records = end_offset > log.log_start_offset
+        return LogEnd(
+            topic_id=replica.topic_id,
+            partition=topic_partition.partition,
+            leader_epoch=partition.leader_epoch,
+            last_epoch=log.epoch_at(end_offset - 1) if has_records else log.latest_epoch,
+            end_offset=end_offset,
+        )
+
+    async def _send(self, ends: tuple[LogEnd, ...]) -> bool:
         request = ReportLogEnds(node_id=self._node_id, broker_epoch=self._broker_epoch(), ends=ends)
         try:
             await self._controller.call(request, timeout_ms=REPORT_TIMEOUT_MS)
         except BarnabasError as error:  # of a controller that is just changing, or a registration that is not done
             logger.info("log ends of %d partitions are not reported yet: %s", len(ends), error)
+            return False
+        return True
 
 
 def _has_taken_up(replica: Partition, leader_epoch: int) -> bool:

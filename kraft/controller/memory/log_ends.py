@@ -20,6 +20,7 @@ PATIENCE_MS: Final = 30_000
 
 class _Reported(NamedTuple):
     broker_epoch: int
+    storage_report: int  # of the broker, when it reported the end: a disk that failed may come back with another log
     end: LogEnd
 
 
@@ -41,7 +42,9 @@ class LogEnds:
     def restart(self) -> None:
         self._partitions = {}
 
-    def note(self, partition: PartitionImage, request: ReportLogEnds, end: LogEnd, now_ms: int) -> None:
+    def note(
+        self, partition: PartitionImage, request: ReportLogEnds, end: LogEnd, storage_report: int, now_ms: int
+    ) -> None:
         """A report about a partition without a leader; one of another leader epoch is void."""
         if end.leader_epoch != partition.leader_epoch or request.node_id not in partition.replicas:
             return
@@ -50,7 +53,7 @@ class LogEnds:
         if reports is None or reports.leader_epoch != end.leader_epoch:
             reports = self._partitions[key] = _Reports(end.leader_epoch, now_ms)
         reports.newest_ms = now_ms
-        reports.by_node[request.node_id] = _Reported(request.broker_epoch, end)
+        reports.by_node[request.node_id] = _Reported(request.broker_epoch, storage_report, end)
 
     def forget(self, topic_id: str, number: int) -> None:
         """There is a leader again, or the topic is gone."""
@@ -82,7 +85,9 @@ class LogEnds:
 
         def rank(node_id: int) -> tuple[int, int, bool]:
             end = here[node_id]
-            return end.last_epoch, end.end_offset, node_id == partition.last_known_leader
+            # An epoch that was led without a record is no reason to give up what another log has.
+            last_epoch = end.last_epoch if end.end_offset > 0 else -1
+            return last_epoch, end.end_offset, node_id == partition.last_known_leader
 
         best = max((node_id for node_id in partition.replicas if node_id in here), key=rank)
         if waits and _may_change(partition, here, best, brokers, reports):
@@ -92,7 +97,10 @@ class LogEnds:
 
 def _is_current(brokers: Mapping[int, BrokerImage], node_id: int, reported: _Reported) -> bool:
     broker = brokers.get(node_id)
-    return broker is not None and broker.broker_epoch == reported.broker_epoch
+    return broker is not None and (broker.broker_epoch, broker.storage_report) == (
+        reported.broker_epoch,
+        reported.storage_report,
+    )
 
 
 def _may_change(
@@ -104,7 +112,7 @@ def _may_change(
 ) -> bool:
     """May a replica that is not here have a longer log, so that it must be waited for?"""
     last = partition.last_known_leader
-    if last in partition.offline_replicas:
+    if last in partition.offline_replicas and last in partition.replicas and last in brokers:
         return True  # its disk may be repaired
     missing = [node_id for node_id in partition.replicas if node_id not in here and node_id in brokers]
     missing = [node_id for node_id in missing if node_id not in partition.offline_replicas]

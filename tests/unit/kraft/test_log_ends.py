@@ -34,6 +34,16 @@ class World(SingleController):
         answer = self.ask(ReportLogEnds(node_id=node_id, broker_epoch=self.epochs[node_id], ends=(end,)))
         assert not isinstance(answer, BarnabasError), answer
 
+    def disk_report(self, node_id: int, number: int, *, is_offline: bool) -> ReportOfflineReplicas:
+        places = (TopicNumbers(topic_id=self.image.topics["t"].topic_id, partitions=(0,)),)
+        return ReportOfflineReplicas(
+            node_id=node_id,
+            broker_epoch=self.epochs[node_id],
+            report=number,
+            troubled_folders=(),
+            offline=places if is_offline else (),
+        )
+
     def pass_time(self, ms: int) -> None:
         """The brokers that are there keep their sessions."""
         while ms > 0:
@@ -74,6 +84,7 @@ def test_the_longest_log_leads_once_all_have_reported() -> None:
     (((5, 3), (90, 2), (80, 2)), 0),  # a newer epoch counts more than a larger offset
     (((80, 2), (80, 2), (80, 2)), 0),  # of equal ones, the last leader
     (((0, -1), (7, 1), (7, 1)), 1),  # an empty log loses
+    (((0, 9), (7, 1), (7, 1)), 1),  # also if it has led in a newer epoch
 ])  # fmt: skip
 def test_which_log_is_the_longest(ends: tuple[tuple[int, int], ...], leader: int) -> None:
     world = World()
@@ -162,6 +173,33 @@ def test_a_broker_that_was_fenced_after_its_report_does_not_lead() -> None:
     world.beat(0, fence=True)
     world.report(2, 50)
     assert world.leader == NO_LEADER
+
+
+def test_a_broker_that_was_removed_with_a_broken_disk_is_not_waited_for() -> None:
+    """The partition waited for ever for the repair of the disk."""
+    world = World()
+    assert not isinstance(world.ask(world.disk_report(0, 1, is_offline=True)), BarnabasError)
+    assert world.partition().offline_replicas == (0,)
+    world.report(1, 80)
+    world.report(2, 70)
+    assert world.leader == NO_LEADER
+    world.beat(0, fence=True)
+    assert not isinstance(world.ask(UnregisterBrokerRequest(node_id=0)), BarnabasError)
+    world.report(1, 80)
+    assert world.leader == 1
+
+
+def test_what_a_broker_reported_before_its_disk_failed_does_not_count() -> None:
+    """The disk came back empty, and led by its report of before; the others dropped their records to follow it."""
+    world = World()
+    world.report(0, 100)
+    world.report(1, 80)
+    for number, is_offline in ((1, True), (2, False)):
+        assert not isinstance(world.ask(world.disk_report(0, number, is_offline=is_offline)), BarnabasError)
+    world.report(2, 70)
+    assert world.leader == NO_LEADER
+    world.report(0, 0, -1)
+    assert world.leader == 1
 
 
 def test_the_only_replica_leads_with_what_it_has() -> None:

@@ -6,7 +6,8 @@ not read.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 from barnabas.log.vocabulary.errors import (
@@ -14,18 +15,23 @@ from barnabas.log.vocabulary.errors import (
     FencedMemberEpochError,
     GroupIdNotFoundError,
     IllegalGenerationError,
+    RequestTimedOutError,
     UnknownMemberIdError,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..client.admin.admin import Admin
+from ..client.connection.records import ConsumerRecord
 from ..client.consumer.consumer import Consumer
 from .provenance import offset_in
 from .source import Source
 
 logger = logging.getLogger("barnabas.mirror")
 
-LOOK_TIMEOUT_MS: Final = 5_000  # for one record of the copy
+LOOK_TIMEOUT_S: Final = 5.0  # for one record of the copy
+POLL_MS: Final = 100
+FIRST_STEP: Final = 16
+MAX_FOREIGN: Final = 1_000  # records of other producers that are passed over in one look
 LOOK_BYTES: Final = 64 * 1024
 
 
@@ -49,12 +55,10 @@ class GroupOffsets:
                 committed = await self._source.committed(group)
                 wanted = {place: min(at, positions[place]) for place, at in committed.items() if place in positions}
                 if wanted:
-                    moved += await self._sync_group(admin, group, wanted, positions)
+                    moved += await self._sync_group(admin, group, wanted)
         return moved
 
-    async def _sync_group(
-        self, admin: Admin, group: str, wanted: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int]
-    ) -> int:
+    async def _sync_group(self, admin: Admin, group: str, wanted: Mapping[TopicPartition, int]) -> int:
         here = await _offsets_here(admin, group)
         if here is None:
             return 0  # it has members here: its offsets are its own
@@ -64,8 +68,11 @@ class GroupOffsets:
             copy = TopicPartition(self._prefix + place.topic, place.partition)
             if known is not None and known[0] == offset and here.get(copy) == known[1]:
                 continue
-            is_at_end = offset >= positions[place]
-            target = await self._end(admin, copy) if is_at_end else await self._copy_of(admin, copy, offset)
+            try:
+                target = await self._copy_of(admin, copy, offset)
+            except BarnabasError as error:
+                logger.warning("event=offset_skipped group=%s partition=%s reason=%s", group, copy, error)
+                continue
             self._known[group, place] = (offset, target)
             if target > here.get(copy, -1):
                 moves[copy] = target
@@ -89,9 +96,10 @@ class GroupOffsets:
         return (await admin.list_offsets(copy.topic))[copy].offset
 
     async def _copy_of(self, admin: Admin, copy: TopicPartition, original: int) -> int:
-        """The offset of the first copy of a record from this offset of the source on; the end, if there is none."""
+        """The offset of the first copy of a record from this offset of the source on; if there is none, that behind the last
+        copy. Records of other producers that follow the last copy before are not passed over."""
         starts = await admin.list_offsets(copy.topic, timestamp_ms=-2)
-        low, high = starts[copy].offset, await self._end(admin, copy)
+        start, end = starts[copy].offset, await self._end(admin, copy)
         async with Consumer(
             bootstrap=self._bootstrap,
             auto_offset_reset="earliest",
@@ -100,32 +108,58 @@ class GroupOffsets:
             **self._security,
         ) as consumer:
             consumer.assign([copy])
+            low, high, step = start, end, FIRST_STEP
+            while low < high:  # Most groups are near the end.
+                place = max(start, end - step)
+                found = await self._first_copy(consumer, copy, place, end)
+                if found is not None and found[1] < original:
+                    low = found[0] + 1
+                    break
+                high = place
+                step *= 8
             while low < high:
                 middle = (low + high) // 2
                 found = await self._first_copy(consumer, copy, middle, high)
                 if found is None or found[1] >= original:
-                    high = middle if found is None or found[0] >= middle else found[0]
+                    high = middle
                 else:
                     low = found[0] + 1
-        return low
+            return await self._first_shown(consumer, copy, low, end)
 
     async def _first_copy(
         self, consumer: Consumer, copy: TopicPartition, start: int, end: int
     ) -> tuple[int, int] | None:
-        """(offset, offset of the original) of the first copy from `start` on and before `end`. Records of other producers are
-        passed over, however many: the search does not come back to them."""
-        consumer.seek(copy, start)
-        while await consumer.position(copy) < end:
-            records = (await consumer.poll(timeout_ms=LOOK_TIMEOUT_MS, max_records=1_000)).get(copy)
-            if not records:
-                return None
-            for record in records:
-                original = offset_in(record.headers, self._source.cluster_id)
-                if record.offset >= end:
-                    return None
-                if original is not None:
-                    return record.offset, original
+        """(offset, offset of the original) of the first copy from `start` on and before `end`."""
+        passed = 0
+        async for record in _records(consumer, copy, start, end):
+            original = offset_in(record.headers, self._source.cluster_id)
+            if original is not None:
+                return record.offset, original
+            passed += 1
+            if passed >= MAX_FOREIGN:
+                break
         return None
+
+    async def _first_shown(self, consumer: Consumer, copy: TopicPartition, start: int, end: int) -> int:
+        """The offset of the first record that readers see: markers of transactions are no lag."""
+        async for record in _records(consumer, copy, start, end):
+            return record.offset
+        return end
+
+
+async def _records(
+    consumer: Consumer, partition: TopicPartition, start: int, end: int
+) -> AsyncIterator[ConsumerRecord]:
+    """Raises RequestTimedOutError."""
+    consumer.seek(partition, start)
+    until_s = time.monotonic() + LOOK_TIMEOUT_S
+    while await consumer.position(partition) < end:
+        if time.monotonic() > until_s:
+            raise RequestTimedOutError(f"{partition} could not be read at offset {start}")
+        for record in (await consumer.poll(timeout_ms=POLL_MS, max_records=100)).get(partition, ()):
+            if record.offset >= end:
+                return
+            yield record
 
 
 async def _offsets_here(admin: Admin, group: str) -> dict[TopicPartition, int] | None:

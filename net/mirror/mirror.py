@@ -7,7 +7,7 @@ timestamp and headers of the original, and one header more (`provenance`).
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,10 +17,10 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from ..client.admin.admin import Admin
 from ..client.producer.producer import Producer
 from ..client.producer.transaction import Transaction
-from ..copying.kept_positions import TRANSACTION_TIMEOUT_MS, KeptPositions, Records
+from ..copying.kept_positions import TRANSACTION_TIMEOUT_MS, KeptPositions
 from ..copying.sessions import pause, run_sessions
 from .group_offsets import GroupOffsets
-from .positions import POSITIONS_TOPIC, key_of, positions_of, source_key, source_of, value_of
+from .positions import POSITIONS_TOPIC, Position, key_of, positions_of, value_of
 from .provenance import was_in, with_place
 from .source import Read, Source, SourceRecord, SourceTopic, client_options
 
@@ -73,6 +73,10 @@ class Mirror:
             stopping=self._stopping,
         )
         self._positions: dict[TopicPartition, int] = {}  # of the source: all before them is mirrored
+        self._ids: dict[TopicPartition, str] = {}  # of the topics of these positions, "" if they are not known
+        # What is read now. A topic that the source does not show for a while keeps its positions, and goes on there.
+        self._active: dict[TopicPartition, None] = {}
+        self._late: dict[str, SourceTopic] = {}  # topics that are made with the first record that must be copied
         self._ends: dict[TopicPartition, int] = {}  # of the source, as the last fetches told
         self._topics: dict[str, SourceTopic] = {}
         self._goals: dict[TopicPartition, int] = {}  # with `is_once`: to be reached
@@ -97,14 +101,7 @@ class Mirror:
     @property
     def lag(self) -> int:
         """Records of the source that are not mirrored yet, by what the last fetches told."""
-        return sum(
-            max(0, end - self._positions[place]) for place, end in self._ends.items() if place in self._positions
-        )
-
-    @property
-    def _has_reached_its_goals(self) -> bool:
-        """A topic that was deleted meanwhile is no goal any more."""
-        return all(self._positions.get(place, end) >= end for place, end in self._goals.items())
+        return sum(max(0, end - self._positions[place]) for place, end in self._ends.items() if place in self._active)
 
     # --- a session: one producer, from its positions on ---------------------------------------------------------------
 
@@ -127,29 +124,17 @@ class Mirror:
             records = await self._kept.records()
             if self._kept.is_owner:
                 self._kept.check_owner(records)
-            self._positions = positions_of(config.name, records)
+            kept = positions_of(config.name, records)
+            self._positions = {place: position.offset for place, position in kept.items()}
+            self._ids = {place: position.topic_id for place, position in kept.items()}
             async with producer.transaction() as transaction:
                 await self._kept.own(transaction)
             self._kept.is_owner = True
             await source.start()
             try:
-                await self._check_source(source, producer, records)
                 await self._copy(source, producer)
             finally:
                 await source.close()
-
-    async def _check_source(self, source: Source, producer: Producer, records: Records) -> None:
-        """Positions in one cluster mean nothing in another. Raises InvalidConfigError."""
-        kept, found = source_of(self._config.name, records), source.cluster_id
-        if kept is not None and found and kept != found:
-            raise InvalidConfigError(
-                f"the positions of {self._config.name!r} are of the cluster {kept}, and the source is {found}: give each source "
-                "its own --name"
-            )
-        if kept is None and found:
-            async with producer.transaction() as transaction:
-                key = source_key(self._config.name)
-                await transaction.send(POSITIONS_TOPIC, found.encode(), key=key, partition=0)
 
     async def _copy(self, source: Source, producer: Producer) -> None:
         async with Admin(self._config.bootstrap, **self._config.security) as admin:
@@ -159,7 +144,7 @@ class Mirror:
                 "the source is this cluster: give the address of another one to --source, or names of their own to the copies "
                 "by --prefix"
             )
-        self._topics, self._ends = {}, {}
+        self._topics, self._ends, self._active, self._late = {}, {}, {}, {}
         await self._refresh(source, producer)
         groups = GroupOffsets(
             source,
@@ -171,17 +156,20 @@ class Mirror:
         while not self._stopping.is_set():
             if time.monotonic() - self._refreshed_s >= REFRESH_S:
                 await self._refresh(source, producer)
-            if not self._positions:
-                self._report()
+            if not self._active:
                 if self._config.is_once:
                     return
                 await pause(self._stopping, IDLE_S)
                 continue
             read = await source.read()
             await self._take(read, source, producer, here)
-            is_done = self._config.is_once and self._has_reached_its_goals
+            is_done = self._config.is_once and all(
+                self._positions[at] >= end for at, end in self._goals.items() if at in self._active
+            )
             if self._config.groups and (is_done or time.monotonic() - self._groups_s >= GROUPS_S):
-                self.progress.offsets_moved += await groups.sync(self._positions)
+                self.progress.offsets_moved += await groups.sync(
+                    {place: self._positions[place] for place in self._active}
+                )
                 self._groups_s = time.monotonic()
             self._report()
             if is_done:
@@ -190,28 +178,29 @@ class Mirror:
     # --- records ------------------------------------------------------------------------------------------------------
 
     async def _take(self, read: Read, source: Source, producer: Producer, here: str) -> None:
-        if read.records:  # first: those of a lost partition were read before it was lost
-            await self._write(read.records, source.cluster_id, producer, here)
         for place in read.lost:
             await self._begin_again(source, place)
+        if read.records:
+            await self._write(read.records, source, producer, here)
         for place, end in read.ends.items():
-            if (
-                place in self._positions and place not in read.lost
-            ):  # what lies behind the last record is not shown to readers
+            if place in self._active and place not in read.lost:
+                # What lies behind the last record is not shown to readers.
                 self._positions[place] = max(self._positions[place], end)
-        for place in self._positions:
+        for place in self._active:
             known = source.known_end(place)
             if known is not None:
                 self._ends[place] = known
 
-    async def _write(self, records: Sequence[SourceRecord], origin: str, producer: Producer, here: str) -> None:
+    async def _write(self, records: Sequence[SourceRecord], source: Source, producer: Producer, here: str) -> None:
         """One transaction: the records, and the positions behind them."""
         after = dict[TopicPartition, int]()
         done = Progress()
+        if self._late:
+            await self._make_late(records, source, here)
         async with producer.transaction() as transaction:
             for record in records:
                 place = record.partition
-                if record.offset < self._positions.get(place, 0):
+                if place not in self._active or record.offset < self._positions[place]:
                     continue  # of a fetch from before `_begin_again`
                 after[place] = record.offset + 1
                 if was_in(record.headers, here):
@@ -222,7 +211,7 @@ class Mirror:
                     record.value,
                     key=record.key,
                     partition=place.partition,
-                    headers=with_place(record.headers, origin, record.offset),
+                    headers=with_place(record.headers, source.cluster_id, record.offset),
                     timestamp_ms=record.timestamp_ms,
                 )
                 done.records += 1
@@ -233,21 +222,41 @@ class Mirror:
         self.progress.bytes += done.bytes
         self.progress.left_out += done.left_out
 
-    async def _keep(self, transaction: Transaction, positions: Mapping[TopicPartition, int]) -> None:
-        for place, offset in positions.items():
-            key = key_of(self._config.name, place)
-            await transaction.send(POSITIONS_TOPIC, value_of(offset), key=key, partition=0)
+    async def _keep(self, transaction: Transaction, offsets: Mapping[TopicPartition, int]) -> None:
+        for place, offset in offsets.items():
+            value = value_of(Position(offset, self._ids.get(place, "")))
+            await transaction.send(POSITIONS_TOPIC, value, key=key_of(self._config.name, place), partition=0)
 
     async def _begin_again(self, source: Source, place: TopicPartition) -> None:
-        """The source does not have the position: retention was faster, or the topic was made anew."""
+        """The source does not have the position: retention was faster, its log was truncated, or the topic was made anew."""
+        if place not in self._active:
+            return
         start, end = await source.bounds(place)
-        was = self._positions.get(place, 0)
-        if was > end:
-            logger.error("event=made_anew partition=%s position=%d end=%d: copied from its start", place, was, end)
-        else:
+        topic_id = (await source.topic_ids([place.topic])).get(place.topic, "")
+        was, known_id = self._positions[place], self._ids.get(place, "")
+        is_known = bool(topic_id and known_id)
+        if topic_id != known_id if is_known else was > end:
+            self._made_anew(place, topic_id, start)
+        elif was < start:
             logger.error("event=lost partition=%s records=%d reason=deleted at the source", place, start - was)
-        self._positions[place] = start
-        await source.assign(self._positions)
+            self._positions[place] = start
+        elif was > end:
+            logger.error(
+                "event=truncated partition=%s position=%d end=%d: the source has lost records", place, was, end
+            )
+            self._positions[place] = end
+        else:  # It has changed its leader, and the new one did not know the position for a moment, or has lost records.
+            logger.error("event=refused partition=%s position=%d: read again from there", place, was)
+            await pause(self._stopping, IDLE_S)
+        await self._assign(source)
+
+    def _made_anew(self, place: TopicPartition, topic_id: str, start: int) -> None:
+        was = self._positions[place]
+        logger.error("event=made_anew partition=%s position=%d: copied from its start", place, was)
+        self._positions[place], self._ids[place] = start, topic_id
+
+    async def _assign(self, source: Source) -> None:
+        await source.assign({place: self._positions[place] for place in self._active})
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
@@ -258,31 +267,60 @@ class Mirror:
         configs = await source.configs(found)
         async with Admin(self._config.bootstrap, **self._config.security) as admin:
             known = set(await admin.list_topics())
+            self._late = {name: topic for name, topic in found.items() if self._may_be_a_copy(name, known)}
             for name, topic in found.items():
-                await self._make(admin, known, name, topic, configs.get(name, {}))
-        new = [
-            place
-            for name, topic in found.items()
-            for place in (TopicPartition(name, number) for number in range(topic.partitions))
-            if place not in self._positions
-        ]
-        for place in new:
-            bounds = await source.bounds(place)
-            self._positions[place] = bounds[1] if self._config.from_end else bounds[0]
-        if new and self._config.from_end:  # another session must not begin at a later end
+                if name not in self._late:
+                    await self._make(admin, known, name, topic, configs.get(name, {}))
+        active = {
+            TopicPartition(name, number): None for name, topic in found.items() for number in range(topic.partitions)
+        }
+        begun = dict[TopicPartition, int]()
+        for place in active:
+            topic_id = found[place.topic].topic_id
+            is_new = place not in self._positions
+            if is_new:
+                bounds = await source.bounds(place)
+                self._positions[place] = bounds[1] if self._config.from_end else bounds[0]
+                self._ids[place] = topic_id
+            elif topic_id and topic_id != (known_id := self._ids.get(place, "")):
+                if known_id:
+                    self._made_anew(place, topic_id, (await source.bounds(place))[0])
+                self._ids[place] = topic_id
+            else:
+                continue
+            begun[place] = self._positions[place]
+        if begun:  # Also where a partition begins that has no record yet: it may be its end of this moment.
             async with producer.transaction() as transaction:
-                await self._keep(transaction, {place: self._positions[place] for place in new})
-        gone = [place for place in self._positions if place.topic not in found]
-        for place in gone:
-            del self._positions[place]
-        if new or gone or not self._topics:
+                await self._keep(transaction, begun)
+        is_other = active.keys() != self._active.keys() or bool(begun)
+        self._active = active
+        if is_other or not self._topics:
             if self._config.is_once and not self._goals:
-                self._goals = {place: (await source.bounds(place))[1] for place in self._positions}
-            await source.assign(self._positions)
+                self._goals = {place: (await source.bounds(place))[1] for place in active}
+            await self._assign(source)
         self._topics = found
 
+    def _may_be_a_copy(self, name: str, known: Collection[str]) -> bool:
+        """Two clusters that mirror all topics of each other under prefixes would make copies of copies without end. So what may
+        be a copy of a copy is not made before it has a record that was not in this cluster."""
+        prefix = self._config.prefix
+        return prefix != "" and prefix in name and name not in self._config.topics and prefix + name not in known
+
+    async def _make_late(self, records: Sequence[SourceRecord], source: Source, here: str) -> None:
+        wanted = {
+            record.partition.topic
+            for record in records
+            if record.partition.topic in self._late and not was_in(record.headers, here)
+        }
+        if not wanted:
+            return
+        configs = await source.configs(wanted)
+        async with Admin(self._config.bootstrap, **self._config.security) as admin:
+            for name in wanted:
+                await self._make(admin, (), name, self._late.pop(name), configs.get(name, {}))
+
     async def _make(
-        self, admin: Admin, known: set[str], name: str, topic: SourceTopic, configs: Mapping[str, str]
+        self, admin: Admin, known: Collection[str], name: str, topic: SourceTopic, configs: Mapping[str, str]
     ) -> None:
         copy = self._config.prefix + name
         if copy not in known:
@@ -297,7 +335,6 @@ class Mirror:
                 continue
             try:
                 await admin.alter_config(copy, {key: value})
-                logger.info("event=set topic=%s key=%s value=%s", copy, key, value)
             except BarnabasError as error:
                 self._warned.add(f"{copy} {key}={value}")
                 logger.warning("event=not_set topic=%s key=%s value=%s reason=%s", copy, key, value, error)

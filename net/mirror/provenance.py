@@ -12,6 +12,7 @@ from typing import Final
 HEADER: Final = "barnabas-mirror"
 MAX_PLACES: Final = 16  # a longer chain of clusters is more likely a mistake
 _SEPARATOR: Final = b";"
+_MAX_DIGITS: Final = 19  # of an offset; Python refuses to read numbers of more than 4,300
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -30,7 +31,7 @@ def _parsed(value: bytes) -> list[tuple[str, int]]:
     found = []
     for part in value.split(_SEPARATOR):
         cluster, _, offset = part.rpartition(b"/")
-        if not cluster or not offset.isdigit():
+        if not cluster or not offset.isdigit() or len(offset) > _MAX_DIGITS:
             return []
         found.append((cluster.decode("utf-8", "replace"), int(offset)))
     return found

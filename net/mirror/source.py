@@ -40,6 +40,7 @@ class ClientMissingError(BarnabasError):
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
     partitions: int
+    topic_id: str = ""  # "" if the source does not tell it: Kafka before 2.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +120,35 @@ class Source:
     async def topics(self, patterns: Sequence[str]) -> dict[str, SourceTopic]:
         """Those that match; internal topics only if they are named without wildcards."""
         metadata = await asyncio.to_thread(self._metadata)
-        return {
-            name: SourceTopic(partitions=len(topic.partitions))
+        found = {
+            name: len(topic.partitions)
             for name, topic in metadata.topics.items()
             if topic.error is None and is_wanted(name, patterns)
         }
+        ids = await self.topic_ids(found)
+        return {name: SourceTopic(partitions=count, topic_id=ids.get(name, "")) for name, count in found.items()}
+
+    async def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Without those that the source does not tell."""
+        names = list(topics)
+        if not names:
+            return {}
+
+        def ask() -> dict[str, str]:
+            wanted = self._kafka.TopicCollection(names)
+            found: dict[str, str] = {}
+            for name, future in self._admin.describe_topics(wanted, request_timeout=ADMIN_TIMEOUT_S).items():
+                try:
+                    topic_id = future.result(timeout=2 * ADMIN_TIMEOUT_S).topic_id
+                except self._kafka.KafkaException:
+                    continue  # it was deleted just now, for example
+                except TimeoutError as error:
+                    raise SourceError("the source does not answer: no ids of topics") from error
+                if topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits():
+                    found[name] = str(topic_id)
+            return found
+
+        return await asyncio.to_thread(ask)
 
     async def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """The settings that differ from the source's defaults, and that a copy has too."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
+from typing import Any
 
 import pytest
 from integration.cluster import Cluster, clean_environment, until
@@ -18,7 +19,10 @@ from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.records import ConsumerRecord
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
+from barnabas.net.mirror import mirror as mirror_module
+from barnabas.net.mirror.mirror import Mirror, MirrorConfig
 from barnabas.net.mirror.provenance import HEADER
+from barnabas.net.mirror.source import Read, Source, SourceTopic
 
 LIMIT_S = 90
 PARTITIONS = 3
@@ -313,6 +317,140 @@ async def test_groups_are_moved_as_far_as_is_copied_and_not_under_their_members(
     assert busy is None or busy.committed < 0, "its offsets are its own"
     (records,) = (await read(east.bootstrap, "mix")).values()
     assert next(record.value for record in records if record.offset >= idle) == b"west 150"
+
+
+async def write_one(cluster: Cluster, topic: str, *values: bytes | None, **more: Any) -> None:
+    async with Producer(bootstrap=cluster.bootstrap, acks="all") as producer:
+        for value in values:
+            await producer.send(topic, value, partition=0, **more)
+
+
+async def values_in(cluster: Cluster, topic: str) -> list[bytes | None]:
+    return [record.value for found in (await read(cluster.bootstrap, topic)).values() for record in found]
+
+
+async def test_a_topic_that_was_made_anew_is_copied_from_its_start_however_long_it_is(
+    two: tuple[Cluster, Cluster],
+) -> None:
+    """Only a topic shorter than the former one was found to be another; of a longer one, the first records were left out."""
+    west, east = [await cluster.ready() for cluster in two]
+    for count in (5, 8, 3):
+        async with west.admin() as admin:
+            await admin.create_topic("anew", partitions=1)
+        await write_one(west, "anew", *(b"%d/%d" % (count, number) for number in range(count)))
+        assert f"mirrored {count} records" in await once(west.bootstrap, east.bootstrap, "anew", "--no-groups")
+        async with west.admin() as admin:
+            await admin.delete_topic("anew")
+    assert Counter(await values_in(east, "anew")) == Counter(
+        b"%d/%d" % (count, number) for count in (5, 8, 3) for number in range(count)
+    )
+
+
+async def test_records_that_come_while_no_mirror_runs_are_copied_after_a_start_at_the_end(
+    two: tuple[Cluster, Cluster],
+) -> None:
+    """The place where a partition begins was not kept before its first record."""
+    west, east = [await cluster.ready() for cluster in two]
+    async with west.admin() as admin:
+        await admin.create_topic("late", partitions=1)
+    await write_one(west, "late", b"before")
+    await once(west.bootstrap, east.bootstrap, "late", "--from", "end", "--no-groups")
+    await write_one(west, "late", b"after")
+    await once(west.bootstrap, east.bootstrap, "late", "--from", "end", "--no-groups")
+    assert await values_in(east, "late") == [b"after"]
+
+
+class UnsteadySource(Source):
+    """It hides all topics for a moment, and then refuses a position that it has."""
+
+    reads = listings = 0
+
+    async def topics(self, patterns: Sequence[str]) -> dict[str, SourceTopic]:
+        UnsteadySource.listings += 1
+        return {} if self.listings == 2 else await super().topics(patterns)
+
+    async def read(self) -> Read:
+        UnsteadySource.reads += 1
+        found = await super().read()
+        if self.listings > 3 and self.reads % 3 == 0 and self.reads < 30:
+            return Read(found.records, [TopicPartition("steady", 0)], found.ends)
+        return found
+
+
+async def test_a_source_that_hides_a_topic_or_refuses_a_position_is_not_copied_again(
+    two: tuple[Cluster, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that has just started may show no topics, and a new leader not know its end: all was copied once more."""
+    west, east = [await cluster.ready() for cluster in two]
+    async with west.admin() as admin:
+        await admin.create_topic("steady", partitions=1)
+    await write_one(west, "steady", *(b"%d" % number for number in range(20)))
+    monkeypatch.setattr(mirror_module, "Source", UnsteadySource)
+    monkeypatch.setattr(mirror_module, "REFRESH_S", 0.3)
+    config = MirrorConfig(
+        name="m", topics=["steady"], source=west.bootstrap, bootstrap=east.bootstrap, groups=(), from_end=False
+    )
+    mirror = Mirror(config)
+    running = asyncio.create_task(mirror.run())
+
+    async def has_gone_on() -> bool:
+        return UnsteadySource.listings > 5 and UnsteadySource.reads > 12
+
+    await until(has_gone_on, "the mirror goes on")
+    await write_one(west, "steady", b"more")
+
+    async def has_all() -> bool:
+        return b"more" in await values_in(east, "steady")
+
+    await until(has_all, "the last record is copied")
+    mirror.stop()
+    await running
+    assert await values_in(east, "steady") == [*(b"%d" % number for number in range(20)), b"more"]
+
+
+async def test_a_header_that_no_mirror_has_written_does_no_harm(two: tuple[Cluster, Cluster]) -> None:
+    """A number of 5,000 digits ended the mirror, at every start."""
+    west, east = [await cluster.ready() for cluster in two]
+    async with west.admin() as admin:
+        await admin.create_topic("headers", partitions=1)
+    for value in (b"x/" + b"9" * 5_000, b"", b"/", b"\xff/1", b"x/1;" * 100, b";" * 50):
+        await write_one(west, "headers", value, headers=[(HEADER, value)])
+    await once(west.bootstrap, east.bootstrap, "headers")
+    assert len(await values_in(east, "headers")) == 6
+
+
+async def test_a_group_at_the_end_is_not_moved_past_records_of_this_cluster(two: tuple[Cluster, Cluster]) -> None:
+    """It had read all of its own cluster, and never saw what was written in the other one."""
+    west, east = [await cluster.ready() for cluster in two]
+    for cluster in (west, east):
+        async with cluster.admin() as admin:
+            await admin.create_topic("shared", partitions=1)
+    await write_one(west, "shared", b"w1", b"w2")
+    await once(west.bootstrap, east.bootstrap, "shared", "--no-groups")
+    await write_one(east, "shared", b"e1", b"e2")
+    await commit(west, "readers", {TopicPartition("shared", 0): 2})
+    await once(west.bootstrap, east.bootstrap, "shared")
+    async with east.admin() as admin:
+        (lag,) = (await admin.group_offsets("readers")).values()
+    place = TopicPartition("shared", 0)
+    unread = [r.value for r in (await read(east.bootstrap, "shared"))[place] if r.offset >= lag.committed]
+    assert unread == [b"e1", b"e2"]
+
+
+async def test_copies_of_copies_are_not_made_without_end(two: tuple[Cluster, Cluster]) -> None:
+    """With a prefix in both directions and a pattern that fits all, each round made new topics."""
+    west, east = [await cluster.ready() for cluster in two]
+    async with west.admin() as admin:
+        await admin.create_topic("orders", partitions=1)
+    async with east.admin() as admin:
+        await admin.create_topic("jobs", partitions=1)
+    counts = []
+    for _ in range(4):
+        await once(west.bootstrap, east.bootstrap, "*", "--prefix", "west.", "--name", "to-east", "--no-groups")
+        await once(east.bootstrap, west.bootstrap, "*", "--prefix", "east.", "--name", "to-west", "--no-groups")
+        async with west.admin() as admin:
+            counts.append(len(await admin.list_topics()))
+    assert counts[-1] == counts[-2], counts
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.copying.kept_positions import owner_key
-from barnabas.net.mirror.positions import UnreadablePositionError, key_of, positions_of, value_of
+from barnabas.net.mirror.positions import Position, UnreadablePositionError, key_of, positions_of, value_of
 from barnabas.net.mirror.provenance import HEADER, MAX_PLACES, offset_in, places, was_in, with_place
 from barnabas.net.mirror.source import client_options, is_wanted
 
@@ -64,15 +64,28 @@ def test_which_topics_are_copied(topic: str, patterns: tuple[str, ...], wanted: 
 def test_positions_are_those_of_the_own_name() -> None:
     place, other = TopicPartition("a/b", 3), TopicPartition("c", 0)
     records = [
-        (key_of("m", place), value_of(5)),
-        (key_of("other", place), value_of(50)),
+        (key_of("m", place), value_of(Position(5))),
+        (key_of("other", place), value_of(Position(50))),
         (owner_key("m"), b"somebody"),
-        (key_of("m", other), value_of(9)),
+        (key_of("m", other), value_of(Position(9))),
         (None, b"x"),
-        (key_of("m", place), value_of(7)),
+        (key_of("m", place), value_of(Position(7, "topic-id"))),
         (key_of("m", other), None),
     ]
-    assert positions_of("m", records) == {place: 7}
+    assert positions_of("m", records) == {place: Position(7, "topic-id")}
+
+
+def test_a_position_without_the_id_of_a_topic_is_read() -> None:
+    place = TopicPartition("a", 0)
+    assert value_of(Position(7)) == b"7"
+    assert positions_of("m", [(key_of("m", place), b"7")]) == {place: Position(7)}
+
+
+def test_a_header_with_a_number_that_is_no_offset_is_of_another_program() -> None:
+    """Python refuses to read numbers of more than 4,300 digits."""
+    headers = [(HEADER, b"west/" + b"9" * 5_000)]
+    assert places(headers) == [] and not was_in(headers, "west")
+    assert with_place(headers, "west", 3) == [*headers, (HEADER, b"west/3")]
 
 
 @pytest.mark.parametrize("record", [(b"m/t/x", b"1"), (b"m/t/0", b"one"), (b"m/\xff/0", b"1")])

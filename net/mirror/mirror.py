@@ -29,6 +29,12 @@ logger = logging.getLogger("barnabas.mirror")
 REFRESH_S: Final = 30.0  # new topics, partitions and settings of the source
 GROUPS_S: Final = 10.0
 REPORT_S: Final = 30.0
+MAX_REQUEST_BYTES: Final = 32 << 20  # The source may have larger records than producers take by default.
+MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+# Of a copy, over what the source takes: for the header that names its places.
+MESSAGE_ROOM_BYTES: Final = 4_096
+# Kafka has taken any time before 4.0.
+SETTINGS_OF_COPIES: Final = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
 IDLE_S: Final = 0.5  # while the source has no topic that matches
 
 
@@ -117,6 +123,7 @@ class Mirror:
             transactional_id=config.transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             compression=config.compression,
+            max_request_bytes=MAX_REQUEST_BYTES,
             client_id="barnabas-mirror",
             **config.security,
         ) as producer:
@@ -324,13 +331,13 @@ class Mirror:
     ) -> None:
         copy = self._config.prefix + name
         if copy not in known:
-            await admin.create_topic(copy, partitions=topic.partitions, if_not_exists=True)
+            await admin.create_topic(copy, partitions=topic.partitions, configs=SETTINGS_OF_COPIES, if_not_exists=True)
             logger.info("event=created topic=%s partitions=%d", copy, topic.partitions)
         elif len((await admin.describe_topic(copy)).partitions) < topic.partitions:
             await admin.add_partitions(copy, topic.partitions)
             logger.info("event=grown topic=%s partitions=%d", copy, topic.partitions)
         has = {entry.key: entry.value for entry in await admin.describe_configs(copy)}
-        for key, value in configs.items():
+        for key, value in _with_room(configs, has).items():
             if key not in has or has[key] == value or f"{copy} {key}={value}" in self._warned:
                 continue
             try:
@@ -348,3 +355,11 @@ class Mirror:
                 "event=mirrored records=%d bytes=%d left_out=%d topics=%d partitions=%d lag=%d",
                 done.records, done.bytes, done.left_out, len(self._topics), len(self._positions), self.lag,
             )  # fmt: skip
+
+
+def _with_room(configs: Mapping[str, str], has: Mapping[str, str | None]) -> dict[str, str]:
+    """The settings of the source for a copy that has these now: it must take what the source takes, with one header more."""
+    limit, now = configs.get(MAX_MESSAGE_BYTES, ""), has.get(MAX_MESSAGE_BYTES) or ""
+    if not (limit.isdecimal() and now.isdecimal()):
+        return dict(configs)
+    return {**configs, MAX_MESSAGE_BYTES: str(max(int(limit) + MESSAGE_ROOM_BYTES, int(now)))}

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -435,6 +436,22 @@ async def test_a_group_at_the_end_is_not_moved_past_records_of_this_cluster(two:
     place = TopicPartition("shared", 0)
     unread = [r.value for r in (await read(east.bootstrap, "shared"))[place] if r.offset >= lag.committed]
     assert unread == [b"e1", b"e2"]
+
+
+async def test_what_the_source_has_taken_is_taken_here_too(two: tuple[Cluster, Cluster]) -> None:
+    """The mirror ended, at every start, with a record of more than 1 MiB or of the future, and with one of the largest size: the
+    copy is larger by a header."""
+    west, east = [await cluster.ready() for cluster in two]
+    configs = {"max.message.bytes": "3000000", "message.timestamp.after.max.ms": str((1 << 63) - 1)}
+    async with west.admin() as admin:
+        await admin.create_topic("any", partitions=1, configs=configs)
+    large = Random(1).randbytes(2_999_900)
+    async with Producer(bootstrap=west.bootstrap, acks="all", max_request_bytes=4_000_000) as producer:
+        await producer.send("any", large, partition=0)
+    await write_one(west, "any", b"tomorrow", timestamp_ms=round(time.time() * 1_000) + 86_400_000)
+    for _ in range(2):
+        await once(west.bootstrap, east.bootstrap, "any")
+    assert await values_in(west, "any") == await values_in(east, "any") == [large, b"tomorrow"]
 
 
 async def test_copies_of_copies_are_not_made_without_end(two: tuple[Cluster, Cluster]) -> None:

@@ -199,7 +199,8 @@ class Fetcher:
             self._refused(state, answer)
             return False
         if answer.preferred_read_replica >= 0:
-            self._replicas.send(state.partition, answer.preferred_read_replica, self._client.clock.now_ms())
+            if not self._replicas.send(state.partition, answer.preferred_read_replica, self._client.clock.now_ms()):
+                self._client.request_refresh()
             return False
         state.high_watermark = answer.high_watermark
         state.log_start_offset = answer.log_start_offset

@@ -152,7 +152,8 @@ class RangeReader:
             self._client.metadata.hint(self.partition, node_id=answer.leader_id, epoch=answer.leader_epoch)
             raise error_for(answer.error, answer.message or f"fetch of {self.partition} at offset {self.position}")
         if answer.preferred_read_replica >= 0:
-            self._replicas.send(self.partition, answer.preferred_read_replica, self._client.clock.now_ms())
+            if not self._replicas.send(self.partition, answer.preferred_read_replica, self._client.clock.now_ms()):
+                self._client.request_refresh()
             return b""
         assert isinstance(answer.records, bytes | bytearray | memoryview)
         size_bytes, next_offset = _whole_batches(answer.records)

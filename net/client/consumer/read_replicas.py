@@ -37,17 +37,23 @@ class ReadReplicas:
         sent = self._sent_to.get(partition)
         if sent is not None:
             is_known = sent.node_id in self._metadata.brokers
-            if is_known and sent.leader_epoch == leader.epoch and now_ms < sent.until_ms:
+            if not is_known:
+                self.failed(partition, now_ms)
+            elif sent.leader_epoch == leader.epoch and now_ms < sent.until_ms:
                 return sent.node_id, self._rack
-            del self._sent_to[partition]
+            self._sent_to.pop(partition, None)
         if self._avoided_until_ms and self._avoided_until_ms.get(partition, now_ms) > now_ms:
             return leader.node_id, ""
         return leader.node_id, self._rack
 
-    def send(self, partition: TopicPartition, node_id: int, now_ms: int) -> None:
-        """The leader names this replica."""
-        epoch = self._metadata.leader(partition).epoch
-        self._sent_to[partition] = _SentTo(node_id, epoch, now_ms + self._stay_ms)
+    def send(self, partition: TopicPartition, node_id: int, now_ms: int) -> bool:
+        """The leader names this replica. False: the metadata does not have the broker, and must be renewed."""
+        leader = self._metadata.leader(partition)
+        self._sent_to[partition] = _SentTo(node_id, leader.epoch, now_ms + self._stay_ms)
+        is_known = node_id in self._metadata.brokers
+        if not is_known or node_id == leader.node_id:
+            self.failed(partition, now_ms)  # the leader would name it again and again
+        return is_known
 
     def failed(self, partition: TopicPartition, now_ms: int) -> bool:
         """The broker that was asked for the partition refused, or cannot be reached. Return whether that was a replica that the

@@ -47,6 +47,58 @@ class Racks:
         return self.cluster.fetch(log.leader, request)
 
 
+class Named:
+    """The leader, broker 0, always names this replica to consumers of rack b; who else is asked says that he does not lead."""
+
+    def __init__(self, cluster: FakeCluster, replica: int) -> None:
+        self.cluster = cluster
+        self.replica = replica
+        self.asked: list[tuple[int, str]] = []
+        cluster.script(ApiKey.FETCH, self.answer, forever=True)
+
+    def answer(self, node_id: int, request: FetchRequest) -> Any:
+        self.asked.append((node_id, request.rack))
+        assert len(self.asked) < 100, "a hot loop"
+        if node_id == 0 and request.rack == "b":
+            return r.FetchResponse(
+                partitions=(r.FetchPartitionResponse(topic="t", partition=0, preferred_read_replica=self.replica),)
+            )
+        return None
+
+
+@pytest.mark.parametrize("replica", [0, 7], ids=["the leader itself", "a broker that the consumer does not know"])
+def test_a_replica_that_is_none_for_the_consumer_costs_one_attempt(replica: int) -> None:
+    """A broker that has just joined is not in the consumer's metadata. It asked the leader again and again, and read nothing."""
+
+    async def main() -> None:
+        named = Named(filled(brokers=3), replica)
+        async with asyncio.timeout(5), consumer(named.cluster, "t", rack="b") as reader:
+            assert offsets(await read(reader, 100)) == list(range(100))
+        assert named.asked[0] == (0, "b") and set(named.asked[1:]) == {(0, "")}
+
+    run(main())
+
+
+@pytest.mark.parametrize("replica", [0, 7], ids=["the leader itself", "a broker that the consumer does not know"])
+def test_a_replica_that_is_none_for_the_reader_of_a_range_costs_one_attempt(replica: int) -> None:
+    async def main() -> None:
+        named = Named(filled(brokers=3), replica)
+        client = named.cluster.client()
+        client.want_topic("t")
+        await client.start()
+        found = RangeReader(
+            client, T0, start=0, end=100, max_bytes=1, is_committed_only=False, rack="b", timeout_ms=60_000
+        )
+        starts = []
+        async with asyncio.timeout(5):
+            while (chunk := await found.next_chunk()) is not None:
+                starts.append(chunk.start)
+        await client.close()
+        assert starts == list(range(0, 100, 10)) and named.asked.count((0, "b")) == 1
+
+    run(main())
+
+
 def refused(error: ErrorCode) -> r.FetchResponse:
     return r.FetchResponse(partitions=(r.FetchPartitionResponse(topic="t", partition=0, error=int(error)),))
 

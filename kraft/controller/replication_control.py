@@ -226,9 +226,12 @@ class ReplicationControl:
             assert topic is not None
             rules = election_rules(view, self._settings, name, active=active)
             rules = self._with_longest(view, topic, end.partition, partition, rules)
-            record = difference(topic.topic_id, end.partition, partition, elect(partition, rules, leaders))
+            wanted = elect(partition, rules, leaders)
+            record = difference(topic.topic_id, end.partition, partition, wanted)
             if record is not None:
                 records.append(record)
+            if wanted.leader != NO_LEADER:
+                self._ends.forget(end.topic_id, end.partition)  # nobody reports it any more
         return ControllerResult(records=tuple(records), atomic=False)
 
     def _with_longest(

@@ -25,6 +25,7 @@ class FetchPosition(NamedTuple):
     offset: int
     last_fetched_epoch: int  # of the record before `offset`; -1 when the log holds none
     sequence: int
+    log_start_offset: int  # for the leader, which sends consumers to this replica
 
 
 class FetchedState(Struct, frozen=True, kw_only=True):
@@ -55,12 +56,14 @@ class FollowerState:
         self.in_flight: FetchPosition | None = None  # at most one; a newer request makes an older one void
         self._sequences = sequences  # rising, also from one leader epoch to the next
 
-    def next_fetch(self, *, log_end_offset: int, latest_epoch: int) -> FetchPosition | None:
+    def next_fetch(self, *, log_start_offset: int, log_end_offset: int, latest_epoch: int) -> FetchPosition | None:
         """None if there is no leader to fetch from."""
         if self.leader == NO_LEADER:
             return None
         sequence = next(self._sequences)
-        self.in_flight = FetchPosition(self.leader, self.leader_epoch, log_end_offset, latest_epoch, sequence)
+        self.in_flight = FetchPosition(
+            self.leader, self.leader_epoch, log_end_offset, latest_epoch, sequence, log_start_offset
+        )
         return self.in_flight
 
     def fetched(

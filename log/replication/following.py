@@ -68,7 +68,9 @@ class Following:
             return None
         self._repair.will_fetch()
         log = storage.log
-        return following.next_fetch(log_end_offset=log.log_end_offset, latest_epoch=log.latest_epoch)
+        return following.next_fetch(
+            log_start_offset=log.log_start_offset, log_end_offset=log.log_end_offset, latest_epoch=log.latest_epoch
+        )
 
     @property
     def flushes_first(self) -> bool:

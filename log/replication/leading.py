@@ -161,6 +161,7 @@ class Leading:
         current_leader_epoch: int,
         last_fetched_epoch: int,
         now_ms: int,
+        log_start_offset: int = UNKNOWN_OFFSET,
         is_first_read: bool = True,
         at_least_one_batch: bool = True,
     ) -> tuple[PartitionRead, list[Effect]]:
@@ -180,6 +181,7 @@ class Leading:
                 return refused, []
             effects: list[Effect] = []
             if is_first_read:
+                replica.log_start_offset = log_start_offset
                 effects = self._perform(
                     leading.follower_fetched(replica_id, broker_epoch=broker_epoch, fetch_offset=offset, now_ms=now_ms)
                 )
@@ -201,7 +203,8 @@ class Leading:
 
     def follower_for(self, offset: int, among: Collection[int], now_ms: int) -> int | None:
         """The follower of these brokers that should serve a consumer from this offset on (KIP-392): in sync, alive, and with all
-        records before the offset. Of several, the one with most records; None: the leader serves."""
+        records before the offset; but it must not have removed those behind it, as each broker removes old segments by itself.
+        Of several, the one with most records; None: the leader serves."""
         leading = self._role.current_leader()
         isr, followers = leading.isr.isr, leading.followers
         found: Replica | None = None
@@ -210,7 +213,7 @@ class Leading:
                 replica.replica_id in among
                 and replica.replica_id in isr
                 and followers.is_eligible(replica)
-                and offset <= replica.log_end_offset
+                and replica.log_start_offset <= offset <= replica.log_end_offset
                 and (found is None or replica.log_end_offset > found.log_end_offset)
             ):
                 found = replica

@@ -21,6 +21,7 @@ class Replica:
         "last_fetch_leader_end_offset",
         "last_fetch_ms",
         "log_end_offset",
+        "log_start_offset",
         "offset_served",
         "readers_until_ms",
         "replica_id",
@@ -30,6 +31,7 @@ class Replica:
     def __init__(self, replica_id: int, *, last_caught_up_ms: int = NEVER_MS) -> None:
         self.replica_id = replica_id
         self.log_end_offset = UNKNOWN_OFFSET
+        self.log_start_offset = UNKNOWN_OFFSET  # its broker may be of a version that does not tell it
         self.offset_served = (
             UNKNOWN_OFFSET  # where it got records last: a follower that fetches there again has not accepted them
         )

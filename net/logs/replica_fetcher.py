@@ -288,6 +288,7 @@ class ReplicaFetcher:
             max_bytes=self._settings.max_partition_bytes,
             current_leader_epoch=position.leader_epoch,
             last_fetched_epoch=position.last_fetched_epoch,
+            log_start_offset=position.log_start_offset,
             topic_id=topic_id,
         )
 

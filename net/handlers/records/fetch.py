@@ -288,6 +288,7 @@ class FetchHandler:
             current_leader_epoch=item.current_leader_epoch,
             last_fetched_epoch=item.last_fetched_epoch,
             now_ms=self._clock.now_ms(),
+            log_start_offset=item.log_start_offset,
             is_first_read=is_first_read,
             at_least_one_batch=is_first_batch and not is_held_back,
         )

@@ -202,6 +202,17 @@ def test_what_a_broker_reported_before_its_disk_failed_does_not_count() -> None:
     assert world.leader == 1
 
 
+def test_reports_are_forgotten_when_there_is_a_leader() -> None:
+    """They stayed in memory until the next controller, for every partition that was ever without a leader."""
+    world = World()
+    known = world.cluster.nodes[0]._controller._replication._ends._partitions
+    for node_id in (0, 1):
+        world.report(node_id, 80)
+    assert known
+    world.report(2, 90)
+    assert world.leader == 2 and not known
+
+
 def test_the_only_replica_leads_with_what_it_has() -> None:
     world = World(0)
     world.report(0, 0, -1)

@@ -14,6 +14,7 @@ from typing import Final
 from barnabas.kraft.metadata.image import NO_LEADER, MetadataImage
 from barnabas.kraft.metadata.requests import LogEnd, ReportLogEnds
 from barnabas.kraft.node.metadata_node import MetadataPublication
+from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.vocabulary.errors import BarnabasError
@@ -52,6 +53,7 @@ class LogEndReports:
         self._broker_epoch = broker_epoch
         self._wanted: dict[str, list[TopicPartition]] = {}  # by topic: replicas of this broker whose end is asked for
         self._new: dict[str, None] = {}  # topics among them that were not reported since they changed
+        self._told: Leadership | None = None  # whom the reports go to
         self._work = asyncio.Event()
         self._seen = MetadataImage()
 
@@ -61,6 +63,9 @@ class LogEndReports:
         topics: Iterable[str] = publication.image.topics if is_whole else publication.changes.topics
         for name in topics:
             self._look_at(name)
+        if publication.leader != self._told:  # a new controller knows nothing
+            self._told = publication.leader
+            self._new.update(dict.fromkeys(self._wanted))
         if self._new:
             self._work.set()
 

@@ -144,7 +144,9 @@ class Source:
                     continue  # it was deleted just now, for example
                 except TimeoutError as error:
                     raise SourceError("the source does not answer: no ids of topics") from error
-                if topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits():
+                if topic_id is not None and (
+                    topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits()
+                ):
                     found[name] = str(topic_id)
             return found
 

@@ -23,6 +23,7 @@ class World:
     def __init__(self, *, answer_s: float = 0.0) -> None:
         self.answer_s = answer_s
         self.topics: dict[str, Any] = {}
+        self.leader = 0
         self.sent: list[tuple[float, int]] = []  # when, of how many partitions
         log = SimpleNamespace(log_start_offset=0, log_end_offset=7, epoch_at=lambda offset: 5, latest_epoch=5)
         self.replica = SimpleNamespace(
@@ -44,7 +45,9 @@ class World:
         self.topics = self.topics | changed
         image = SimpleNamespace(topics=self.topics, partition=lambda place: self.topics[place[0]].partitions[place[1]])
         changes = SimpleNamespace(topics=tuple(changed))
-        self.reports.published(cast(Any, SimpleNamespace(image=image, changes=changes, restored=False)))
+        self.reports.published(
+            cast(Any, SimpleNamespace(image=image, changes=changes, restored=False, leader=self.leader))
+        )
 
     async def run(self, seconds: float) -> None:
         """For so long."""
@@ -101,6 +104,20 @@ async def test_a_controller_that_needs_long_for_the_reports_has_time_for_other_w
     await world.run(30)
     busy_s = world.answer_s * len(world.sent)
     assert 1 < busy_s < 4 and max(count for _, count in world.sent) <= 2_000
+
+
+@simulated
+async def test_a_new_controller_hears_all_at_once() -> None:
+    world = World(answer_s=0.1)
+    world.publish(t=topic(10_000))
+    running = asyncio.create_task(world.run(3))
+    await asyncio.sleep(1)
+    assert world.partitions_sent == 10_000
+    world.leader = 1
+    world.publish()
+    await asyncio.sleep(0.6)
+    assert world.partitions_sent == 20_000
+    await running
 
 
 @simulated

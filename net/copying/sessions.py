@@ -10,7 +10,12 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from barnabas.log.vocabulary.errors import BarnabasError, InvalidProducerEpochError, ProducerFencedError, RetriableError
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    InvalidProducerEpochError,
+    ProducerFencedError,
+    RetriableError,
+)
 
 from ..base.retries import Backoff
 from ..client.connection.errors import TransactionAbortedError, TransactionOutcomeUnknownError
@@ -35,9 +40,9 @@ async def run_sessions(
         try:
             await _until_stopped(session, stopping, logger)
             return
+        except ProducerFencedError as error:
+            raise replaced() from error
         except BarnabasError as error:
-            if _is_fenced(error):
-                raise replaced() from error
             if not _passes(error):
                 raise
             failures = 1 if records_done() > before else failures + 1
@@ -73,16 +78,10 @@ async def pause(stopping: asyncio.Event, seconds: float) -> None:
         return
 
 
-def _is_fenced(error: BaseException | None) -> bool:
-    """Also where a record of a transaction was refused, which is then the cause of its end."""
-    if isinstance(error, TransactionAbortedError):
-        return _is_fenced(error.__cause__)
-    return isinstance(error, ProducerFencedError | InvalidProducerEpochError)
-
-
 def _passes(error: BarnabasError) -> bool:
-    """Whether a new session may succeed: the cluster was away for a while."""
-    if isinstance(error, TransactionOutcomeUnknownError | RetriableError):
+    """Whether a new session may succeed: the cluster was away for a while. An epoch that is over may be that of a transaction
+    that was open for too long, or another process has taken over: the owner of the positions tells the new session."""
+    if isinstance(error, TransactionOutcomeUnknownError | RetriableError | InvalidProducerEpochError):
         return True
     cause = error.__cause__
     return isinstance(error, TransactionAbortedError) and (not isinstance(cause, BarnabasError) or _passes(cause))

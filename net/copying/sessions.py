@@ -40,9 +40,9 @@ async def run_sessions(
         try:
             await _until_stopped(session, stopping, logger)
             return
-        except ProducerFencedError as error:
-            raise replaced() from error
         except BarnabasError as error:
+            if _is_fenced(error):
+                raise replaced() from error
             if not _passes(error):
                 raise
             failures = 1 if records_done() > before else failures + 1
@@ -76,6 +76,13 @@ async def pause(stopping: asyncio.Event, seconds: float) -> None:
         await asyncio.wait_for(stopping.wait(), seconds)
     except TimeoutError:
         return
+
+
+def _is_fenced(error: BaseException | None) -> bool:
+    """Also where a record of a transaction was refused, which is then the cause of its end."""
+    if isinstance(error, TransactionAbortedError):
+        return _is_fenced(error.__cause__)
+    return isinstance(error, ProducerFencedError)
 
 
 def _passes(error: BarnabasError) -> bool:

@@ -14,7 +14,6 @@ from typing import Final
 from barnabas.kraft.metadata.image import NO_LEADER, MetadataImage
 from barnabas.kraft.metadata.requests import LogEnd, ReportLogEnds
 from barnabas.kraft.node.metadata_node import MetadataPublication
-from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.vocabulary.errors import BarnabasError
@@ -53,7 +52,7 @@ class LogEndReports:
         self._broker_epoch = broker_epoch
         self._wanted: dict[str, list[TopicPartition]] = {}  # by topic: replicas of this broker whose end is asked for
         self._new: dict[str, None] = {}  # topics among them that were not reported since they changed
-        self._told: Leadership | None = None  # whom the reports go to
+        self._told: tuple[int | None, int] = (None, 0)  # the leader of the quorum that the reports go to, and its term
         self._work = asyncio.Event()
         self._seen = MetadataImage()
 
@@ -61,29 +60,30 @@ class LogEndReports:
         before, self._seen = self._seen, publication.image
         is_whole = publication.restored or not before.topics
         topics: Iterable[str] = publication.image.topics if is_whole else publication.changes.topics
-        for name in topics:
-            self._look_at(name)
-        if publication.leader != self._told:  # a new controller knows nothing
-            self._told = publication.leader
+        node_id = self._node_id
+        for name in topics:  # inline, because it concerns every topic that changes
+            topic = publication.image.topics.get(name)
+            wanted = None
+            for number, partition in enumerate(topic.partitions if topic is not None else ()):
+                if (
+                    partition.leader == NO_LEADER
+                    and node_id in partition.replicas
+                    and node_id not in partition.offline_replicas
+                ):
+                    wanted = wanted or []
+                    wanted.append(TopicPartition(name, number))
+            if wanted:
+                self._wanted[name] = wanted
+                self._new[name] = None
+            elif self._wanted:
+                self._wanted.pop(name, None)
+                self._new.pop(name, None)
+        asked = publication.leader
+        if self._told != (asked.leader_id, asked.term):  # a new controller knows nothing
+            self._told = (asked.leader_id, asked.term)
             self._new.update(dict.fromkeys(self._wanted))
         if self._new:
             self._work.set()
-
-    def _look_at(self, name: str) -> None:
-        topic = self._seen.topics.get(name)
-        wanted = [
-            TopicPartition(name, number)
-            for number, partition in enumerate(topic.partitions if topic is not None else ())
-            if partition.leader == NO_LEADER
-            and self._node_id in partition.replicas
-            and self._node_id not in partition.offline_replicas
-        ]
-        if wanted:
-            self._wanted[name] = wanted
-            self._new[name] = None
-        else:
-            self._wanted.pop(name, None)
-            self._new.pop(name, None)
 
     async def run(self) -> None:
         """Until cancelled. What has changed is reported at once, all of it in intervals."""

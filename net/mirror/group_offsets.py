@@ -31,7 +31,6 @@ logger = logging.getLogger("barnabas.mirror")
 LOOK_TIMEOUT_S: Final = 5.0  # for one record of the copy
 POLL_MS: Final = 100
 FIRST_STEP: Final = 16
-MAX_FOREIGN: Final = 1_000  # records of other producers that are passed over in one look
 LOOK_BYTES: Final = 64 * 1024
 
 
@@ -129,15 +128,12 @@ class GroupOffsets:
     async def _first_copy(
         self, consumer: Consumer, copy: TopicPartition, start: int, end: int
     ) -> tuple[int, int] | None:
-        """(offset, offset of the original) of the first copy from `start` on and before `end`."""
-        passed = 0
+        """(offset, offset of the original) of the first copy from `start` on and before `end`; records of other producers are
+        passed over."""
         async for record in _records(consumer, copy, start, end):
             original = offset_in(record.headers, self._source.cluster_id)
             if original is not None:
                 return record.offset, original
-            passed += 1
-            if passed >= MAX_FOREIGN:
-                break
         return None
 
     async def _first_shown(self, consumer: Consumer, copy: TopicPartition, start: int, end: int) -> int:
@@ -156,7 +152,7 @@ async def _records(
     while await consumer.position(partition) < end:
         if time.monotonic() > until_s:
             raise RequestTimedOutError(f"{partition} could not be read at offset {start}")
-        for record in (await consumer.poll(timeout_ms=POLL_MS, max_records=100)).get(partition, ()):
+        for record in (await consumer.poll(timeout_ms=POLL_MS, max_records=1_000)).get(partition, ()):
             if record.offset >= end:
                 return
             yield record

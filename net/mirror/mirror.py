@@ -17,10 +17,10 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from ..client.admin.admin import Admin
 from ..client.producer.producer import Producer
 from ..client.producer.transaction import Transaction
-from ..copying.kept_positions import TRANSACTION_TIMEOUT_MS, KeptPositions
+from ..copying.kept_positions import TRANSACTION_TIMEOUT_MS, KeptPositions, Records
 from ..copying.sessions import pause, run_sessions
 from .group_offsets import GroupOffsets
-from .positions import POSITIONS_TOPIC, Position, key_of, positions_of, value_of
+from .positions import POSITIONS_TOPIC, Position, key_of, positions_of, source_key, source_of, value_of
 from .provenance import was_in, with_place
 from .source import Read, Source, SourceRecord, SourceTopic, client_options
 
@@ -109,6 +109,11 @@ class Mirror:
         """Records of the source that are not mirrored yet, by what the last fetches told."""
         return sum(max(0, end - self._positions[place]) for place, end in self._ends.items() if place in self._active)
 
+    @property
+    def _has_reached_its_goals(self) -> bool:
+        """A topic that was deleted meanwhile is no goal any more."""
+        return all(self._positions[place] >= end for place, end in self._goals.items() if place in self._active)
+
     # --- a session: one producer, from its positions on ---------------------------------------------------------------
 
     async def _session(self) -> None:
@@ -139,9 +144,23 @@ class Mirror:
             self._kept.is_owner = True
             await source.start()
             try:
+                await self._check_source(source, producer, records)
                 await self._copy(source, producer)
             finally:
                 await source.close()
+
+    async def _check_source(self, source: Source, producer: Producer, records: Records) -> None:
+        """Positions in one cluster mean nothing in another. Raises InvalidConfigError."""
+        kept, found = source_of(self._config.name, records), source.cluster_id
+        if kept is not None and found and kept != found:
+            raise InvalidConfigError(
+                f"the positions of {self._config.name!r} are of the cluster {kept}, and the source is {found}: give each source "
+                "its own --name"
+            )
+        if kept is None and found:
+            async with producer.transaction() as transaction:
+                key = source_key(self._config.name)
+                await transaction.send(POSITIONS_TOPIC, found.encode(), key=key, partition=0)
 
     async def _copy(self, source: Source, producer: Producer) -> None:
         async with Admin(self._config.bootstrap, **self._config.security) as admin:
@@ -164,15 +183,14 @@ class Mirror:
             if time.monotonic() - self._refreshed_s >= REFRESH_S:
                 await self._refresh(source, producer)
             if not self._active:
+                self._report()
                 if self._config.is_once:
                     return
                 await pause(self._stopping, IDLE_S)
                 continue
             read = await source.read()
             await self._take(read, source, producer, here)
-            is_done = self._config.is_once and all(
-                self._positions[at] >= end for at, end in self._goals.items() if at in self._active
-            )
+            is_done = self._config.is_once and self._has_reached_its_goals
             if self._config.groups and (is_done or time.monotonic() - self._groups_s >= GROUPS_S):
                 self.progress.offsets_moved += await groups.sync(
                     {place: self._positions[place] for place in self._active}
@@ -185,10 +203,10 @@ class Mirror:
     # --- records ------------------------------------------------------------------------------------------------------
 
     async def _take(self, read: Read, source: Source, producer: Producer, here: str) -> None:
+        if read.records:  # first: those of a lost partition were read before it was lost
+            await self._write(read.records, source, producer, here)
         for place in read.lost:
             await self._begin_again(source, place)
-        if read.records:
-            await self._write(read.records, source, producer, here)
         for place, end in read.ends.items():
             if place in self._active and place not in read.lost:
                 # What lies behind the last record is not shown to readers.
@@ -342,6 +360,7 @@ class Mirror:
                 continue
             try:
                 await admin.alter_config(copy, {key: value})
+                logger.info("event=set topic=%s key=%s value=%s", copy, key, value)
             except BarnabasError as error:
                 self._warned.add(f"{copy} {key}={value}")
                 logger.warning("event=not_set topic=%s key=%s value=%s reason=%s", copy, key, value, error)

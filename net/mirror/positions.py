@@ -29,6 +29,19 @@ def key_of(name: str, partition: TopicPartition) -> bytes:
     return f"{name}/{partition.topic}/{partition.partition}".encode()
 
 
+def source_key(name: str) -> bytes:
+    """Of the record that says which cluster the positions are of."""
+    return f"{name}/source".encode()
+
+
+def source_of(name: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> str | None:
+    source = None
+    for key, value in records:
+        if key == source_key(name):
+            source = value
+    return None if source is None else source.decode("utf-8", "replace")
+
+
 def value_of(position: Position) -> bytes:
     return f"{position.offset} {position.topic_id}".rstrip().encode()
 
@@ -41,7 +54,7 @@ def positions_of(name: str, records: Iterable[tuple[bytes | None, bytes | None]]
     found: dict[TopicPartition, Position] = {}
     prefix = f"{name}/".encode()
     for key, value in records:
-        if key is None or not key.startswith(prefix) or key == owner_key(name):
+        if key is None or not key.startswith(prefix) or key in (owner_key(name), source_key(name)):
             continue
         topic, _, number = key[len(prefix) :].rpartition(b"/")
         try:

@@ -10,10 +10,12 @@ from unit.net.shell_world import broker, image_of, partition, simulated, topic
 
 from barnabas.kraft.metadata.image import NO_LEADER, PartitionImage
 from barnabas.kraft.metadata.requests import LogEnd, ReportLogEnds
+from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.log.vocabulary.errors import NotControllerError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.logs.log_end_reports import REPORT_INTERVAL_MS, LogEndReports
 
+LEADERSHIP = Leadership(leader_id=0, term=1, is_self=True)
 LOST = partition(NO_LEADER, epoch=5, isr=())
 
 
@@ -53,7 +55,7 @@ class World:
     def has(self, number: int, log: Log, *, epoch: int = 5, is_usable: bool = True) -> None:
         self.replicas[TopicPartition("t", number)] = SimpleNamespace(
             topic_id="id-t",
-            role=SimpleNamespace(leader_epoch=epoch),
+            role=SimpleNamespace(leader=NO_LEADER, leader_epoch=epoch),
             storage=SimpleNamespace(is_usable=is_usable),
             log=log,
         )
@@ -61,7 +63,7 @@ class World:
     def show(self, *partitions: PartitionImage) -> None:
         image = image_of(broker(0), broker(1), topics=[topic("t", *partitions)])
         changes = SimpleNamespace(topics={"t": None})
-        self.reports.published(SimpleNamespace(image=image, restored=False, changes=changes))  # type: ignore[arg-type]
+        self.reports.published(SimpleNamespace(image=image, restored=False, changes=changes, leader=LEADERSHIP))  # type: ignore[arg-type]
 
     async def told(self, wait_ms: int = 0) -> list[dict[int, tuple[int, int, int]]]:
         """The reports of this time: leader epoch, last epoch and end offset of each partition."""

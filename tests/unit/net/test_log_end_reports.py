@@ -9,6 +9,7 @@ from unit.net.shell_world import simulated
 
 from barnabas.kraft.metadata.image import NO_LEADER
 from barnabas.kraft.metadata.requests import ReportLogEnds
+from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.net.logs.log_end_reports import LogEndReports
 
 ME = 0
@@ -46,7 +47,15 @@ class World:
         image = SimpleNamespace(topics=self.topics, partition=lambda place: self.topics[place[0]].partitions[place[1]])
         changes = SimpleNamespace(topics=tuple(changed))
         self.reports.published(
-            cast(Any, SimpleNamespace(image=image, changes=changes, restored=False, leader=self.leader))
+            cast(
+                Any,
+                SimpleNamespace(
+                    image=image,
+                    changes=changes,
+                    restored=False,
+                    leader=Leadership(leader_id=self.leader, term=self.leader, is_self=False),
+                ),
+            )
         )
 
     async def run(self, seconds: float) -> None:

@@ -76,6 +76,17 @@ async def test_only_a_replica_that_is_in_sync_alive_and_far_enough_is_named() ->
 
 
 @simulated
+async def test_a_replica_that_has_removed_the_records_is_not_named() -> None:
+    """Each broker removes old segments by itself. A Kafka client was refused there, asked the leader, was sent there again..."""
+    world = await world_of(topic("t", partition(0)))
+    world.show(topic("t", partition(0)), brokers=IN_RACKS[:2], offset=11)
+    world.append(b"a", b"b", b"c")
+    assert only(world.follow(3, log_start_offset=2).answer()).error == 0
+    assert values(only(world.read(offset=1, rack="b", may_be_sent_away=True))) == [b"a", b"b", b"c"]
+    assert only(world.read(offset=2, rack="b", may_be_sent_away=True)).preferred_read_replica == 1
+
+
+@simulated
 async def test_an_offset_that_the_leader_has_not_is_refused_by_the_leader() -> None:
     world = await racks()
     refused = only(world.read(offset=9, rack="b", may_be_sent_away=True))

@@ -19,13 +19,8 @@ class Copies(GroupOffsets):
 
     def __init__(self, source: Source) -> None:
         super().__init__(source, groups=["*"], prefix="west.", bootstrap="", security={})
-        self.end = 0
         self.here: dict[TopicPartition, int] = {}
         self.searches = 0
-
-    async def _end(self, admin: Any, copy: TopicPartition) -> int:
-        assert copy == COPY
-        return self.end
 
     async def _copy_of(self, admin: Any, copy: TopicPartition, original: int) -> int:
         self.searches += 1
@@ -65,13 +60,9 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
 
 
 async def test_a_group_that_is_ahead_of_the_mirror_moves_as_the_mirror_does(copies: Copies) -> None:
-    copies.end = 61
-    assert await copies.sync({T0: 30}) == 1 and copies.here == {COPY: 61}
-    copies.end = 161
-    assert await copies.sync({T0: 80}) == 1 and copies.here == {COPY: 161}
-    copies.end = 301
-    assert await copies.sync({T0: 150}) == 1 and copies.here == {COPY: 200}
-    assert await copies.sync({T0: 160}) == 0 and copies.searches == 1, "nothing has changed"
+    for position, target in ((30, 60), (80, 160), (150, 200)):
+        assert await copies.sync({T0: position}) == 1 and copies.here == {COPY: target}
+    assert await copies.sync({T0: 160}) == 0 and copies.searches == 3, "nothing has changed"
 
 
 async def test_a_group_that_is_further_here_stays(copies: Copies) -> None:

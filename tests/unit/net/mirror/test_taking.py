@@ -28,6 +28,9 @@ class FakeSource:
     async def assign(self, positions: dict[TopicPartition, int]) -> None:
         self.assigned.append(dict(positions))
 
+    async def topic_ids(self, topics: list[str]) -> dict[str, str]:
+        return {}
+
     def known_end(self, partition: TopicPartition) -> int | None:
         return self.end
 
@@ -48,6 +51,7 @@ class World:
     def __init__(self, *, start: int, end: int, position: int) -> None:
         self.mirror = Mirror(MirrorConfig(name="m", topics=["t"], source="west:9092", bootstrap="east:9092"))
         self.mirror._positions = {T0: position}
+        self.mirror._active = {T0: None}
         self.source, self.producer = FakeSource(start, end), FakeProducer()
 
     async def take(self, *offsets: int, lost: bool = False, ends: dict[TopicPartition, int] | None = None) -> None:

@@ -3,11 +3,15 @@
 What a power failure leaves behind is made by hand while the brokers are down: another boot id, and logs without their ends.
 """
 
+import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
-from integration.cluster import Cluster, full_isr, partitions_of, until
+from integration.cluster import Cluster, clean_environment, full_isr, partitions_of, until
 from integration.load import read_all
 
 from barnabas.net.client.producer.producer import Producer
@@ -90,3 +94,51 @@ async def test_an_empty_disk_does_not_lead_while_the_other_brokers_are_down(
     await cluster.ready()
     kept = await values(cluster)
     assert len(kept) >= COUNT * 0.75 and kept == list(range(len(kept)))
+
+
+async def elect(cluster: Cluster, *more: str) -> "CompletedProcess[str]":
+    command = [sys.executable, "-m", "barnabas", "partition", "elect", TOPIC, *more, "--bootstrap", cluster.bootstrap]
+    return await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=60, env=clean_environment(), check=False
+    )
+
+
+async def test_an_operator_gives_up_what_a_lost_broker_has(new_cluster: Callable[..., Cluster]) -> None:
+    cluster = await new_cluster().ready()
+    leader = await written(cluster)
+    refused = await elect(cluster, "0", "--accept-loss")
+    assert refused.returncode == 1 and f"is led by broker {leader}" in refused.stderr
+    assert "kept has no partition 7" in (await elect(cluster, "7")).stderr
+    others = [node.node_id for node in cluster.nodes if node.node_id != leader]
+
+    async with cluster.admin() as admin:
+        await full_isr(admin, [TOPIC])
+        await admin.alter_config(TOPIC, {"min.insync.replicas": "1"})
+    cluster.kill(others[0])
+
+    async def has_left() -> bool:
+        async with cluster.admin() as admin:
+            return others[0] not in (await partitions_of(admin, TOPIC))[0].isr
+
+    await until(has_left, "the first follower is out of the ISR")
+    cluster.kill(leader)
+    cluster.start(others[0])
+    await until(lambda: leads(cluster, others[1]), "the other follower leads")
+    cluster.kill(others[1])
+    cluster.start(leader)
+
+    async def has_no_leader() -> bool:
+        async with cluster.admin() as admin:
+            return (await partitions_of(admin, TOPIC))[0].leader < 0
+
+    await until(has_no_leader, "the partition waits for its last leader")
+    shown = await elect(cluster, "0")
+    assert shown.returncode == 0 and f"waits for one of the brokers {others[1]}." in shown.stdout
+    done = await elect(cluster, "0", "--accept-loss")
+    assert done.returncode == 0 and "is led by broker" in done.stdout, done.stderr
+    assert await values(cluster) == list(range(COUNT))
+
+
+async def leads(cluster: Cluster, node_id: int) -> bool:
+    async with cluster.admin() as admin:
+        return (await partitions_of(admin, TOPIC))[0].leader == node_id

@@ -192,6 +192,46 @@ async def _transfer(context: Context) -> int:
     return ExitCode.OK
 
 
+def _elect_arguments(parser: ArgumentParser) -> None:
+    _partition_argument(parser)
+    parser.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="elect; without this, only show the replicas and what may be lost",
+    )
+
+
+async def _elect(context: Context) -> int:
+    """An unclean election, by which the cluster loses what only absent replicas have."""
+    wanted = context.arguments
+    async with context.connector.admin(context.bootstrap) as admin:
+        async with _telling_which_exist(admin, wanted.topic, wanted.partition):
+            partitions = (await admin.describe_topic(wanted.topic)).partitions
+            if wanted.partition >= len(partitions):
+                raise UnknownTopicOrPartitionError(f"{wanted.topic} has {len(partitions)} partitions")
+            partition = partitions[wanted.partition]
+        place = f"{wanted.topic}-{wanted.partition}"
+        if partition.leader >= 0:
+            raise CommandError(
+                f"{place} is led by broker {partition.leader}: nothing is to be given up", ExitCode.FAILED
+            )
+        if not wanted.accept_loss:
+            absent = sorted({*partition.isr, *partition.eligible} or {*partition.replicas})
+            context.out.line(
+                f"{place} has no leader, and waits for one of the brokers {', '.join(map(str, absent))}. With --accept-loss the "
+                "longest log of the replicas that are there leads: acknowledged records that it does not have are lost",
+                {"topic": wanted.topic, "partition": wanted.partition, "leader": -1, "waits_for": absent},
+            )
+            return ExitCode.OK
+        await admin.elect_leader(wanted.topic, wanted.partition, unclean=True)
+        leader = (await admin.describe_topic(wanted.topic)).partitions[wanted.partition].leader
+    context.out.line(
+        f"{place} is led by broker {leader}",
+        {"topic": wanted.topic, "partition": wanted.partition, "leader": leader},
+    )
+    return ExitCode.OK
+
+
 VERBS = (
     Verb(name="move", summary="move a partition to other brokers", arguments=_move_arguments, run=_move, timed=False),
     Verb(name="moves", summary="moves in progress, and how far they are", arguments=no_arguments, run=_moves),
@@ -200,5 +240,11 @@ VERBS = (
         summary="make another replica the leader",
         arguments=_transfer_arguments,
         run=_transfer,
+    ),
+    Verb(
+        name="elect",
+        summary="give a partition without a leader one of the replicas that are there, and give up what the others have",
+        arguments=_elect_arguments,
+        run=_elect,
     ),
 )

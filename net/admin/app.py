@@ -153,7 +153,7 @@ ROUTES: Final[tuple[Route, ...]] = (
 
 def build_app(backend: AdminBackend, connections: AdminConnections | None = None) -> web.Application:
     """The application, not yet listening."""
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_pages_elsewhere, _errors_as_json])
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_for_pages_elsewhere])
     app[_BACKEND] = backend
     app[_LAGS] = LagsOfGroups()
     app[_FEED] = Feed(backend.image, lambda: overview.overview_of(backend.image()))
@@ -398,33 +398,29 @@ def _error(status: int, error_code: int, message: str) -> web.Response:
     return web.json_response({"error_code": error_code, "message": message}, status=status)
 
 
-def _is_admitted(request: web.Request) -> bool:
-    return is_admitted(request.path, request.headers.get("Origin"), request.app[_BACKEND].allowed_origins())
-
-
 @web.middleware
-async def _pages_elsewhere(
+async def _for_pages_elsewhere(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Answer preflight requests of admitted pages, and let these pages read the answers to their requests, errors too."""
-    if not _is_admitted(request):
-        return await handler(request)
-    origin = request.headers["Origin"]
+    origin = request.headers.get("Origin")
+    if origin is None or not is_admitted(request.path, origin, request.app[_BACKEND].allowed_origins()):
+        return await _errors_as_json(request, handler, checks_origin=True)
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
         return web.Response(status=HTTPStatus.NO_CONTENT, headers=cross_origin_headers(origin, preflight=True))
-    answer = await handler(request)
+    answer = await _errors_as_json(request, handler, checks_origin=False)
     answer.headers.update(cross_origin_headers(origin))
     return answer
 
 
-@web.middleware
 async def _errors_as_json(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]], *, checks_origin: bool
 ) -> web.StreamResponse:
-    """The error boundary: every error becomes one JSON object; internal errors are logged with a traceback."""
+    """The error boundary: every error becomes one JSON object; internal errors are logged with a traceback. `checks_origin`: no
+    page of another origin may change state."""
     try:
         check_host(request.path, request.headers.get("Host"), request.app[_BACKEND].host_names())
-        if not _is_admitted(request):
+        if checks_origin:
             check_origin(request.method, request.headers, request.scheme)
         return await handler(request)
     except ApiError as error:

@@ -74,7 +74,7 @@ def client_options(bootstrap: str, more: Mapping[str, str]) -> dict[str, Any]:
 class Source:
     """Start it before use and close it afterwards."""
 
-    def __init__(self, options: Mapping[str, Any], *, group_id: str, read_uncommitted: bool = False) -> None:
+    def __init__(self, options: Mapping[str, Any], *, group_id: str) -> None:
         try:
             import confluent_kafka
             from confluent_kafka import admin
@@ -93,7 +93,7 @@ class Source:
             "auto.offset.reset": "error",
             "queued.max.messages.kbytes": QUEUED_KIB,
             "enable.partition.eof": True,
-            "isolation.level": "read_uncommitted" if read_uncommitted else "read_committed",
+            "isolation.level": "read_committed",
         }
         self._consumer: Any = None
         self._admin: Any = None

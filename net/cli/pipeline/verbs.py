@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import signal
 import sys
 from argparse import ArgumentParser
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ..frame.command import Context, Verb
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.progress import Progress
+from ..streams.copying import until_signalled
 
 if TYPE_CHECKING:  # help must not import the pipeline's modules
     from barnabas.net.pipeline.files import PipelineFile
@@ -130,11 +130,8 @@ async def _supervised(context: Context, found: "PipelineFile") -> "RunState":
     is_bounded = context.arguments.once or found.spec.is_batch
     bar = _Bar(folder.read_progress().records, is_visible=is_bounded)
     supervisor = Supervisor(_order(context, found, folder), found.spec.restarts, folder, on_progress=bar.show)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, supervisor.stop)
     try:
-        return await supervisor.run()
+        return await until_signalled(supervisor.run, supervisor.stop)
     finally:
         bar.finish()
 

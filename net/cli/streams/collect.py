@@ -1,21 +1,16 @@
 """`barnabas collect FILES --topic TOPIC`: lines of log files into a topic, each once."""
 
-import asyncio
-import logging
 import os
-import re
-import signal
 import socket
 from argparse import ArgumentParser
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ..frame.command import Context, Verb
-from ..frame.exit_codes import CommandError, ExitCode
+from ..frame.exit_codes import ExitCode
+from .copying import checked_name, compression_argument, log_to_stderr, until_signalled
 
 if TYPE_CHECKING:  # help must not import the client's modules
     from barnabas.net.collect.collector import Collector, CollectorConfig
-
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -49,9 +44,7 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--first-line", metavar="RE2", help="records of several lines: each begins with a line in which this is found"
     )
-    parser.add_argument(
-        "--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="lz4", help="default: %(default)s"
-    )
+    compression_argument(parser)
     parser.add_argument("--once", action="store_true", help="stop when all files have been read to their ends")
 
 
@@ -59,13 +52,10 @@ async def _run(context: Context) -> int:
     """Collect until a signal arrives."""
     from barnabas.net.collect.collector import Collector
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    log_to_stderr()
     collector = Collector(_config(context))
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, collector.stop)
     try:
-        await collector.run()
+        await until_signalled(collector.run, collector.stop)
     finally:
         context.out.note(_told(collector))
     return ExitCode.OK
@@ -82,10 +72,8 @@ def _config(context: Context) -> "CollectorConfig":
 
     wanted = context.arguments
     name = wanted.name if wanted.name is not None else f"{socket.gethostname()}-{wanted.topic}"
-    if not _NAME.fullmatch(name):
-        raise CommandError(f"--name {name}: use up to 100 letters, digits, '.', '_' and '-'", ExitCode.USAGE)
     return CollectorConfig(
-        name=name,
+        name=checked_name(name),
         patterns=tuple(os.path.abspath(item) for item in wanted.files),
         topic=wanted.topic,
         bootstrap=context.bootstrap,

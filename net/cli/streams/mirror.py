@@ -1,22 +1,17 @@
 """`barnabas mirror TOPIC... --source HOST:PORT`: topics of another cluster into this one, each record once."""
 
-import asyncio
-import logging
-import re
-import signal
 from argparse import ArgumentParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from barnabas.log.vocabulary.errors import BarnabasError
 
 from ..frame.command import Context, Verb
 from ..frame.exit_codes import CommandError, ExitCode
+from .copying import checked_name, compression_argument, log_to_stderr, until_signalled
 
 if TYPE_CHECKING:  # help must not import the client's modules
     from barnabas.net.mirror.mirror import MirrorConfig
-
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -48,9 +43,7 @@ def _arguments(parser: ArgumentParser) -> None:
         default="start",
         help="where a partition begins that was never copied (default: %(default)s)",
     )
-    parser.add_argument(
-        "--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="lz4", help="default: %(default)s"
-    )
+    compression_argument(parser)
     parser.add_argument("--once", action="store_true", help="stop when all is copied that the source has now")
 
 
@@ -58,13 +51,10 @@ async def _run(context: Context) -> int:
     """Copy until a signal arrives."""
     from barnabas.net.mirror.mirror import Mirror
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    log_to_stderr()
     mirror = Mirror(_config(context))
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, mirror.stop)
     try:
-        await mirror.run()
+        await until_signalled(mirror.run, mirror.stop)
     finally:
         done = mirror.progress
         left_out = f", {done.left_out} left out that were here already" if done.left_out else ""
@@ -76,12 +66,10 @@ def _config(context: Context) -> "MirrorConfig":
     from barnabas.net.mirror.mirror import MirrorConfig
 
     wanted = context.arguments
-    if not _NAME.fullmatch(wanted.name):
-        raise CommandError(f"--name {wanted.name}: use up to 100 letters, digits, '.', '_' and '-'", ExitCode.USAGE)
     if wanted.no_groups and wanted.groups:
         raise CommandError("give --groups or --no-groups, not both", ExitCode.USAGE)
     return MirrorConfig(
-        name=wanted.name,
+        name=checked_name(wanted.name),
         topics=tuple(wanted.topics),
         source=wanted.source,
         source_options=_options(wanted.source_config),

@@ -183,13 +183,18 @@ async def _transfer(context: Context) -> int:
     async with context.connector.admin(context.bootstrap) as admin:
         async with _telling_which_exist(admin, wanted.topic, wanted.partition):
             await admin.elect_leader(wanted.topic, wanted.partition, target=wanted.to)
-        partitions = (await admin.describe_topic(wanted.topic)).partitions
-    leader = partitions[wanted.partition].leader
+        await _tell_leader(context, admin)
+    return ExitCode.OK
+
+
+async def _tell_leader(context: Context, admin: "Admin") -> None:
+    """Of the partition that the arguments name."""
+    wanted = context.arguments
+    leader = (await admin.describe_topic(wanted.topic)).partitions[wanted.partition].leader
     context.out.line(
         f"{wanted.topic}-{wanted.partition} is led by broker {leader}",
         {"topic": wanted.topic, "partition": wanted.partition, "leader": leader},
     )
-    return ExitCode.OK
 
 
 def _elect_arguments(parser: ArgumentParser) -> None:
@@ -224,11 +229,7 @@ async def _elect(context: Context) -> int:
             )
             return ExitCode.OK
         await admin.elect_leader(wanted.topic, wanted.partition, unclean=True)
-        leader = (await admin.describe_topic(wanted.topic)).partitions[wanted.partition].leader
-    context.out.line(
-        f"{place} is led by broker {leader}",
-        {"topic": wanted.topic, "partition": wanted.partition, "leader": leader},
-    )
+        await _tell_leader(context, admin)
     return ExitCode.OK
 
 

@@ -8,7 +8,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError
 
@@ -20,23 +20,11 @@ if TYPE_CHECKING:  # an extra
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, TracerProvider
 
+    from ..producer.producer import Producer
+    from ..producer.transaction import Transaction
+
 NAME: Final = "barnabas"
 Headers = Sequence[tuple[str, bytes | None]]
-
-
-class Sender(Protocol):
-    """A Producer, or a Transaction."""
-
-    async def send(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: Any = None,
-        headers: Headers | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> Handle: ...
 
 
 class Tracing:
@@ -60,7 +48,7 @@ class Tracing:
 
     async def send(
         self,
-        sender: Sender,
+        sender: "Producer | Transaction",
         topic: str,
         value: Any,
         *,

@@ -121,6 +121,7 @@ class FetchHandler:
         manager = self._replication.manager
         offsets: dict[TopicPartition, tuple[int, int]] = {}
         told: dict[TopicPartition, int] = {}
+        now_ms = self._clock.now_ms()
         timeout_ms = min(request.max_wait_ms, MAX_FETCH_WAIT_MS)
         for item in request.partitions:
             topic_partition = TopicPartition(item.topic, item.partition)
@@ -130,7 +131,7 @@ class FetchHandler:
                 continue
             partition = manager.partition(topic_partition)
             offsets[topic_partition] = (item.fetch_offset, partition.leader_epoch)
-            if request.replica_id >= 0 and partition.leading.tells_at_once(request.replica_id, self._clock.now_ms()):
+            if request.replica_id >= 0 and partition.leading.tells_at_once(request.replica_id, now_ms):
                 told[topic_partition] = partition.high_watermark
         context.on_disconnect(lambda: self._replication.forget_client(context))
         self._replication.park(

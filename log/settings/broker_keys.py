@@ -121,6 +121,13 @@ class BrokerKeys:
         ("TLSv1.2", "TLSv1.3"), some_of("TLSv1.2", "TLSv1.3"), "Versions of TLS that this broker speaks."
     )
 
+    tls_transition: str = key(
+        "off",
+        one_of("off", "accept", "use"),
+        "For the change of a running cluster to TLS. `accept`: the ports of brokers and voters accept TLS and plain text, and "
+        "this broker connects to others in plain text; `use`: by TLS.",
+    )
+
     # --- permissions
     authorizer_class_name: str | None = key(
         None,

@@ -11,7 +11,7 @@ from ..access.guard import Guard
 from ..base.clock import Clock
 from ..events.event_log import EventLog
 from ..settings.config import BrokerConfig
-from ..settings.listeners import is_quorum_encrypted
+from ..settings.listeners import are_brokers_certified
 
 
 def audit_of(config: BrokerConfig, clock: Clock, events: EventLog) -> AuditLog:
@@ -35,7 +35,7 @@ def access_of(
         image,
         rules,
         audit,
-        brokers_are_certified=is_quorum_encrypted(config),
+        brokers_are_certified=are_brokers_certified(config),
         creates_topics=config.auto_create_topics_enable,
         is_current=is_current,
     )

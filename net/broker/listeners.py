@@ -14,7 +14,7 @@ from ..server.memory_budget import MemoryBudget
 from ..server.server import Server
 from ..server.turn import Turn
 from ..settings.config import BrokerConfig
-from ..settings.listeners import is_quorum_encrypted, mechanisms_of
+from ..settings.listeners import are_brokers_certified, mechanisms_of
 from ..wire.network import Network
 from .core_settings import server_limits
 
@@ -59,7 +59,7 @@ class BrokerListeners:
                 kafka_codec=KafkaCodec(),
                 mechanisms=mechanisms_of(self._config, listener.name),
                 principal_rules=self._config.ssl_principal_mapping_rules,
-                brokers_are_certified=is_quorum_encrypted(self._config),
+                brokers_are_certified=are_brokers_certified(self._config),
                 quotas=quotas,
                 serves_brokers=listener.name == inter_broker,
                 has_only_brokers=has_several and listener.name == inter_broker,

@@ -58,7 +58,7 @@ def build_source(broker: Broker, ports: QuorumPorts | None = None) -> MetadataSo
         files=broker.ports.files,
         folder=folder,
         cluster_id=broker.logs.cluster_id or "",
-        tls=broker.ports.quorum_tls.client if broker.ports.quorum_tls else None,
+        tls=broker.ports.quorum_tls.for_dialing if broker.ports.quorum_tls else lambda: None,
     )
     return QuorumRole(
         node_id=broker.node_id,

@@ -12,7 +12,14 @@ from barnabas.kraft.raft.net.network import BACKLOG, Listener, LoopNetwork, Prot
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
 from ..settings.config import BrokerConfig
-from ..settings.listeners import has_logins, is_admin_encrypted, is_encrypted, is_quorum_encrypted
+from ..settings.listeners import (
+    accepts_plain_text,
+    dials_plain_text,
+    has_logins,
+    is_admin_encrypted,
+    is_encrypted,
+    is_quorum_encrypted,
+)
 from ..wire.network import Network
 from ..wire.tcp import ListeningServer, TcpListener, TcpNetwork
 from ..wire.tls import TlsContexts, TlsFiles, TlsRules
@@ -25,6 +32,13 @@ RELOAD_S: Final = 5.0  # how soon new files are used
 
 def tls_of(config: BrokerConfig) -> "BrokerTls | None":
     """None: nothing is encrypted. Reads files. Raises InvalidConfigError."""
+    if accepts_plain_text(config):
+        logger.warning(
+            "event=tls_transition node=%d step=%s: the ports of brokers and voters also accept plain text; restart all brokers "
+            "without tls.transition to end this",
+            config.node_id,
+            config.tls_transition,
+        )
     encrypted = any(is_encrypted(config, item.name) for item in config.client_listeners())
     return BrokerTls(config) if encrypted or is_admin_encrypted(config) else None
 
@@ -40,6 +54,7 @@ class QuorumNetwork(LoopNetwork):
         *,
         sock: socket.socket | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        also_plain: bool = False,
     ) -> Listener:
         if tls is None:
             return await super().listen(protocol_factory, host, port, sock=sock, tls=tls)
@@ -47,7 +62,7 @@ class QuorumNetwork(LoopNetwork):
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
         sock.setblocking(False)
-        return ListeningServer(TcpListener(sock, protocol_factory, tls), sock)
+        return ListeningServer(TcpListener(sock, protocol_factory, tls, also_plain=also_plain), sock)
 
 
 class BrokerTls:
@@ -77,11 +92,24 @@ class BrokerTls:
         """For the connections that this listener accepts, and for those to the same listener of other brokers."""
         if not is_encrypted(self._config, listener):
             return TcpNetwork()
-        return TcpNetwork(self._of_logins if has_logins(self._config, listener) else self._of_clients)
+        if has_logins(self._config, listener):
+            return TcpNetwork(self._of_logins)
+        if listener != self._config.inter_broker_listener():
+            return TcpNetwork(self._of_clients)
+        return TcpNetwork(
+            self._of_clients, also_plain=accepts_plain_text(self._config), dials_plain=dials_plain_text(self._config)
+        )
 
     def quorum(self) -> MutualTls | None:
         voters = self._of_voters
-        return None if voters is None else MutualTls(server=voters.server_now, client=lambda: voters.client)
+        if voters is None:
+            return None
+        return MutualTls(
+            server=voters.server_now,
+            client=lambda: voters.client,
+            also_plain=accepts_plain_text(self._config),
+            dials_plain=dials_plain_text(self._config),
+        )
 
     def admin(self) -> Callable[[], ssl.SSLContext] | None:
         """The context for a connection that arrives now."""

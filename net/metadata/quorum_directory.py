@@ -49,7 +49,7 @@ class QuorumDirectory:
         files: ContactFiles | None = None,
         folder: str = "",
         cluster_id: str = "",
-        tls: Callable[[], ssl.SSLContext] | None = None,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
         self._given = voters
         self._network = network
@@ -96,6 +96,7 @@ class QuorumDirectory:
 
     async def _ask(self, given: tuple[tuple[str, int], ...] | None = None) -> list[Directory]:
         contacts = dict.fromkeys((*self._learned, *self._given) if given is None else given)
+        tls = self._tls()
         answers = await asyncio.gather(
             *(
                 ask_directory(
@@ -103,8 +104,8 @@ class QuorumDirectory:
                     host,
                     port,
                     cluster_id=self._cluster_id,
-                    tls=self._tls() if self._tls else None,
-                    server_hostname=host if self._tls else None,
+                    tls=tls,
+                    server_hostname=None if tls is None else host,
                 )
                 for host, port in contacts
             ),

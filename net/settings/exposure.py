@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
-from .listeners import is_admin_encrypted, is_encrypted, is_quorum_encrypted
+from .listeners import accepts_plain_text, is_admin_encrypted, is_encrypted, is_quorum_encrypted
 
 if TYPE_CHECKING:
     from .config import BrokerConfig
@@ -47,14 +47,15 @@ _HERE: Final = "127.0.0.1"
 
 
 def _in_plain_text(config: "BrokerConfig") -> Iterator[tuple[str, object, str]]:
-    """Key, address and host of each port without TLS."""
+    """Key, address and host of each port that accepts plain text."""
     for item in config.client_listeners():
-        if not is_encrypted(config, item.name):
+        is_between_brokers = item.name == config.inter_broker_listener()
+        if not is_encrypted(config, item.name) or (is_between_brokers and accepts_plain_text(config)):
             yield "listeners", item, item.host
     admin = config.admin_address()
     if admin is not None and not is_admin_encrypted(config):
         yield "admin.listener", admin, admin.host
-    if is_quorum_encrypted(config):
+    if is_quorum_encrypted(config) and not accepts_plain_text(config):
         return
     for voter in config.voters():
         if voter.node_id == config.node_id:

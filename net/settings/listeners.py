@@ -65,6 +65,21 @@ def is_quorum_encrypted(config: "BrokerConfig") -> bool:
     return is_encrypted(config, config.inter_broker_listener())
 
 
+def accepts_plain_text(config: "BrokerConfig") -> bool:
+    """Do the ports of brokers and voters also accept plain text, because the cluster changes to TLS?"""
+    return config.tls_transition != "off"
+
+
+def dials_plain_text(config: "BrokerConfig") -> bool:
+    """Does this broker still connect to others in plain text, because they may not accept TLS yet?"""
+    return config.tls_transition == "accept"
+
+
+def are_brokers_certified(config: "BrokerConfig") -> bool:
+    """Must whoever speaks as a broker show a broker's certificate?"""
+    return is_quorum_encrypted(config) and not accepts_plain_text(config)
+
+
 def is_admin_encrypted(config: "BrokerConfig") -> bool:
     address = config.admin_address()
     return address is not None and (address.name == HTTPS or is_encrypted(config, address.name))
@@ -95,6 +110,7 @@ def check_listeners(config: "BrokerConfig") -> None:
             raise InvalidConfigError(f"advertised.listeners: {item.name} is not one of listeners ({', '.join(names)})")
     _check_inter_broker(config)
     _check_logins(config)
+    _check_transition(config)
     for item in _present(config.quorum_listener):
         _check_quorum(config, f"quorum.listener={item}", item.name)
     _check_keystore(config)
@@ -113,7 +129,7 @@ def _check_authorizer(config: "BrokerConfig") -> None:
             raise InvalidConfigError(
                 f"{key} has no effect without an authorizer; set authorizer.class.name=acl, or remove it"
             )
-    elif is_quorum_encrypted(config) and config.ssl_client_auth == "none":
+    elif are_brokers_certified(config) and config.ssl_client_auth == "none":
         raise InvalidConfigError(
             "authorizer.class.name needs ssl.client.auth=required or requested, because brokers show each other by their "
             "certificates who they are"
@@ -145,6 +161,14 @@ def _check_logins(config: "BrokerConfig") -> None:
 def mechanisms_of(config: "BrokerConfig", name: str) -> tuple[str, ...]:
     """How clients of this listener log in; (): they do not."""
     return config.sasl_enabled_mechanisms if has_logins(config, name) else ()
+
+
+def _check_transition(config: "BrokerConfig") -> None:
+    if accepts_plain_text(config) and not is_quorum_encrypted(config):
+        raise InvalidConfigError(
+            f"tls.transition={config.tls_transition} has no effect, because the listener of brokers, "
+            f"{config.inter_broker_listener()}, has no TLS; set its protocol to {TLS} in {PROTOCOL_MAP}, or remove the setting"
+        )
 
 
 def _check_keystore(config: "BrokerConfig") -> None:

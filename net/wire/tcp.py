@@ -26,6 +26,9 @@ ACCEPT_PAUSE_S = 1.0  # After a failed accept (no descriptor, no memory): the ne
 # Connections of one listener in the TLS handshake; the oldest gives way to a new one. A connection that says nothing holds a
 # place for the time of a handshake at most, and honest clients need a few milliseconds.
 MAX_HANDSHAKES = 256
+TLS_HANDSHAKE = (
+    b"\x16"  # first byte of a ClientHello; no request of Kafka's or ours, which would announce 350 MB, and no HTTP
+)
 LOG_AGAIN_AFTER_S = 60.0  # The same problem is logged once a minute, not once a second.
 
 
@@ -33,12 +36,19 @@ class TcpListener:
     """Accepts a few connections per pass of the loop. The others wait in the kernel's backlog."""
 
     def __init__(
-        self, sock: socket.socket, factory: ProtocolFactory, tls: Callable[[], ssl.SSLContext | None] | None = None
+        self,
+        sock: socket.socket,
+        factory: ProtocolFactory,
+        tls: Callable[[], ssl.SSLContext | None] | None = None,
+        *,
+        also_plain: bool = False,
     ) -> None:
-        """`sock` listens, and does not block. `tls` returns the context for a connection that arrives now."""
+        """`sock` listens, and does not block. `tls` returns the context for a connection that arrives now. `also_plain`: a
+        connection that does not begin with a handshake of TLS is served in plain text."""
         self._sock = sock
         self._factory = factory
         self._tls = tls
+        self._also_plain = also_plain
         self._loop = asyncio.get_running_loop()
         self._address: tuple[str, int] = sock.getsockname()[:2]
         self._pause: asyncio.TimerHandle | None = None
@@ -85,9 +95,9 @@ class TcpListener:
 
     async def _arrive(self, connection: socket.socket, peer: Any) -> None:
         options: dict[str, Any] = {}
-        if self._tls is not None:
-            options = {"ssl": self._tls(), "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S}
         try:
+            if self._tls is not None and not (self._also_plain and await self._begins_in_plain_text(connection)):
+                options = {"ssl": self._tls(), "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S}
             await self._loop.connect_accepted_socket(self._factory, connection, **options)
         except ssl.SSLError as error:
             connection.close()
@@ -98,6 +108,19 @@ class TcpListener:
         except asyncio.CancelledError:
             connection.close()
             raise
+
+    async def _begins_in_plain_text(self, connection: socket.socket) -> bool:
+        """Look at the first byte, and leave it there. A client of TLS speaks first, so one that says nothing has none."""
+        connection.setblocking(False)
+        readable = asyncio.Event()
+        self._loop.add_reader(connection, readable.set)
+        try:
+            await asyncio.wait_for(readable.wait(), HANDSHAKE_TIMEOUT_S)
+            return connection.recv(1, socket.MSG_PEEK) != TLS_HANDSHAKE
+        except TimeoutError:
+            return True
+        finally:
+            self._loop.remove_reader(connection)
 
     def _log_refusal(self, peer: Any, error: ssl.SSLError) -> None:
         if self._is_due("refused"):
@@ -142,10 +165,16 @@ class ListeningServer:
 
 
 class TcpNetwork:
-    """Implements `net.wire.network.Network`; with `tls`, every connection is encrypted."""
+    """Implements `net.wire.network.Network`; with `tls`, every connection is encrypted.
 
-    def __init__(self, tls: TlsContexts | None = None) -> None:
+    While a cluster changes to TLS, a listener may also accept plain text (`also_plain`), and others may not accept TLS yet
+    (`dials_plain`).
+    """
+
+    def __init__(self, tls: TlsContexts | None = None, *, also_plain: bool = False, dials_plain: bool = False) -> None:
         self._tls = tls
+        self._also_plain = also_plain
+        self._dials_plain = dials_plain
 
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
         loop = asyncio.get_running_loop()
@@ -155,7 +184,9 @@ class TcpNetwork:
             sock.setblocking(False)
             _tune(sock)  # On Linux, accepted sockets inherit these options.
             tls = self._tls
-            return TcpListener(sock, factory, None if tls is None else lambda: tls.server)
+            if tls is None:
+                return TcpListener(sock, factory)
+            return TcpListener(sock, factory, lambda: tls.server, also_plain=self._also_plain)
         except BaseException:
             sock.close()
             raise
@@ -163,7 +194,7 @@ class TcpNetwork:
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BaseProtocol:
         loop = asyncio.get_running_loop()
         options: dict[str, Any] = {}
-        if self._tls is not None:
+        if self._tls is not None and not self._dials_plain:
             options = {"ssl": self._tls.client, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S}
         try:
             transport, protocol = await loop.create_connection(factory, host, port, **options)

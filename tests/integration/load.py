@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.security import SecurityOptions
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
 
@@ -21,7 +22,14 @@ class Load:
     """
 
     def __init__(
-        self, bootstrap: str, topic: str, *, partitions: int, producers: int = 2, pace_s: float = PACE_S
+        self,
+        bootstrap: str,
+        topic: str,
+        *,
+        partitions: int,
+        producers: int = 2,
+        pace_s: float = PACE_S,
+        **security: Unpack[SecurityOptions],
     ) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
@@ -32,6 +40,7 @@ class Load:
         self._stop = asyncio.Event()
         self._producers = producers
         self._pace_s = pace_s
+        self._security = security
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -55,6 +64,7 @@ class Load:
             delivery_timeout_ms=60_000,
             client_id=f"load-{number}",
             on_error=lambda *_: None,  # every handle is looked at below
+            **self._security,
         ) as producer:
             sequence = 0
             while not self._stop.is_set():
@@ -97,13 +107,15 @@ class Load:
             last[producer] = int(sequence)
 
 
-async def read_all(bootstrap: str, topic: str) -> dict[TopicPartition, dict[int, bytes]]:
+async def read_all(
+    bootstrap: str, topic: str, **security: Unpack[SecurityOptions]
+) -> dict[TopicPartition, dict[int, bytes]]:
     """The committed records of a topic, from the first to the last, by partition and offset."""
     found: dict[TopicPartition, dict[int, bytes]] = {}
-    async with Admin(bootstrap) as admin:
+    async with Admin(bootstrap, **security) as admin:
         ends = {place: item.offset for place, item in (await admin.list_offsets(topic)).items()}
     async with Consumer(
-        topic, bootstrap=bootstrap, auto_offset_reset="earliest", request_timeout_ms=10_000
+        topic, bootstrap=bootstrap, auto_offset_reset="earliest", request_timeout_ms=10_000, **security
     ) as consumer:
         async with asyncio.timeout(READ_TIMEOUT_S):
             while any(max(found.get(place, {}), default=-1) + 1 < end for place, end in ends.items()):

@@ -157,6 +157,7 @@ class NodeNetwork:
         *,
         sock: socket.socket | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        also_plain: bool = False,
     ) -> Listener:
         self._net.listeners[self._node_id] = protocol_factory
         return _FakeListener(self._net, self._node_id)

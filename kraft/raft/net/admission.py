@@ -3,7 +3,7 @@
 The side that dials knows the identity of the other side by the configured address. The other side has only a claim, so it asks
 back: it connects to the configured address of the voter that the hello names, and the connection becomes a link only if that
 voter confirms the token of the hello. A process that cannot answer at a voter's address cannot impersonate it, nor replace its
-link. (With TLS, a certificate proves the same.)
+link. (With TLS, a certificate proves the same. While a cluster changes to TLS, each connection is judged by what it is.)
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Admission:
         addresses: PeerAddresses,
         network: RaftNetwork,
         loop: asyncio.AbstractEventLoop,
-        has_certificates: bool,
+        demands_certificates: bool,
         max_strangers: int,
         verdicts: Verdicts,
     ) -> None:
@@ -50,7 +50,7 @@ class Admission:
         self._addresses = addresses
         self._network = network
         self._loop = loop
-        self._has_certificates = has_certificates
+        self._demands_certificates = demands_certificates
         self._max_strangers = max_strangers
         self._verdicts = verdicts
         self._confirming: dict[asyncio.Task[None], int] = {}  # and the voter that is asked
@@ -69,7 +69,7 @@ class Admission:
         """Welcome a connection that `check` has passed, at once or when the voter has confirmed it. Raises WireError where too
         many are being confirmed."""
         assert hello.voter_id is not None
-        if connection.dialed_id is not None or self._has_certificates:
+        if connection.dialed_id is not None or self._is_certified(connection):
             self._verdicts.welcome(connection, hello)
             return
         if sum(voter_id == hello.voter_id for voter_id in self._confirming.values()) >= self._max_confirming():
@@ -109,12 +109,16 @@ class Admission:
             raise WireError(f"it calls itself voter {voter_id}, which never dials a voter with a higher id")
         if connection.dialed_id not in (None, voter_id):
             raise WireError(f"voter {voter_id} answers at the address of voter {connection.dialed_id}")
-        if not self._has_certificates:
+        if not self._is_certified(connection):
             return
         certificate = connection.extra("peercert") or {}
         names = [name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]
         if tls_name(voter_id) not in names:
             raise WireError(f"it calls itself voter {voter_id}, its certificate is for {names}")
+
+    def _is_certified(self, connection: PeerConnection) -> bool:
+        """Whether a certificate must say who it is. A listener that also accepts plain text demands one of TLS connections."""
+        return self._demands_certificates or connection.extra("sslcontext") is not None
 
     def _check_cluster(self, hello: Hello, own: Hello) -> None:
         if hello.cluster_id and own.cluster_id and hello.cluster_id != own.cluster_id:

@@ -22,7 +22,8 @@ PATIENT_DIAL_S = (0.2, 0.4)  # later: a peer that is down for long is still foun
 
 
 class Dialer:
-    """`links` and `connections` are the transport's, as they are at each moment. `make` gives one connection to a peer."""
+    """`links` and `connections` are the transport's, as they are at each moment. `make` gives one connection to a peer; `tls`
+    the context for it, or None for plain text."""
 
     def __init__(
         self,
@@ -32,7 +33,7 @@ class Dialer:
         network: RaftNetwork,
         loop: asyncio.AbstractEventLoop,
         rng: random.Random,
-        tls: Callable[[], ssl.SSLContext] | None,
+        tls: Callable[[], ssl.SSLContext | None],
         refusals: RefusalLog,
         links: Mapping[int, PeerConnection],
         connections: Collection[PeerConnection],
@@ -85,7 +86,8 @@ class Dialer:
     async def _dial_once(self, peer_id: int, host: str, port: int) -> None:
         if any(connection.dialed_id == peer_id for connection in self._connections):
             return  # a connection is there, its hello is not yet
-        tls, name = (self._tls(), tls_name(peer_id)) if self._tls else (None, None)
+        tls = self._tls()
+        name = None if tls is None else tls_name(peer_id)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._network.connect(lambda: self._make(peer_id), host, port, tls=tls, server_hostname=name)

@@ -15,6 +15,12 @@ class MutualTls:
 
     server: Callable[[], ssl.SSLContext]
     client: Callable[[], ssl.SSLContext]
+    # While a cluster changes from plain text to TLS, broker by broker:
+    also_plain: bool = False  # accept connections in plain text, too
+    dials_plain: bool = False  # the others may not accept TLS yet
+
+    def for_dialing(self) -> ssl.SSLContext | None:
+        return None if self.dials_plain else self.client()
 
 
 def tls_name(node_id: int) -> str:

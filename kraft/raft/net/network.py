@@ -21,7 +21,7 @@ class Listener(Protocol):
 
 class RaftNetwork(Protocol):
     """`connect` and `listen` work like the loop's create_connection and create_server; `tls` of `listen` returns the context for
-    a connection that arrives now."""
+    a connection that arrives now, unless it begins in plain text and `also_plain` allows it."""
 
     async def connect(
         self,
@@ -42,6 +42,7 @@ class RaftNetwork(Protocol):
         *,
         sock: socket.socket | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        also_plain: bool = False,
     ) -> Listener: ...
 
 
@@ -68,7 +69,9 @@ class LoopNetwork:
         *,
         sock: socket.socket | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        also_plain: bool = False,
     ) -> Listener:
+        assert not also_plain, "a broker has another network for this"
         loop = asyncio.get_running_loop()
         where = {"host": host, "port": port} if sock is None else {"sock": sock}
         limit = None if tls is None else HANDSHAKE_TIMEOUT_S

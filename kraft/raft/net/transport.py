@@ -100,7 +100,7 @@ class RaftTransport:
             network=network,
             loop=loop,
             rng=rng,
-            tls=tls.client if tls else None,
+            tls=tls.for_dialing if tls else lambda: None,
             refusals=self._refusals,
             links=self._links,
             connections=self._connections.keys(),
@@ -111,7 +111,7 @@ class RaftTransport:
             addresses=self._addresses,
             network=network,
             loop=loop,
-            has_certificates=tls is not None,
+            demands_certificates=tls is not None and not tls.also_plain,
             max_strangers=max_strangers,
             verdicts=Verdicts(welcome=self._welcome, refuse=self.refuse),
         )
@@ -119,7 +119,10 @@ class RaftTransport:
     async def start(self, sock: socket.socket | None = None) -> None:
         host, port = self.listens_at
         tls = self._tls.server if self._tls else None
-        self._listener = await self._network.listen(self._connection, host, port, sock=sock, tls=tls)
+        also_plain = self._tls is not None and self._tls.also_plain
+        self._listener = await self._network.listen(
+            self._connection, host, port, sock=sock, tls=tls, also_plain=also_plain
+        )
         self._dialer.begin()
         self._pinging = self._loop.create_task(self._ping())
 

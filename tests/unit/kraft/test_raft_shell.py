@@ -159,7 +159,7 @@ def dialer_of(loop: VirtualLoop, network: Nobody, links: dict[int, PeerConnectio
         network=network,
         loop=loop,
         rng=random.Random(1),
-        tls=None,
+        tls=lambda: None,
         refusals=RefusalLog(loop.time),
         links=links,
         connections=(),

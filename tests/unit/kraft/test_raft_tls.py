@@ -1,6 +1,7 @@
 """Mutual TLS between voters: a certificate names one voter, and an observer's names none."""
 
 import asyncio
+import contextlib
 import logging
 import pathlib
 import random
@@ -9,6 +10,8 @@ import ssl
 import subprocess
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import product
 
 import pytest
 from simulation.raft_files import PlainFiles
@@ -17,8 +20,10 @@ from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.kraft.raft.net.directory import ask_directory
 from barnabas.kraft.raft.net.mutual_tls import MutualTls, tls_name
 from barnabas.kraft.raft.net.network import LoopNetwork
+from barnabas.kraft.raft.net.wire import Hello, encode_hello
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.vocabulary.quorum import CommittedCommand
+from barnabas.net.broker.tls import QuorumNetwork
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="needs the openssl command to make certificates"
@@ -72,10 +77,24 @@ def tls_of(certificates: pathlib.Path, name: str) -> MutualTls:
     return MutualTls(server=lambda: contexts[0], client=lambda: contexts[1])
 
 
-class Pair:
-    """Voters 0 and 1, each with the certificate of the given name."""
+def at_step(tls: MutualTls, step: str) -> MutualTls | None:
+    """`step`: "plain" (TLS is not configured), or a value of `tls.transition`."""
+    if step == "plain":
+        return None
+    return replace(tls, also_plain=step != "off", dials_plain=step == "accept")
 
-    def __init__(self, path: pathlib.Path, ports: list[int], certificates: pathlib.Path, names: list[str]) -> None:
+
+class Pair:
+    """Voters 0 and 1, each with the certificate of the given name. `steps`: how far each is on its way to TLS."""
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        ports: list[int],
+        certificates: pathlib.Path,
+        names: list[str],
+        steps: tuple[str, str] = ("off", "off"),
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.executor = ThreadPoolExecutor(1)
         self.listeners = [Listener() for _ in names]
@@ -85,14 +104,14 @@ class Pair:
                 voters={peer: ("127.0.0.1", port) for peer, port in enumerate(ports)},
                 directory=str(path / str(node_id)),
                 storage=PlainFiles(),
-                network=LoopNetwork(),
+                network=QuorumNetwork(),
                 executor=self.executor,
                 loop=loop,
                 rng=random.Random(node_id),
                 clock=loop.time,
                 listener=self.listeners[node_id],
                 fatal=lambda _reason: None,
-                tls=tls_of(certificates, name),
+                tls=at_step(tls_of(certificates, name), steps[node_id]),
             )
             for node_id, name in enumerate(names)
         ]
@@ -142,3 +161,54 @@ async def test_an_observers_certificate_is_no_voter(
                 assert pair.quorums[0].connected_voters == []
     finally:
         logging.getLogger("barnabas.quorum").removeHandler(watch)
+
+
+STEPS = ("plain", "accept", "use", "off")
+
+
+@pytest.mark.parametrize(
+    "steps", [pair for pair in product(STEPS, STEPS) if abs(STEPS.index(pair[0]) - STEPS.index(pair[1])) <= 1]
+)
+async def test_voters_of_neighbouring_steps_form_a_quorum(
+    tmp_path: pathlib.Path,
+    unused_tcp_port_factory: Callable[[], int],
+    certificates: pathlib.Path,
+    steps: tuple[str, str],
+) -> None:
+    """While a cluster changes to TLS, each broker is one step ahead of the next one, or behind."""
+    ports = [unused_tcp_port_factory() for _ in range(2)]
+    async with Pair(tmp_path, ports, certificates, [tls_name(0), tls_name(1)], steps) as pair:
+        leaders = [asyncio.ensure_future(listener.leads.wait()) for listener in pair.listeners]
+        done, waiting = await asyncio.wait(leaders, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        assert done
+
+
+@pytest.mark.parametrize("step", ["accept", "use"])
+async def test_a_certificate_counts_also_where_plain_text_is_accepted(
+    tmp_path: pathlib.Path, unused_tcp_port_factory: Callable[[], int], certificates: pathlib.Path, step: str
+) -> None:
+    """A voter that comes by TLS must show its own certificate, and one that comes without must be found at its address."""
+    ports = [unused_tcp_port_factory() for _ in range(2)]
+    async with Pair(tmp_path, ports, certificates, [tls_name(0), "observer-9"], (step, "off")) as pair:
+        for closed in (hello_by_tls(certificates, ports[0]), hello_in_plain_text(ports[0])):
+            await asyncio.wait_for(closed, 10)
+        assert pair.quorums[0].connected_voters == []
+
+
+async def hello_by_tls(certificates: pathlib.Path, port: int) -> None:
+    context = tls_of(certificates, "observer-9").client()
+    await say_hello(*await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=tls_name(0)))
+
+
+async def hello_in_plain_text(port: int) -> None:
+    await say_hello(*await asyncio.open_connection("127.0.0.1", port))
+
+
+async def say_hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """As voter 1; return when the other side has closed the connection."""
+    writer.write(encode_hello(Hello(voter_id=1, token=1 << 62)))
+    with contextlib.suppress(ConnectionError):
+        await reader.read()
+    writer.close()

@@ -53,3 +53,27 @@ def test_what_speaks_tls_may_listen_everywhere() -> None:
     load(None, tls, {})
     with pytest.raises(InvalidConfigError, match=r"^listeners=INSIDE://10\.0\.0\.1:9192"):
         load(None, tls | {"listeners": "SSL://10.0.0.1:9092,INSIDE://10.0.0.1:9192"}, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"listeners": "SSL://10.0.0.1:9092"}, r"^listeners=SSL://10\.0\.0\.1"),
+        (
+            {"listeners": "SSL://127.0.0.1:9092", "controller.quorum.voters": "0@10.0.0.1:9093"},
+            "^controller.quorum.voters=",
+        ),
+    ],
+)
+def test_what_also_accepts_plain_text_must_be_allowed(given: dict[str, str], told: str) -> None:
+    given = {
+        "node.id": "0",
+        "ssl.keystore.location": "/broker.pem",
+        "ssl.truststore.location": "/ca.pem",
+        "tls.transition": "use",
+        **given,
+    }
+    with pytest.raises(InvalidConfigError, match=told):
+        load(None, given, {})
+    load(None, {**given, "tls.transition": "off"}, {})
+    load(None, {**given, "allow.plaintext.listeners": "true"}, {})

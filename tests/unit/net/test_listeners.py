@@ -6,8 +6,11 @@ from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.net.settings.config import BrokerConfig, load
 from barnabas.net.settings.config_descriptions import describe_broker
 from barnabas.net.settings.listeners import (
+    accepts_plain_text,
     advertise_name,
+    are_brokers_certified,
     binds_all_interfaces,
+    dials_plain_text,
     is_encrypted,
     is_quorum_encrypted,
     mechanisms_of,
@@ -215,3 +218,14 @@ def test_the_admin_api_on_every_interface_is_told_by_the_brokers_own_host() -> N
 @pytest.mark.parametrize("host", ["\x00\x007.0.0.1", "höst", "broker-1.example.com", "10.0.0.1"])
 def test_what_is_no_address_is_not_every_interface(host: str) -> None:
     assert not binds_all_interfaces(host)
+
+
+def test_a_transition_needs_tls_between_brokers_and_demands_no_certificates_yet() -> None:
+    assert "has no effect" in refusal(tls_transition="accept")
+    assert "PLAINTEXT:SSL" not in refusal(tls_transition="use", listeners="PLAINTEXT://h:1,SSL://h:2", **TLS_FILES)
+    given = {"listener_security_protocol_map": "PLAINTEXT:SSL", "listeners": "PLAINTEXT://h:1", **TLS_FILES}
+    found = {step: config(**given, tls_transition=step) for step in ("off", "accept", "use")}
+    assert [are_brokers_certified(item) for item in found.values()] == [True, False, False]
+    assert [accepts_plain_text(item) for item in found.values()] == [False, True, True]
+    assert [dials_plain_text(item) for item in found.values()] == [False, True, False]
+    assert "must be one of" in refusal(**given, tls_transition="on")

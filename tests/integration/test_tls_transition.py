@@ -1,0 +1,112 @@
+"""A running cluster in plain text becomes one with TLS, broker by broker (docs/security.md), under load and without a loss."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from integration.cluster import Cluster, Node, full_isr, until, write_properties
+from integration.load import Load, read_all, send
+
+from barnabas.kraft.raft.net.directory import DirectoryUnavailableError, ask_directory
+from barnabas.kraft.raft.net.network import LoopNetwork
+from barnabas.net.cli.main import main
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.errors import NoBrokersAvailableError
+from barnabas.net.client.connection.security import SecurityOptions
+from barnabas.net.settings.properties import parse_properties
+
+Maker = Callable[..., Cluster]
+PLAIN = SecurityOptions()
+PARTITIONS = 6
+
+
+class Transition:
+    """The steps of an operator, with certificates of `barnabas security`."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self._folder = folder
+        self.security = SecurityOptions(
+            security_protocol="SSL", ssl_cafile=str(folder / "ca.pem"), ssl_certfile=str(folder / "alice.pem")
+        )
+        self._run("ca", str(folder))
+        self._run("client", str(folder), "alice")
+        for node in cluster.nodes:
+            self._run("broker", str(folder), str(node.node_id), node.host)
+
+    def _run(self, *words: str) -> None:
+        assert main(["security", *words]) == 0
+
+    def _settings(self, node: Node, step: str) -> dict[str, str]:
+        return {
+            "listener.security.protocol.map": "PLAINTEXT:SSL",
+            "ssl.keystore.location": str(self._folder / f"broker-{node.node_id}.pem"),
+            "ssl.truststore.location": str(self._folder / "ca.pem"),
+            "ssl.client.auth": "required",
+            "tls.transition": step,
+        }
+
+    async def restart(self, node: Node, step: str, security: SecurityOptions) -> None:
+        """Give the leaderships away, stop, change the file, start, wait for the replicas."""
+        async with Admin(self.cluster.bootstrap, **security) as admin:
+            await admin.shut_down_broker(node.node_id)
+            assert await asyncio.to_thread(node.process.wait, 60) == 0
+            before = parse_properties(node.config.read_text(encoding="utf-8"))
+            write_properties(node.config, {**before, **self._settings(node, step)})
+            node.launch()
+
+            async def is_active() -> bool:
+                assert node.is_running, node.log()[-600:]
+                found = {item.node_id: item for item in (await admin.describe_cluster()).brokers}
+                return node.node_id in found and not found[node.node_id].fenced
+
+            await until(is_active, f"broker {node.node_id} is active")
+            await full_isr(admin, ["t"])
+
+
+async def check_plain_text_is_refused(node: Node) -> None:
+    host, _, port = node.property("quorum.listener").rpartition(":")
+    with pytest.raises(NoBrokersAvailableError):
+        async with Admin(node.address, timeout_ms=3_000):
+            pass
+    with pytest.raises(DirectoryUnavailableError):
+        await ask_directory(LoopNetwork(), host, int(port))
+
+
+async def test_a_running_cluster_changes_to_tls_broker_by_broker(new_cluster: Maker, tmp_path: Path) -> None:
+    cluster = await new_cluster(3).ready()
+    change = await asyncio.to_thread(Transition, cluster, tmp_path / "authority")
+    secure, bootstrap = change.security, cluster.bootstrap
+    async with cluster.admin() as admin:
+        await admin.create_topic("t", partitions=PARTITIONS, replication_factor=3, configs={"min.insync.replicas": "2"})
+        await admin.create_topic("early", partitions=1, replication_factor=3)
+        await send(bootstrap, "early", [b"in plain text"])
+    async with Load(bootstrap, "t", partitions=PARTITIONS) as plain:
+        for node in cluster.nodes:
+            await change.restart(node, "accept", PLAIN)
+        async with Load(bootstrap, "t", partitions=PARTITIONS, **secure) as encrypted:
+            for node in cluster.nodes:
+                await change.restart(node, "use", secure)
+            await plain.stop()  # the last moment for clients
+            for node in cluster.nodes:
+                await change.restart(node, "off", secure)
+                await check_plain_text_is_refused(node)
+            leader = await leader_of_the_quorum(bootstrap, secure)
+            cluster.kill(leader)  # what is encrypted now forms a quorum without it, and takes it back
+            count = encrypted.count
+            await until(lambda: encrypted.count > count + 200, "records are acknowledged without the former controller")
+            cluster.start(leader)
+            async with Admin(bootstrap, **secure) as admin:
+                await full_isr(admin, ["t", "early"])
+    assert not plain.failed and not encrypted.failed and plain.count > 1_000 and encrypted.count > 1_000
+    found = await read_all(bootstrap, "t", **secure)
+    plain.check(found)
+    encrypted.check(found)
+    (early,) = (await read_all(bootstrap, "early", **secure)).values()
+    assert list(early.values()) == [b"in plain text"]
+
+
+async def leader_of_the_quorum(bootstrap: str, security: SecurityOptions) -> int:
+    async with Admin(bootstrap, **security) as admin:
+        return (await admin.describe_cluster()).controller_id

@@ -296,9 +296,18 @@ class Consumer(_Blocking[_consumer.Consumer]):
         super().__init__(_consumer.Consumer(*topics, **options))
 
     def poll(
-        self, *, max_records: int = _consumer.MAX_POLL_RECORDS, timeout_ms: float = 1_000
+        self, *, max_records: int = _consumer.MAX_POLL_RECORDS, timeout_ms: float = 1_000, within_ms: float = 0
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        return self._call(self._client.poll(max_records=max_records, timeout_ms=timeout_ms))
+        return self._call(self._client.poll(max_records=max_records, timeout_ms=timeout_ms, within_ms=within_ms))
+
+    def stream(
+        self, *, batch_size: int = _consumer.MAX_POLL_RECORDS, within_ms: float = 100
+    ) -> Iterator[list[ConsumerRecord]]:
+        """Yield lists of records without end, as `barnabas.Consumer.stream`."""
+        while True:
+            found = self.poll(max_records=batch_size, timeout_ms=_ITERATION_POLL_MS, within_ms=within_ms)
+            if batch := [record for records in found.values() for record in records]:
+                yield batch
 
     def poll_with_origins(
         self, *, max_records: int = _consumer.MAX_POLL_RECORDS, timeout_ms: float = 1_000

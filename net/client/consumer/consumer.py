@@ -299,10 +299,23 @@ class Consumer:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    async def poll(self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000) -> RecordsByPartition:
-        """Return available records, at most `max_records`; wait up to `timeout_ms` for the first. May be empty."""
+    async def poll(
+        self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000, within_ms: float = 0
+    ) -> RecordsByPartition:
+        """Return available records, at most `max_records`; wait up to `timeout_ms` for the first, and from then on up to
+        `within_ms` for the others. May be empty."""
         self._check_usable()
-        return await self._polling.poll(max_records=max_records, timeout_ms=timeout_ms)
+        return await self._polling.poll(max_records=max_records, timeout_ms=timeout_ms, within_ms=within_ms)
+
+    async def stream(
+        self, *, batch_size: int = MAX_POLL_RECORDS, within_ms: float = 100
+    ) -> AsyncIterator[list[ConsumerRecord]]:
+        """Yield lists of up to `batch_size` records, each at most `within_ms` after its first record has arrived: for sinks that
+        write many records at once. A batch is done when the next one is asked for. Ends when the consumer is closed."""
+        while not self._polling.is_closing:
+            found = await self.poll(max_records=batch_size, timeout_ms=FOREVER_MS, within_ms=within_ms)
+            if batch := [record for records in found.values() for record in records]:
+                yield batch
 
     async def poll_with_origins(
         self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000

@@ -65,13 +65,17 @@ class Polling:
         self._last_poll_ms = clock.now_ms()
         self._last_progress = -1
 
-    async def poll(self, *, max_records: int, timeout_ms: float) -> dict[TopicPartition, list[ConsumerRecord]]:
+    async def poll(
+        self, *, max_records: int, timeout_ms: float, within_ms: float = 0
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
         if max_records < 1:
             raise InvalidRequestError(f"max_records is {max_records}; it must be at least 1")
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         with self._asked():
             deadline_ms = self._begin(timeout_ms)
             while not found and (state := await self._next_state(deadline_ms)) is not None:
+                if within_ms > 0:
+                    state = await self._gathered(state, max_records, within_ms)
                 left = max_records
                 while state is not None and left > 0:
                     try:
@@ -151,6 +155,19 @@ class Polling:
     def _take(self, state: PartitionState, max_records: int) -> list[ConsumerRecord]:
         return state.take(max_records) if self._decoding is None else self._decoding.take(state, max_records)
 
+    async def _gathered(self, state: PartitionState | None, count: int, within_ms: float) -> PartitionState | None:
+        """Wait until so many records are ready, for a while at most. Nothing is taken meanwhile, so that neither a rebalance nor
+        a cancelled call loses a record. None: there is none any more."""
+        deadline_ms = self._clock.now_ms() + int(within_ms)
+        while state is not None and not self._reading.has_gathered(count):
+            wait_ms = deadline_ms - self._clock.now_ms()
+            if wait_ms <= 0:
+                break
+            self._pump()
+            await self._woken(wait_ms)
+            state = await self._next_state(self._clock.now_ms())
+        return state
+
     async def _is_settled(self, state: PartitionState, deadline_ms: int) -> bool:
         """Wait for what the next record of a partition waits for: a schema, or a handler. False at the timeout."""
         assert self._decoding is not None
@@ -227,12 +244,16 @@ class Polling:
             if now_ms >= deadline_ms:
                 await asyncio.sleep(0)  # A loop of polls without a timeout must still let answers be processed.
                 return self._reading.next_ready()
-            self._wake.clear()
-            # A waiting application is alive: wake up well before the poll interval expires.
-            wait_ms = min(deadline_ms - now_ms, self._max_poll_interval_ms // 3)
-            try:
-                async with asyncio.timeout(max(wait_ms, 1) / 1000):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await self._woken(deadline_ms - now_ms)
         return None
+
+    async def _woken(self, wait_ms: float) -> None:
+        """Wait for a change, for so long at most."""
+        self._wake.clear()
+        # A waiting application is alive: wake up well before the poll interval expires.
+        wait_ms = min(wait_ms, self._max_poll_interval_ms // 3)
+        try:
+            async with asyncio.timeout(max(wait_ms, 1) / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            pass

@@ -128,12 +128,28 @@ class PartitionState:
             and not self.in_flight
             and not self.is_paused
             and not self.is_backing_off
-            and self.buffered_bytes < self.max_bytes
+            and not self.is_full
         )
 
     @property
     def has_records(self) -> bool:
         return not self.is_paused and bool(self._records or self._chunks)
+
+    @property
+    def is_full(self) -> bool:
+        return self.buffered_bytes >= self.max_bytes
+
+    def buffered_records(self, limit: int) -> int:
+        """How many records a `take` would find, about (those before the position, and of aborted transactions, count); no
+        batches are counted beyond the limit."""
+        found, position = len(self._records), self._chunk_position
+        for chunk, _ in self._chunks:
+            while found < limit and position < len(chunk):
+                header = read_header(chunk, position)
+                found += header.record_count
+                position += header.size_bytes
+            position = 0
+        return found
 
     def fetched(self, data: bytes, aborted: Iterable[tuple[int, int]] = ()) -> None:
         """Take whole batches in, leave a cut one at the end; the next fetch goes on behind the last whole one. `aborted`: the

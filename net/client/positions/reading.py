@@ -56,6 +56,16 @@ class Reading:
                 return state
         return None
 
+    def has_gathered(self, count: int) -> bool:
+        """Whether so many records are ready, or the buffer of a partition has no room for more."""
+        found = 0
+        for state in self.states.values():
+            if state.has_records:
+                found += state.buffered_records(count - found)
+                if found >= count or state.is_full:
+                    return True
+        return False
+
     def finish_handed_out(self) -> None:
         """The application asks for more, so it is done with what it has."""
         self.stop_cursor()

@@ -1,0 +1,142 @@
+"""`Consumer.stream` and `poll(within_ms=...)`: batches that fill up for a while. On virtual time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from unit.net.client.consumer_world import T0, T1, consumer, fill, filled
+from unit.net.client.fake_cluster import FakeCluster
+from unit.net.client.fake_groups import FakeGroups
+from unit.net.client.virtual_time import run
+
+from barnabas.net.client.connection.records import ConsumerRecord
+from barnabas.net.client.consumer.consumer import Consumer
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def of(batch: list[ConsumerRecord]) -> list[int]:
+    return [record.offset for record in batch]
+
+
+def test_batches_are_full_as_long_as_records_are_there() -> None:
+    async def main() -> None:
+        async with consumer(filled(1_000, partitions=2), "t") as reader, aclosing(stream(reader, 300, 100)) as batches:
+            began = now()
+            sizes = [len(await anext(batches)) for _ in range(7)]
+            assert sizes == [300] * 6 + [200]
+            assert 0.1 <= now() - began < 0.2  # only the last batch has waited
+
+    run(main())
+
+
+def stream(reader: Consumer, batch_size: int, within_ms: float) -> Any:
+    return reader.stream(batch_size=batch_size, within_ms=within_ms)
+
+
+async def trickle(cluster: FakeCluster, count: int, pause_s: float) -> None:
+    for _ in range(count):
+        fill(cluster, T0, 1)
+        await asyncio.sleep(pause_s)
+
+
+def test_a_batch_waits_for_others_from_its_first_record_on() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        async with consumer(cluster, "t") as reader, aclosing(stream(reader, 1_000, 500)) as batches:
+            waiting = asyncio.ensure_future(anext(batches))
+            await asyncio.sleep(60)  # no record, no batch
+            assert not waiting.done()
+            began = now()
+            feeding = asyncio.ensure_future(trickle(cluster, 100, 0.1))
+            first = await waiting
+            assert 0.5 <= now() - began < 0.6 and 4 <= len(first) <= 6
+            rest = of(await anext(batches))
+            assert rest[0] == first[-1].offset + 1  # nothing is left out, and nothing comes twice
+            feeding.cancel()
+
+    run(main())
+
+
+def test_a_batch_that_is_full_does_not_wait() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        async with consumer(cluster, "t") as reader:
+            feeding = asyncio.ensure_future(trickle(cluster, 10, 0.1))
+            began = now()
+            found = await reader.poll(max_records=3, timeout_ms=5_000, within_ms=60_000)
+            assert of(found[T0]) == [0, 1, 2] and now() - began < 1
+            await feeding
+
+    run(main())
+
+
+def test_a_buffer_without_room_does_not_wait_either() -> None:
+    async def main() -> None:
+        async with consumer(filled(5_000), "t", partition_max_bytes=1_000) as reader:
+            began = now()
+            found = await reader.poll(max_records=5_000, timeout_ms=5_000, within_ms=60_000)
+            assert 0 < len(found[T0]) < 5_000 and now() - began < 1
+
+    run(main())
+
+
+def test_a_cancelled_call_loses_no_record() -> None:
+    async def main() -> None:
+        async with consumer(filled(10), "t") as reader:
+            waiting = asyncio.ensure_future(reader.poll(max_records=100, timeout_ms=5_000, within_ms=60_000))
+            await asyncio.sleep(1)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert of((await reader.poll())[T0]) == list(range(10))
+
+    run(main())
+
+
+def test_a_partition_that_is_taken_away_while_a_batch_fills_up_is_not_in_it() -> None:
+    async def main() -> None:
+        cluster = filled(10, partitions=2)
+        FakeGroups(cluster)
+        async with consumer(cluster, "t", group="g") as first:
+            waiting = asyncio.ensure_future(first.poll(max_records=1_000, timeout_ms=30_000, within_ms=20_000))
+            await asyncio.sleep(2)
+            async with consumer(cluster, "t", group="g") as second:
+                theirs: dict[Any, Any] = {}
+                async with asyncio.timeout(60):
+                    while not theirs:
+                        theirs = await second.poll(timeout_ms=1_000)
+                mine = await waiting
+                assert {*mine, *theirs} == {T0, T1} and not mine.keys() & theirs.keys()
+
+    run(main())
+
+
+def test_records_of_a_batch_are_done_when_the_next_one_is_asked_for() -> None:
+    async def main() -> None:
+        cluster = filled(20)
+        async with consumer(cluster, group="g") as reader:
+            reader.assign([T0])
+            async for batch in reader.stream(batch_size=10, within_ms=10):
+                if batch[0].offset == 10:
+                    break  # the second batch is not done
+        assert cluster.committed["g"] == {T0: 10}
+
+    run(main())
+
+
+def test_the_stream_ends_with_the_consumer() -> None:
+    async def main() -> None:
+        reader = consumer(filled(5), "t")
+        await reader.start()
+        seen = [len(batch) async for batch in until_first_closes(reader)]
+        assert seen == [5]
+
+    async def until_first_closes(reader: Consumer) -> AsyncIterator[list[ConsumerRecord]]:
+        async for batch in reader.stream(batch_size=5, within_ms=10):
+            yield batch
+            await reader.close()
+
+    run(main())

@@ -4,10 +4,10 @@ from typing import Any, Final
 
 from .document_table import DocumentTable
 from .source_parsing import check_topic
-from .spec import ConsoleSink, ErrorPolicy, OutputMode, ParquetSink, TableSink, TopicSink
+from .spec import ConsoleSink, DeltaSink, ErrorPolicy, OutputMode, ParquetSink, TableSink, TopicSink
 
-Sink = TopicSink | ParquetSink | TableSink | ConsoleSink
-KINDS: Final = ("topic", "parquet", "table", "console")
+Sink = TopicSink | ParquetSink | DeltaSink | TableSink | ConsoleSink
+KINDS: Final = ("topic", "parquet", "delta", "table", "console")
 OUTPUT_MODES: Final = ("append", "update", "complete")
 ACTIONS: Final = ("stop", "skip", "dead-letter")
 DATABASES: Final = ("sqlite", "postgresql")
@@ -19,12 +19,12 @@ def read_sink(document: DocumentTable) -> Sink:
         if not document.has("sink"):
             document.refuse(
                 "sink",
-                f"is missing: add a sink with {document.words.pair('topic', 'NAME')}, or parquet, table, console",
+                f"is missing: add a sink with {document.words.pair('topic', 'NAME')}, or parquet, delta, table, console",
             )
         return ConsoleSink()
     kinds = table.given(*KINDS)
     if len(kinds) != 1:
-        table.refuse("", "a sink has one of topic, parquet (a folder), table and console = true")
+        table.refuse("", "a sink has one of topic, parquet (a folder), delta (a folder), table and console = true")
     found = _sink(table, kinds[0] if kinds else "console")
     table.given("output_mode")
     table.finish()
@@ -41,6 +41,11 @@ def _sink(table: DocumentTable, kind: str) -> Sink:
         return _table(table)
     if kind == "parquet":
         return ParquetSink(folder=table.text("parquet"), partition_by=table.texts("partition_by"))
+    if kind == "delta":
+        folder = table.text("delta")
+        if "://" in folder:
+            table.refuse("delta", "must be a folder that all machines of Spark share: object stores are not supported")
+        return DeltaSink(folder=folder, partition_by=table.texts("partition_by"))
     if table.has("console") and not table.boolean("console", default=True):
         table.refuse("console", "is false: write console = true")
     return ConsoleSink()
@@ -90,6 +95,10 @@ def read_output_mode(document: DocumentTable, sink: Sink, *, is_batch: bool) -> 
     if found != "append" and isinstance(sink, ParquetSink):
         table.refuse(
             "output_mode", "files take rows that do not change later: use append, with a watermark for windows"
+        )
+    if found == "update" and isinstance(sink, DeltaSink):
+        table.refuse(
+            "output_mode", "a Delta table gets rows that do not change later (append), or the whole result (complete)"
         )
     if found == "complete" and isinstance(sink, TableSink) and not sink.key:
         table.refuse(

@@ -99,6 +99,12 @@ class ParquetSink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSink:
+    folder: str
+    partition_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableSink:
     table: str
     database: str  # sqlite:FILE or postgresql:CONNECTION
@@ -134,7 +140,7 @@ class PipelineSpec:
     bootstrap: str  # "": of the command line
     sources: tuple[SourceSpec, ...]
     steps: tuple[SqlStep | PythonStep, ...]
-    sink: TopicSink | ParquetSink | TableSink | ConsoleSink
+    sink: TopicSink | ParquetSink | DeltaSink | TableSink | ConsoleSink
     output_mode: OutputMode
     trigger: str  # "": as soon as there are records
     errors: ErrorPolicy

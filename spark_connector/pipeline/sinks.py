@@ -1,4 +1,4 @@
-"""The sinks of a pipeline: rows of a micro-batch, or of a batch, into a topic, Parquet, a table, or onto stdout.
+"""The sinks of a pipeline: rows of a micro-batch, or of a batch, into a topic, Parquet, Delta, a table, or onto stdout.
 
 A sink is given the number of the micro-batch. With the sink id, which a reset changes, it knows what it has written before.
 """
@@ -11,9 +11,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from barnabas.net.pipeline.spec import ParquetSink, PipelineSpec, TableSink, TopicSink
+from barnabas.net.pipeline.spec import DeltaSink, ParquetSink, PipelineSpec, TableSink, TopicSink
 
 from .database import Database, TableWriter
+from .delta import DeltaWriter
 from .faults import PipelineFault
 from .sources import FORMAT, World
 from .values import quoted
@@ -46,6 +47,16 @@ def batch_writer(world: World, spec: PipelineSpec, result: DataFrame) -> WriteBa
         case TableSink():
             _check_columns(result, sink.key, "sink.key")
             return table_writer(world, sink, sink_id, result)
+        case DeltaSink():
+            _check_columns(result, sink.partition_by, "sink.partition_by")
+            return DeltaWriter(
+                world.path(sink.folder),
+                sink,
+                sink_id=sink_id,
+                columns=result.schema,
+                is_complete=spec.output_mode == "complete",
+                written_batches=lambda: world.state.read_progress().batches,
+            ).write
         case ParquetSink():
             _check_columns(result, sink.partition_by, "sink.partition_by")
             return parquet_writer(world, sink) if world.is_batch else None

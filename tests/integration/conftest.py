@@ -82,3 +82,13 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
     with Cluster(tmp_path_factory.mktemp("spark_cluster"), 3, overrides=SESSION) as cluster:
         asyncio.run(cluster.ready())
         yield cluster
+
+
+@pytest.fixture
+def declared(spark: "SparkSession", spark_cluster: Cluster, tmp_path: Path) -> Iterator[Any]:
+    """`declared(text, suffix=".toml")` is a pipeline from a file with this text."""
+    from integration.declared_pipeline import Declared
+
+    yield lambda text, suffix=".toml": Declared(spark, spark_cluster, tmp_path, text, suffix)
+    for view in spark.catalog.listTables():
+        spark.catalog.dropTempView(view.name)

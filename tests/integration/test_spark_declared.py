@@ -6,7 +6,6 @@ import re
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import Any
 import pytest
 from integration import access_log_facts as facts
 from integration.cluster import Cluster
+from integration.declared_pipeline import Declared
 from integration.spark_world import create_topic, send
-from integration.test_spark_pipelines import forget_last_commit
 from integration.test_spark_sink import read
 from pyspark.sql import SparkSession
 
@@ -24,59 +23,13 @@ from barnabas import sync
 from barnabas.log.vocabulary.errors import UnknownTopicOrPartitionError
 from barnabas.net.client.connection.records import ConsumerRecord
 from barnabas.net.pipeline.files import YAML_SUFFIXES, read_pipeline
-from barnabas.net.pipeline.state import StateFolder
 from barnabas.spark_connector.pipeline.faults import PipelineFault, cause_of, is_bad_record, is_final, told_of
-from barnabas.spark_connector.pipeline.queries import Job
-from barnabas.spark_connector.pipeline.sources import World
 
 pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
 DECLARED = facts.PIPELINES / "declared"
 MAX_LINES = 40  # of a declared form: a pipeline is short
 HOUR, LATE, GAP = timedelta(hours=1), timedelta(minutes=10), timedelta(minutes=30)
 POISON = [b"no line of a log", b"\xff\xfe"]
-
-
-class Declared:
-    """A pipeline's file in a folder of its own."""
-
-    def __init__(self, spark: SparkSession, cluster: Cluster, folder: Path, text: str, suffix: str = ".toml") -> None:
-        self._spark = spark
-        self._cluster = cluster
-        self.folder = folder
-        self.file = folder / f"pipeline{suffix}"
-        self.file.write_text(text)
-
-    @property
-    def state(self) -> StateFolder:
-        return read_pipeline(self.file).state_folder()
-
-    def job(self) -> Job:
-        found = read_pipeline(self.file)
-        self.state.prepare()
-        world = World(
-            spark=self._spark,
-            state=self.state,
-            base=found.base,
-            connection={"bootstrap.servers": self._cluster.bootstrap},
-            is_batch=found.spec.is_batch,
-        )
-        return Job(world, found.spec, is_stopped=lambda: False)
-
-    def run(self) -> None:
-        self.job().run(is_once=True)
-
-    def replay(self) -> None:
-        """As after a driver that was killed behind the work of its last micro-batch."""
-        for query in self.state.checkpoint.iterdir():
-            forget_last_commit(query)
-        self.run()
-
-
-@pytest.fixture
-def declared(spark: SparkSession, spark_cluster: Cluster, tmp_path: Path) -> Iterator[Any]:
-    yield lambda text, suffix=".toml": Declared(spark, spark_cluster, tmp_path, text, suffix)
-    for view in spark.catalog.listTables():
-        spark.catalog.dropTempView(view.name)
 
 
 def form(name: str, suffix: str = ".toml", **names: str) -> str:

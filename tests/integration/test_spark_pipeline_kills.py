@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from integration.cluster import Cluster, until
 from integration.spark_world import create_topic, send
 from integration.test_spark_sink import read
@@ -130,6 +131,25 @@ def test_a_driver_that_is_killed_starts_again_and_each_record_is_written_once(
     state = command.state.read_run()
     assert state is not None and (state.state, state.restarts) == ("finished", 1)
     assert state.last_error.startswith("the Spark driver was killed by signal 9")
+
+
+def test_a_delta_table_has_each_row_once_after_a_kill_of_the_driver(
+    spark_cluster: Cluster, tmp_path: Path, numbers: str
+) -> None:
+    text = SOURCE % ("lake", numbers, PER_BATCH)
+    text += '[sink]\ndelta = "lake"\npartition_by = ["key"]\n[errors]\naction = "skip"\n[restarts]\nfirst_ms = 100\n'
+    command = Command(spark_cluster, tmp_path, text)
+    process = command.start("run", "--once")
+    try:
+        command.until_batches(2)
+        killed = command.kill_driver()
+        command.until(lambda: command.state.pid("driver") not in (None, killed), "another driver")
+        command.ended(process)
+    finally:
+        command.kill(process)
+    found = DeltaTable(str(tmp_path / "lake")).to_pyarrow_table(columns=["id", "key"]).to_pylist()
+    assert Counter(row["id"] for row in found) == Counter(range(RECORDS)), "each once"
+    assert all(row["key"] == row["id"] % KEYS for row in found)
 
 
 def test_a_supervisor_that_is_killed_takes_its_driver_along_and_the_next_run_goes_on(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from integration import postgres
 from integration.cluster import Cluster
-from integration.test_spark_declared import Declared
+from integration.declared_pipeline import Declared
 from pyspark.sql import SparkSession
 
 from barnabas.spark_connector.pipeline.database import Database

@@ -1,0 +1,262 @@
+"""Rows into a Delta table, each micro-batch once and at once, without Spark's JVM knowing the format.
+
+Tasks write Parquet files into the folder of the table; nobody sees them until the driver names all of them in one commit. The
+commit also says the number of the micro-batch, as a transaction of the sink id in Delta's log: a micro-batch that is repeated
+finds it, and two drivers cannot commit the same one. Files of an attempt that failed belong to no version; Delta's `vacuum`
+removes them.
+
+deltalake (delta-rs) reads and writes the log. Rules that only a writer of rows can keep (constraints, generated columns) are not
+kept here, so tables with them are refused.
+"""
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from barnabas.net.pipeline.spec import DeltaSink
+
+from .faults import PipelineFault
+
+INSTALL: Final = "a Delta table needs deltalake: pip install 'barnabas[delta]'"
+MAX_OPEN_FILES: Final = 64  # of one task: of so many values of partition_by at a time; then the oldest one is complete
+MAX_FILE_BYTES: Final = 128 * 1024 * 1024  # Parquet's; then another one begins
+# Features of a table whose rules hold for files that are only added. `invariants` and `checkConstraints` where there are none.
+_FEATURES: Final = frozenset({"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "timestampNtz"})
+_RULES: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+_PARTITION_TYPES: Final = (T.StringType, T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType)
+_ADDED: Final = T.StructType(
+    [
+        T.StructField("path", T.StringType(), nullable=False),
+        T.StructField("size_bytes", T.LongType(), nullable=False),
+        T.StructField("rows", T.LongType(), nullable=False),
+        T.StructField("partition", T.StringType(), nullable=False),  # JSON
+    ]
+)
+
+Partition = tuple[str | None, ...]
+
+
+class DeltaWriter:
+    def __init__(
+        self,
+        folder: str,
+        sink: DeltaSink,
+        *,
+        sink_id: str,
+        columns: T.StructType,
+        is_complete: bool,
+        written_batches: Callable[[], int],
+    ) -> None:
+        """`is_complete`: each micro-batch replaces the whole table. `written_batches`: those of this sink id that are noted.
+        Raises PipelineFault for columns that a table cannot have, and without deltalake."""
+        try:
+            import deltalake
+            from deltalake import transaction
+        except ImportError as error:
+            raise PipelineFault(INSTALL) from error
+        self._delta, self._actions = deltalake, transaction
+        self._folder = folder
+        self._partition_by = sink.partition_by
+        self._sink_id = sink_id
+        self._mode = "overwrite" if is_complete else "append"
+        self._written_batches = written_batches
+        self._schema = self._arrow_schema(columns)
+
+    def _arrow_schema(self, columns: T.StructType) -> pa.Schema:
+        for name in self._partition_by:
+            kind = columns[name].dataType
+            if not isinstance(kind, _PARTITION_TYPES):
+                raise PipelineFault(
+                    f"sink.partition_by names {name!r}, which is {kind.simpleString()}: use text, whole numbers, booleans or "
+                    "dates"
+                )
+        if len(columns) <= len(self._partition_by):
+            raise PipelineFault("sink.partition_by names all columns: files need at least one other")
+        schema = to_arrow_schema(columns, timezone="UTC")
+        try:
+            self._delta.Schema.from_arrow(schema)
+        except Exception as error:
+            raise PipelineFault(f"sink.delta: a column has a type that Delta has not: {error}") from error
+        return schema
+
+    def write(self, batch: DataFrame, batch_id: int) -> None:
+        """Raises PipelineFault where the table does not fit the rows."""
+        table = self._open()
+        written = table.transaction_version(self._sink_id)
+        if written is not None and written >= batch_id:
+            return
+        if written is None and (noted := self._written_batches()):
+            raise PipelineFault(
+                f"sink.delta: {self._folder} has nothing of the {noted} micro-batches that are written: restore the table, or "
+                "`barnabas pipeline reset` first, to write all rows again"
+            )
+        self._check_rules(table)
+        self._fit(table)
+        folder, partition_by, schema = self._folder, self._partition_by, self._schema
+        prefix = f"part-{self._sink_id}-{batch_id}"
+        added = batch.mapInArrow(lambda rows: write_files(rows, schema, folder, partition_by, prefix), _ADDED).collect()
+        now_ms = int(time.time() * 1000)
+        table.create_write_transaction(
+            [self._add(row, now_ms) for row in added],
+            self._mode,
+            table.schema(),
+            partition_by=list(partition_by),
+            commit_properties=self._delta.CommitProperties(
+                app_transactions=[self._delta.Transaction(self._sink_id, batch_id, now_ms)]
+            ),
+        )
+
+    def _add(self, row: Any, now_ms: int) -> Any:
+        return self._actions.AddAction(
+            row.path, row.size_bytes, json.loads(row.partition), now_ms, True, json.dumps({"numRecords": row.rows})
+        )
+
+    # --- the table ----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> Any:
+        delta = self._delta
+        if not delta.DeltaTable.is_deltatable(self._folder):
+            if os.path.isdir(self._folder) and os.listdir(self._folder):
+                raise PipelineFault(f"sink.delta: {self._folder} has files and is no Delta table: name another folder")
+            return delta.DeltaTable.create(
+                self._folder, schema=self._schema, partition_by=list(self._partition_by), mode="ignore"
+            )
+        return delta.DeltaTable(self._folder)
+
+    def _check_rules(self, table: Any) -> None:
+        metadata, protocol = table.metadata(), table.protocol()
+        configuration = metadata.configuration
+        found = [key for key in configuration if key.startswith("delta.constraints.")]
+        if configuration.get("delta.columnMapping.mode", "none") != "none":
+            found.append("delta.columnMapping.mode")
+        found += [key for field in table.schema().fields for key in _RULES if key in (field.metadata or {})]
+        found += sorted(set(protocol.writer_features or ()) - _FEATURES)
+        if self._mode == "overwrite" and configuration.get("delta.appendOnly") == "true":
+            found.append("delta.appendOnly")
+        if found:
+            raise PipelineFault(
+                f"sink.delta: {self._folder} has {found[0]}, which this writer cannot keep: use a table without it"
+            )
+        if tuple(metadata.partition_columns) != self._partition_by:
+            columns = ", ".join(metadata.partition_columns) or "nothing"
+            raise PipelineFault(
+                f"sink.delta: {self._folder} is partitioned by {columns}: write the same in sink.partition_by"
+            )
+
+    def _fit(self, table: Any) -> None:
+        """Add the columns that are new; those that the rows lack stay empty."""
+        known = {field.name: field for field in table.schema().fields}
+        wanted = self._delta.Schema.from_arrow(self._schema).fields
+        for field in wanted:
+            before = known.get(field.name)
+            if before is not None and before.type != field.type:
+                raise PipelineFault(
+                    f"sink.delta: column {field.name!r} is {_told(before)} in {self._folder} and {_told(field)} in the result: "
+                    "cast it"
+                )
+            if before is None and field.name.lower() in {name.lower() for name in known}:
+                raise PipelineFault(
+                    f"sink.delta: column {field.name!r} differs from one of {self._folder} only in upper and lower case: "
+                    "rename it"
+                )
+        given = {field.name for field in wanted}
+        needed = [name for name, field in known.items() if not field.nullable and name not in given]
+        if needed:
+            raise PipelineFault(f"sink.delta: {self._folder} needs the column {needed[0]!r}, which the result lacks")
+        new = [self._delta.Field(field.name, field.type, nullable=True) for field in wanted if field.name not in known]
+        if new:
+            table.alter.add_columns(new)
+            table.update_incremental()
+
+
+def _told(field: Any) -> str:
+    kind = json.loads(field.type.to_json())
+    return kind if isinstance(kind, str) else str(kind.get("type", kind))
+
+
+# --- in the tasks ---------------------------------------------------------------------------------------------------------
+
+
+def write_files(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: str, partition_by: tuple[str, ...], prefix: str
+) -> Iterator[pa.RecordBatch]:
+    """One row for each file that is complete, and on disk."""
+    files: dict[Partition, _File] = {}
+    stored = pa.schema([field for field in schema if field.name not in partition_by])
+    for batch in batches:
+        for values, rows in _parts(pa.Table.from_batches([batch]).cast(schema), partition_by):
+            file = files.get(values)
+            if file is None:
+                if len(files) >= MAX_OPEN_FILES:
+                    yield files.pop(next(iter(files))).finish()
+                partition = dict(zip(partition_by, values, strict=True))
+                file = files[values] = _File(folder, f"{prefix}-{uuid.uuid4().hex}.parquet", stored, partition)
+            file.write(rows.select(stored.names))
+            if file.size_bytes >= MAX_FILE_BYTES:
+                yield files.pop(values).finish()
+    for file in files.values():
+        yield file.finish()
+
+
+def _parts(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterable[tuple[Partition, pa.Table]]:
+    """The rows of each combination of values, which are as Delta's log writes them."""
+    if not rows.num_rows:
+        return
+    if not partition_by:
+        yield (), rows
+        return
+    for values in rows.select(partition_by).group_by(list(partition_by)).aggregate([]).to_pylist():
+        mask: Any = None
+        for name in partition_by:
+            value, column = values[name], rows[name]
+            same = (
+                pc.is_null(column)
+                if value is None
+                else pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), False)
+            )
+            mask = same if mask is None else pc.and_(mask, same)
+        yield tuple(_as_text(values[name]) for name in partition_by), rows.filter(mask)
+
+
+def _as_text(value: Any) -> str | None:
+    """Delta's log has no empty text: it means null."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None or value == "" else str(value)
+
+
+class _File:
+    def __init__(self, folder: str, name: str, schema: pa.Schema, partition: dict[str, str | None]) -> None:
+        self._path = Path(folder) / name
+        self._partition = partition
+        self._rows = 0
+        self._output = self._path.open("xb")
+        self._writer = pq.ParquetWriter(self._output, schema, compression="zstd")
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self._output.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows)
+        self._rows += rows.num_rows
+
+    def finish(self) -> pa.RecordBatch:
+        self._writer.close()
+        self._output.flush()
+        os.fsync(self._output.fileno())  # the commit must not name a file that a power failure takes away
+        size_bytes = self.size_bytes
+        self._output.close()
+        columns = [[self._path.name], [size_bytes], [self._rows], [json.dumps(self._partition)]]
+        return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], names=_ADDED.names)

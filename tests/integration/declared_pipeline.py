@@ -1,0 +1,48 @@
+"""A pipeline from a file, run by this process on the session's Spark and a real cluster."""
+
+from pathlib import Path
+
+from integration.cluster import Cluster
+from integration.test_spark_pipelines import forget_last_commit
+from pyspark.sql import SparkSession
+
+from barnabas.net.pipeline.files import read_pipeline
+from barnabas.net.pipeline.state import StateFolder
+from barnabas.spark_connector.pipeline.queries import Job
+from barnabas.spark_connector.pipeline.sources import World
+
+
+class Declared:
+    """A pipeline's file in a folder of its own."""
+
+    def __init__(self, spark: SparkSession, cluster: Cluster, folder: Path, text: str, suffix: str = ".toml") -> None:
+        self._spark = spark
+        self._cluster = cluster
+        self.folder = folder
+        self.file = folder / f"pipeline{suffix}"
+        self.file.write_text(text)
+
+    @property
+    def state(self) -> StateFolder:
+        return read_pipeline(self.file).state_folder()
+
+    def job(self) -> Job:
+        found = read_pipeline(self.file)
+        self.state.prepare()
+        world = World(
+            spark=self._spark,
+            state=self.state,
+            base=found.base,
+            connection={"bootstrap.servers": self._cluster.bootstrap},
+            is_batch=found.spec.is_batch,
+        )
+        return Job(world, found.spec, is_stopped=lambda: False)
+
+    def run(self) -> None:
+        self.job().run(is_once=True)
+
+    def replay(self) -> None:
+        """As after a driver that was killed behind the work of its last micro-batch."""
+        for query in self.state.checkpoint.iterdir():
+            forget_last_commit(query)
+        self.run()

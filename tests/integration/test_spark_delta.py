@@ -1,0 +1,237 @@
+"""Pipelines into Delta tables, read back by delta-rs: each row once through repeated micro-batches, columns that come later, and
+tables that this writer must not touch."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, Schema
+from integration.cluster import Cluster
+from integration.declared_pipeline import Declared
+from integration.spark_world import create_topic, send
+
+from barnabas.net.pipeline.spec import DeltaSink
+from barnabas.spark_connector.pipeline import delta
+from barnabas.spark_connector.pipeline.faults import PipelineFault
+
+pytestmark = pytest.mark.timeout(300)
+Pipelines = Callable[..., Declared]
+FORM = """
+name = "lake"
+[source]
+topics = ["%s"]
+max_records = 40
+value = { format = "json", fields = { %s } }
+%s
+[sink]
+delta = "%s"
+%s
+"""
+FIELDS = 'id = "bigint", kind = "string"'
+
+
+def form(topic: str, *, fields: str = FIELDS, steps: str = "", folder: str = "lake", sink: str = "") -> str:
+    return FORM % (topic, fields, steps, folder, sink)
+
+
+def rows(folder: Path, *columns: str) -> list[tuple[Any, ...]]:
+    found = DeltaTable(str(folder)).to_pyarrow_table(columns=list(columns)).to_pylist()
+    return sorted((tuple(row[name] for name in columns) for row in found), key=repr)
+
+
+def kind_of(number: int) -> str | None:
+    return f"k {number % 3}" if number % 4 else None
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    return [json.dumps({"id": number, "kind": kind_of(number)}).encode() for number in range(first, last)]
+
+
+def expected(count: int) -> list[tuple[Any, ...]]:
+    return sorted(((number, kind_of(number)) for number in range(count)), key=repr)
+
+
+@pytest.mark.parametrize("sink", ["", 'partition_by = ["kind"]'])
+def test_each_row_is_there_once_through_repeated_micro_batches(
+    spark_cluster: Cluster, declared: Pipelines, sink: str
+) -> None:
+    topic = create_topic(spark_cluster, f"delta-once-{len(sink)}", partitions=2)
+    send(spark_cluster, topic, numbers(0, 100), partition=0)
+    pipeline = declared(form(topic, sink=sink))
+    pipeline.run()
+    send(spark_cluster, topic, numbers(100, 200), partition=1)
+    pipeline.run()
+    before = DeltaTable(str(pipeline.folder / "lake")).version()
+    pipeline.replay()
+    table = DeltaTable(str(pipeline.folder / "lake"))
+    assert table.version() == before, "what is repeated is not committed again"
+    assert rows(pipeline.folder / "lake", "id", "kind") == expected(200)
+    assert table.metadata().partition_columns == (["kind"] if sink else [])
+    if sink:
+        only = DeltaTable(str(pipeline.folder / "lake")).to_pyarrow_table(filters=[("kind", "=", "k 1")])
+        assert set(only.column("kind").to_pylist()) == {"k 1"}
+
+
+def test_files_of_an_attempt_that_failed_belong_to_no_version(
+    spark_cluster: Cluster, declared: Pipelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = create_topic(spark_cluster, "delta-failed", partitions=1)
+    send(spark_cluster, topic, numbers(0, 30))
+    pipeline = declared(form(topic))
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise OSError("killed before the commit")
+
+    with monkeypatch.context() as killed:
+        killed.setattr(DeltaTable, "create_write_transaction", dies)
+        with pytest.raises(Exception, match="killed before the commit"):
+            pipeline.run()
+    assert list((pipeline.folder / "lake").glob("*.parquet")) and not rows(pipeline.folder / "lake", "id")
+    pipeline.run()
+    assert rows(pipeline.folder / "lake", "id", "kind") == expected(30)
+
+
+def test_types_come_back_as_they_were(spark_cluster: Cluster, declared: Pipelines) -> None:
+    topic = create_topic(spark_cluster, "delta-types", partitions=1)
+    value = {
+        "t": "2026-11-28T12:00:00.123456+01:00",
+        "d": "1.50",
+        "day": "2026-11-28",
+        "tags": ["a", None],
+        "m": {"x": 1},
+    }
+    send(spark_cluster, topic, [json.dumps(value).encode(), b"{}"])
+    fields = 't = "timestamp", d = "decimal(10,2)", day = "date", tags = "array<string>", m = "map<string,int>"'
+    pipeline = declared(form(topic, fields=fields, sink='partition_by = ["day"]'))
+    pipeline.run()
+    table = DeltaTable(str(pipeline.folder / "lake")).to_pyarrow_table()
+    found = sorted(table.to_pylist(), key=lambda row: row["t"] is None)
+    assert found[0]["t"].isoformat() == "2026-11-28T11:00:00.123456+00:00"
+    assert (str(found[0]["d"]), found[0]["day"].isoformat()) == ("1.50", "2026-11-28")
+    assert (found[0]["tags"], found[0]["m"]) == (["a", None], [("x", 1)])
+    assert all(found[1][name] is None for name in value)
+
+
+def test_columns_may_be_added_and_keep_their_types(spark_cluster: Cluster, declared: Pipelines) -> None:
+    topic = create_topic(spark_cluster, "delta-columns", partitions=1)
+    send(spark_cluster, topic, [b'{"id": 1, "kind": "a", "size": 7}'])
+    pipeline = declared(form(topic))
+    pipeline.run()
+    send(spark_cluster, topic, [b'{"id": 2, "kind": "b", "size": 8}'])
+    pipeline.file.write_text(form(topic, fields=f'{FIELDS}, size = "int"'))
+    pipeline.run()
+    send(spark_cluster, topic, [b'{"id": 3}'])
+    pipeline.file.write_text(form(topic, fields='id = "bigint"'))
+    pipeline.run()
+    assert rows(pipeline.folder / "lake", "id", "kind", "size") == [(1, "a", None), (2, "b", 8), (3, None, None)]
+    for fields, told in (
+        (FIELDS.replace("bigint", "string"), "'id' is long in .* string"),
+        ('Id = "bigint"', "upper and lower case"),
+    ):
+        send(spark_cluster, topic, [b'{"id": 4, "Id": 4}'])
+        pipeline.file.write_text(form(topic, fields=fields))
+        with pytest.raises(Exception, match=told):
+            pipeline.run()
+
+
+def test_a_complete_result_replaces_the_table(spark_cluster: Cluster, declared: Pipelines) -> None:
+    topic = create_topic(spark_cluster, "delta-complete", partitions=1)
+    steps = '[[steps]]\nsql = "SELECT kind, count(*) AS count FROM input GROUP BY kind"'
+    pipeline = declared(form(topic, steps=steps, sink='output_mode = "complete"'))
+    for first in (0, 120):
+        send(spark_cluster, topic, numbers(first, first + 120))
+        pipeline.run()
+    counts = {kind: sum(row[1] == kind for row in expected(240)) for kind in ("k 0", "k 1", "k 2", None)}
+    assert dict(rows(pipeline.folder / "lake", "kind", "count")) == counts
+
+
+def test_a_batch_is_written_once(spark_cluster: Cluster, declared: Pipelines) -> None:
+    topic = create_topic(spark_cluster, "delta-batch", partitions=1)
+    send(spark_cluster, topic, numbers(0, 10))
+    pipeline = declared('mode = "batch"\n' + form(topic).replace("max_records = 40\n", ""))
+    pipeline.run()
+    progress = pipeline.state.read_progress()
+    pipeline.state.write_progress(type(progress)())  # as after a crash before it was noted
+    pipeline.run()
+    assert rows(pipeline.folder / "lake", "id", "kind") == expected(10)
+
+
+def test_a_table_that_was_lost_or_is_another_is_an_error(spark_cluster: Cluster, declared: Pipelines) -> None:
+    topic = create_topic(spark_cluster, "delta-lost", partitions=1)
+    send(spark_cluster, topic, numbers(0, 3))
+    pipeline = declared(form(topic))
+    pipeline.run()
+    send(spark_cluster, topic, numbers(3, 6))
+    (pipeline.folder / "lake").rename(pipeline.folder / "moved")
+    with pytest.raises(Exception, match="lake has nothing of the .* micro-batches"):
+        pipeline.run()
+    shutil.rmtree(pipeline.folder / "lake", ignore_errors=True)
+    (pipeline.folder / "moved").rename(pipeline.folder / "lake")
+    pipeline.run()
+    assert len(rows(pipeline.folder / "lake", "id")) == 6
+
+
+def test_a_table_with_rules_or_another_shape_is_left_alone(spark_cluster: Cluster, declared: Pipelines) -> None:
+    topic = create_topic(spark_cluster, "delta-rules", partitions=1)
+    send(spark_cluster, topic, numbers(0, 3))
+    pipeline = declared(form(topic, folder="files"))
+    (pipeline.folder / "files").mkdir()
+    (pipeline.folder / "files" / "other.txt").touch()
+    with pytest.raises(Exception, match="files has files and is no Delta table"):
+        pipeline.run()
+    schema = Schema.from_json(
+        '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}},'
+        '{"name":"kind","type":"string","nullable":true,"metadata":{}}]}'
+    )
+    constrained = DeltaTable.create(str(pipeline.folder / "constrained"), schema=schema)
+    constrained.alter.add_constraint({"positive": "id > 0"})
+    DeltaTable.create(str(pipeline.folder / "parts"), schema=schema, partition_by=["kind"])
+    for folder, told in (("constrained", r"delta\.constraints\.positive"), ("parts", "is partitioned by kind")):
+        pipeline.file.write_text(form(topic, folder=folder))
+        with pytest.raises(Exception, match=told):
+            pipeline.run()
+        assert not rows(pipeline.folder / folder, "id")
+
+
+def test_what_a_table_cannot_have_is_said_before_anything_is_written(
+    spark_cluster: Cluster, declared: Pipelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = create_topic(spark_cluster, "delta-refused", partitions=1)
+    for steps, sink, told in (
+        ("", 'partition_by = ["nothing"]', "sink.partition_by names 'nothing'"),
+        ('[[steps]]\nsql = "SELECT id FROM input"', 'partition_by = ["id"]', "names all columns"),
+        ('[[steps]]\nsql = "SELECT id, 1.5D AS kind FROM input"', 'partition_by = ["kind"]', "which is double"),
+        ('[[steps]]\nsql = "SELECT id, INTERVAL 1 DAY AS kind FROM input"', "", "a type that Delta has not"),
+    ):
+        pipeline = declared(form(topic, steps=steps, sink=sink))
+        with pytest.raises(PipelineFault, match=told):
+            pipeline.job()
+        assert not (pipeline.folder / "lake").exists()
+
+
+def test_many_values_of_a_partition_open_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow as pa
+
+    monkeypatch.setattr(delta, "MAX_OPEN_FILES", 4)
+    schema = pa.schema([("id", pa.int64()), ("kind", pa.string())])
+    batches = (
+        pa.RecordBatch.from_pydict({"id": [number, number], "kind": [f"{number % 10}", ""]}, schema=schema)
+        for number in range(100)
+    )
+    done = [
+        row for batch in delta.write_files(batches, schema, str(tmp_path), ("kind",), "p") for row in batch.to_pylist()
+    ]
+    assert sum(row["rows"] for row in done) == 200 and {row["path"] for row in done} == {
+        item.name for item in tmp_path.iterdir()
+    }
+    assert {json.loads(row["partition"])["kind"] for row in done} == {*map(str, range(10)), None}
+
+
+def test_object_stores_are_refused_by_the_file(declared: Pipelines) -> None:
+    pipeline = declared(form("t", folder="s3://bucket/lake"))
+    with pytest.raises(Exception, match="object stores are not supported"):
+        pipeline.job()
+    assert DeltaSink(folder="x").partition_by == ()

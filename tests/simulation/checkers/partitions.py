@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from barnabas.log.format.record_batch import BatchHeader, iter_headers
 from barnabas.log.replication.partition import Partition
 from barnabas.log.segment.producer_state import ProducerState
+from barnabas.log.vocabulary.errors import StorageError
 from barnabas.net.testing.simulation.cluster import SimulatedCluster, SimulatedNode, is_serving
 from barnabas.net.testing.simulation.process import SimulatedProcess
 
@@ -109,7 +110,12 @@ class PartitionChecker:
             ):
                 continue
             with node.disk.undisturbed():
-                self._changed(node, process, partition, views)
+                try:
+                    self._changed(node, process, partition, views)
+                except StorageError:
+                    if is_between_operations:
+                        raise
+                    continue  # it is just being replaced: its old files are no longer, its new ones not yet there
                 if is_between_operations:
                     self._check_memory(node, views.get((partition.topic_id, partition.topic_partition.partition)))
         if len(views) > len(broker.replication.manager._partitions):

@@ -38,7 +38,8 @@ from .memory.broker_heartbeats import BrokerHeartbeats
 from .replication_control import ReplicationControl, leads_anything
 
 # A registration is repeated if its outcome is not known, so a copy may arrive late: after its process has died and another one
-# has registered. That copy must not replace the live process. There are never more copies than this in flight.
+# has registered. That copy must not replace the live process. There are never more copies than this in flight. If it is the first
+# copy that arrives, it does replace the live one, which returns when nothing more is heard of the other.
 _MAX_REPLACED = 8
 MAX_REFUSED = 20  # listed by a health check: after an old backup, all brokers are refused for the same reason
 
@@ -67,7 +68,7 @@ class ClusterControl:
         if existing is not None and existing.incarnation == request.incarnation:
             self._heartbeats.touch(request.node_id, now_ms=now_ms)
             return ControllerResult(respond=_registered(request))  # a retry: the response was lost
-        if request.incarnation in self._replaced.get(request.node_id, ()):
+        if existing is not None and self._is_late(existing, request, now_ms):
             raise DuplicateBrokerRegistrationError(
                 f"broker {request.node_id} has been registered by a newer process than incarnation "
                 f"{request.incarnation}; give this one another node.id, or stop the other and start this one again"
@@ -135,6 +136,13 @@ class ClusterControl:
             raise
         if isinstance(request, RegisterBroker):
             self.refused.pop(request.node_id, None)
+
+    def _is_late(self, broker: BrokerImage, request: RegisterBroker, now_ms: int) -> bool:
+        """Whether it is a process that `broker` has replaced, which is heard of."""
+        window_ms = self._settings.duplicate_window_ms
+        return request.incarnation in self._replaced.get(request.node_id, ()) and self._heartbeats.heard_within(
+            broker.node_id, window_ms, now_ms=now_ms
+        )
 
     def _is_alive(self, broker: BrokerImage, request: RegisterBroker, now_ms: int) -> bool:
         """A controller that has just taken over has received no heartbeats. If a broker registers with the address of the former

@@ -118,6 +118,28 @@ def test_a_late_copy_of_a_dead_incarnations_registration_does_not_replace_its_su
     assert cluster.register(0, "second") == epoch
 
 
+def test_a_process_that_the_late_registration_of_a_dead_one_has_replaced_returns() -> None:
+    """The dead one never sends a heartbeat. Seed 420017 of groups: the live one was refused until its next restart."""
+    cluster = SingleController(1)
+    live = cluster.registration(0)
+    cluster.beat(0, fence=True)
+    cluster.register(0, "dead")
+    assert "newer process" in cluster.refused(live, DuplicateBrokerRegistrationError)
+    cluster.now_ms += cluster.cluster.settings.duplicate_window_ms
+    epoch = cluster.register(0, live.incarnation)
+    assert not cluster.beat(0, offset=epoch).fenced
+    cluster.refused(cluster.registration(0, "dead"), DuplicateBrokerRegistrationError)
+
+
+def test_a_process_that_was_replaced_returns_if_the_other_one_was_unregistered() -> None:
+    cluster = SingleController(1)
+    live = cluster.registration(0)
+    cluster.beat(0, fence=True)
+    cluster.register(0, "dead")
+    cluster.ask(UnregisterBrokerRequest(node_id=0))
+    assert cluster.register(0, live.incarnation) > 0
+
+
 def test_a_folder_of_another_cluster_is_refused_and_both_are_named() -> None:
     cluster = SingleController(0)
     stranger = replace(cluster.registration(0), cluster_id="another")

@@ -18,6 +18,7 @@ from barnabas.log.settings.without_effect import BROKER_KEYS_WITHOUT_EFFECT
 from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.log.vocabulary.node_address import NodeAddress
 
+from ..base.near_words import did_you_mean
 from .exposure import check_exposure
 from .listeners import check_listeners, check_without_effect, protocol_of
 from .properties import parse_properties
@@ -26,6 +27,10 @@ DEFAULT_BASE_PORT: Final = 9092
 PORTS_PER_NODE: Final = 10  # leaves room for more than the three kinds of port in use
 LOOPBACK: Final = "127.0.0.1"
 ENVIRONMENT_PREFIX: Final = "BARNABAS_"
+# Of the command line, the log and the build: no configuration of a broker, but often in its environment.
+OTHER_VARIABLES: Final = frozenset(
+    ENVIRONMENT_PREFIX + name for name in ("BOOTSTRAP", "COMMAND_CONFIG", "COMPILE", "LOG_LEVEL", "PROFILE", "PURE")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +124,11 @@ def admin_port(node_id: int, base_port: int = DEFAULT_BASE_PORT) -> int:
     return base_port and client_port(node_id, base_port) + 2
 
 
+def variable_of(key: str) -> str:
+    """The environment variable that sets a key: BARNABAS_NUM_PARTITIONS for num.partitions."""
+    return ENVIRONMENT_PREFIX + key.replace(".", "_").upper()
+
+
 def load(path: str | None, overrides: Mapping[str, str], environment: Mapping[str, str]) -> BrokerConfig:
     """Read the configuration. Raises InvalidConfigError, which names the key, the value and the allowed values."""
     given: dict[str, tuple[str, str]] = {}
@@ -179,6 +189,14 @@ def _read_file(path: str) -> dict[str, str]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Raises InvalidConfigError for a variable with our prefix that is neither a key nor one of `OTHER_VARIABLES`."""
     known: Iterable[str] = (*BROKER_KEYS, *ALIASES, *BROKER_KEYS_WITHOUT_EFFECT)
-    names = {ENVIRONMENT_PREFIX + key.replace(".", "_").upper(): key for key in known}
+    names = {variable_of(key): key for key in known}
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in names and name not in OTHER_VARIABLES:
+            near = did_you_mean(name, (*names, *OTHER_VARIABLES))
+            raise InvalidConfigError(
+                f"unknown environment variable {name}{near}: variables that begin with {ENVIRONMENT_PREFIX} set keys of "
+                "docs/configuration.md. Unset it; in Kubernetes, enableServiceLinks: false leaves out those of a Service"
+            )
     return {key: environment[name] for name, key in names.items() if name in environment}

@@ -17,6 +17,7 @@ from barnabas.net.settings.config import (
     client_port,
     load,
     quorum_port,
+    variable_of,
 )
 from barnabas.net.settings.properties import parse_properties
 
@@ -48,6 +49,35 @@ def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path) -> No
     assert config.data_folders() == ("/a", "/b")
     assert config.topics.min_insync_replicas == 2
     assert config.sources == {"num.partitions": "flag", "log.dirs": "environment", "min.insync.replicas": "file"}
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("BARNABAS_NUM_PARTITION", r" \(did you mean BARNABAS_NUM_PARTITIONS\?\)"),
+        ("BARNABAS_BROKER_RAK", r" \(did you mean BARNABAS_BROKER_RACK\?\)"),
+        ("BARNABAS_BOOTSTRAP_PORT_9092_TCP_ADDR", ".*enableServiceLinks"),
+    ],
+)
+def test_a_variable_that_sets_nothing_is_refused(name: str, near: str) -> None:
+    with pytest.raises(InvalidConfigError, match=f"^unknown environment variable {name}{near}"):
+        load(None, {}, {name: "1"})
+
+
+def test_variables_of_the_command_line_and_of_other_programs_are_left_alone() -> None:
+    others = {
+        "BARNABAS_BOOTSTRAP": "x:1",
+        "BARNABAS_LOG_LEVEL": "DEBUG",
+        "BARNABAS_PURE": "1",
+        "PATH": "/bin",
+        "BARNABASX": "1",
+    }
+    config = load(None, {}, {**others, "BARNABAS_BROKER_RACK": "b"})
+    assert config.sources == {"broker.rack": "environment"} and config.broker_rack == "b"
+
+
+def test_every_key_has_a_variable_of_its_own() -> None:
+    assert len({variable_of(key) for key in BROKER_KEYS}) == len(BROKER_KEYS)
 
 
 def test_properties_are_read_as_java_does() -> None:

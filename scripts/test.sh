@@ -51,6 +51,7 @@ stage "ruff format" ruff format --check .
 stage "mypy" mypy
 stage "mypy tests" mypy tests/faults tests/integration tests/simulation tests/tidy tests/unit/net/admin tests/unit/net/cli
 stage "import contracts" env PYTHONPATH=build/namespace lint-imports --no-cache
+[ -n "${1:-}" ] || stage "deploy" scripts/check-deploy
 
 # Two at a time, also on larger machines: brokers, Spark and the tests' clocks have been tried with one neighbour. More: add -n 8.
 # How the tests are shared out stands in tests/two_ends.py.

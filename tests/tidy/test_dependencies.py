@@ -3,6 +3,7 @@
 import re
 import tomllib
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -41,3 +42,32 @@ def test_every_dependency_has_a_tested_version_within_its_range() -> None:
             version = known.get(canonicalize_name(item.name))
             assert version is not None, f"constraints.txt has no {item.name}"
             assert item.specifier.contains(version), f"{item.name} {version} is not within {item}"
+
+
+def locked(name: str) -> dict[str, Version]:
+    """The packages of a lock file. Each must have hashes, or pip would refuse the file."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    entries = re.split(r"^(?=[a-z0-9])", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE), flags=re.MULTILINE)
+    found = [(re.match(r"([a-z0-9._-]+)==(\S+)", entry), entry) for entry in entries if entry.strip()]
+    assert all(head and "--hash=sha256:" in entry for head, entry in found)
+    return {canonicalize_name(head[1]): Version(head[2]) for head, _ in found if head}
+
+
+@pytest.mark.parametrize(
+    ("name", "groups"), [("image", ("run", "security", "oauth", "mirror")), ("dev", ("run", "dev", "spark"))]
+)
+def test_lock_files_have_every_dependency_in_the_version_that_tests_run_with(
+    name: str, groups: tuple[str, ...]
+) -> None:
+    versions, tested = locked(name), constraints()
+    for item in (item for group in groups for item in GROUPS[group]):
+        assert canonicalize_name(item.name) in versions, f"{item.name} is missing: run scripts/lock"
+    differing = {package for package in versions.keys() & tested.keys() if versions[package] != tested[package]}
+    assert not differing, "run scripts/lock"
+
+
+def test_what_builds_the_image_is_locked() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        needed = [Requirement(item) for item in tomllib.load(file)["build-system"]["requires"]]
+    versions = locked("build")
+    assert all(item.specifier.contains(versions[canonicalize_name(item.name)]) for item in needed)

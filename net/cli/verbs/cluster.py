@@ -15,7 +15,7 @@ from ..frame.command import Context, Verb, key_value, no_arguments
 from ..frame.confirmation import exit_code_in, shown_doubt
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.reachability import address_causes
-from ..streams import events
+from ..streams import backup, events
 from .recover import recover, recover_arguments
 
 if TYPE_CHECKING:  # help must not import the client's modules
@@ -217,5 +217,6 @@ VERBS = (
         arguments=recover_arguments,
         serve=recover,
     ),
+    *backup.VERBS,
     Verb(name="voters", summary="list, add or remove voters", arguments=_voters_arguments, run=_voters),
 )

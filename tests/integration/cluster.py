@@ -121,6 +121,10 @@ class Node:
         self.process.kill()
         self.process.wait()
 
+    def use(self, launcher: tuple[str, ...]) -> None:
+        """From the next start on, another version of the broker."""
+        self._launcher = launcher
+
     def launch(self) -> None:
         """Start it again, on the same folder and ports."""
         assert not self.is_running

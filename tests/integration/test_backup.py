@@ -13,6 +13,7 @@ import pytest
 from integration.cluster import Cluster, clean_environment, full_isr
 
 from barnabas.log.format.record_batch import iter_headers
+from barnabas.log.vocabulary.access.acls import Acl, Operation, PatternKind, Permission, ResourceKind
 from barnabas.log.vocabulary.access.quotas import QuotaEntity
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.backup.contents import Contents, TopicContents, partition_folder, read_contents
@@ -247,6 +248,24 @@ async def test_damage_is_named_and_never_restored(filled: Cluster, new_cluster: 
     assert "give another folder" in foreign["stderr"]
 
 
+async def test_records_of_some_topics_and_the_settings_of_all(
+    filled: Cluster, new_cluster: Maker, tmp_path: Path
+) -> None:
+    await run("backup", tmp_path, filled.bootstrap, "--topic", "pl*")
+    target = await new_cluster(1).ready()
+    await run("restore", tmp_path, target.bootstrap)
+    found = [
+        without_offsets(await records_of(bootstrap, "plain")) for bootstrap in (filled.bootstrap, target.bootstrap)
+    ]
+    assert found[0] == found[1]
+    assert without_offsets(await records_of(target.bootstrap, "table")) == {0: []}
+    async with Admin(target.bootstrap) as admin:
+        settings = {entry.key: entry.value for entry in await admin.describe_configs("table")}
+        assert settings["cleanup.policy"] == "compact"
+        committed = await admin.group_offsets("middle")
+    assert {place.topic for place in committed} == {"plain"}  # nothing is known of the others' records
+
+
 def killed(verb: str, folder: Path, bootstrap: str, word: str, times: int) -> bool:
     """Kill the command when its log has this word so many times; whether it had to be killed."""
     process = subprocess.Popen(
@@ -284,3 +303,32 @@ async def test_kill_9_in_both_directions_loses_and_doubles_nothing(
         is_killed = await asyncio.to_thread(killed, "restore", folder, target.bootstrap, word, times)
         assert is_killed == (word != "event=left_out")
     await same(filled.bootstrap, target.bootstrap)
+
+
+async def test_permissions_come_back_where_there_is_an_authorizer(new_cluster: Maker, tmp_path: Path) -> None:
+    guarded = {"authorizer_class_name": "acl", "super_users": "User:ANONYMOUS"}
+    old = await new_cluster(1, name="before", **guarded).ready()
+    wanted = [
+        Acl(
+            kind=ResourceKind.TOPIC, name="orders.", pattern=PatternKind.PREFIXED, principal="User:shop",
+            operation=Operation.WRITE,
+        ),
+        Acl(
+            kind=ResourceKind.GROUP, name="billing", principal="User:billing", operation=Operation.READ,
+            permission=Permission.DENY, host="10.0.0.1",
+        ),
+    ]  # fmt: skip
+    async with Admin(old.bootstrap) as admin:
+        await admin.acls.add(wanted)
+        await admin.users.add("shop", "secret")
+        kept = sorted(map(repr, await admin.acls.find()))
+    await run("backup", tmp_path, old.bootstrap)
+    assert b"secret" not in (tmp_path / "backup.json").read_bytes()
+    target = await new_cluster(1, name="guarded", **guarded).ready()
+    restored = await run("restore", tmp_path, target.bootstrap)
+    assert len(restored["warnings"]) == 1 and "barnabas user add" in restored["warnings"][0]
+    async with Admin(target.bootstrap) as admin:
+        assert sorted(map(repr, await admin.acls.find())) == kept and len(kept) == 2
+    plain = await new_cluster(1, name="plain").ready()
+    restored = await run("restore", tmp_path, plain.bootstrap)
+    assert any("2 permissions are left out" in text for text in restored["warnings"])

@@ -1,17 +1,20 @@
 """`barnabas cluster recover`: make one voter's folder the whole quorum when most voters are lost. Offline; loses metadata."""
 
 import os
+import socket
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from ..frame.command import key_value
 from ..frame.exit_codes import CommandError, ExitCode
 
 if TYPE_CHECKING:  # help must not import the quorum's modules
     from barnabas.log.vocabulary.node_address import NodeAddress
+
+CONNECT_TIMEOUT_S: Final = 2.0  # to each of the other voters
 
 
 def recover_arguments(parser: ArgumentParser) -> None:
@@ -51,6 +54,7 @@ def recover(arguments: Namespace) -> int:
                 f"node {config.node_id} was not a voter; use the folder of one of {_named(found.former_voters)}"
             )
         lost = [voter for voter in found.former_voters if voter.node_id != config.node_id]
+        _refuse_if_alive(lost, count=len(found.former_voters))
         print(
             f"{folder} holds the metadata up to entry {found.last_index} of term {found.last_term}. Node {config.node_id} "
             f"becomes the only voter, in the same cluster.\n"
@@ -76,6 +80,26 @@ def recover(arguments: Namespace) -> int:
             lock.release()
     print(f"node {config.node_id} is the only voter now; start its broker")
     return ExitCode.OK
+
+
+def _refuse_if_alive(others: "Sequence[NodeAddress]", *, count: int) -> None:
+    """Two quorums of one cluster would both accept changes. Raises CommandError if most of the former voters answer."""
+    alive = [voter for voter in others if _listens(voter)]
+    if len(alive) > count // 2:
+        told = ", ".join(f"{voter.node_id} at {voter.host}:{voter.port}" for voter in alive)
+        raise CommandError(
+            f"most voters are not lost: {told} can be connected to. Start this broker instead; to replace its folder, remove it "
+            "from the voters and add it again (barnabas cluster voters). If those voters cannot form a quorum any more, stop "
+            "them first"
+        )
+
+
+def _listens(voter: "NodeAddress") -> bool:
+    try:
+        with socket.create_connection((voter.host, voter.port), timeout=CONNECT_TIMEOUT_S):
+            return True
+    except OSError:
+        return False
 
 
 def _named(voters: "Iterable[NodeAddress]") -> str:

@@ -58,12 +58,12 @@ MEANWHILE: Final = {
     "message.timestamp.after.max.ms": LARGEST,
     "message.timestamp.before.max.ms": LARGEST,
     "message.timestamp.type": "CreateTime",
-    "min.insync.replicas": "1",
     "retention.bytes": "-1",
     "retention.ms": "-1",
 }
 
-NEEDS_BROKERS: Final = ("default.replication.factor", "min.insync.replicas")
+MIN_INSYNC: Final = "min.insync.replicas"
+NEEDS_BROKERS: Final = ("default.replication.factor", MIN_INSYNC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +82,7 @@ class Restored:
     records: int = 0
     topics: int = 0
     groups: int = 0
+    is_complete: bool = False
     warnings: list[str] = field(default_factory=list)
 
 
@@ -128,7 +129,7 @@ class Restoring:
                 replaced=kept.replaced,
                 logger=logger,
             )
-        return not self._stopping.is_set()
+        return self.restored.is_complete
 
 
 class _Session:
@@ -154,6 +155,8 @@ class _Session:
     async def run(self) -> None:
         config = self._config
         async with Admin(config.bootstrap, **config.security) as admin:
+            if self._kept.topic not in await admin.list_topics():
+                await self._check_topics(admin)  # a refusal leaves nothing behind
             await self._kept.make_topic()
             if self._kept.is_owner:
                 self._kept.check_owner(await self._kept.records())
@@ -178,11 +181,21 @@ class _Session:
                         return
                     await self._finish(admin, producer)
             await admin.delete_topic(self._kept.topic)
+        self._restored.is_complete = True
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
     async def _make_topics(self, admin: Admin, producer: Producer) -> None:
-        """All are looked at before the first is made: a refusal changes nothing."""
+        """All are looked at before the first is made."""
+        for name in await self._check_topics(admin):
+            await self._delete(admin, name)
+        machines = {broker.machine or f"node {broker.node_id}" for broker in (await admin.describe_cluster()).brokers}
+        for topic in self._contents.topics:
+            if topic.name not in self._places.topic_ids:
+                await self._make_topic(admin, producer, topic, most_replicas=len(machines))
+
+    async def _check_topics(self, admin: Admin) -> list[str]:
+        """Those that are to be replaced. Raises BackupError if there are some, and they are to be kept."""
         existing = {topic.name: topic.topic_id for topic in await admin.describe_topics(include_internal=False)}
         foreign = []
         for topic in self._contents.topics:
@@ -196,12 +209,7 @@ class _Session:
                 f"the cluster has {len(foreign)} topics of the backup already: {_some(foreign)}; restore into an empty "
                 "cluster, or delete them and their records: --replace"
             )
-        for name in foreign:
-            await self._delete(admin, name)
-        machines = {broker.machine or f"node {broker.node_id}" for broker in (await admin.describe_cluster()).brokers}
-        for topic in self._contents.topics:
-            if topic.name not in self._places.topic_ids:
-                await self._make_topic(admin, producer, topic, most_replicas=len(machines))
+        return foreign
 
     async def _is_own(self, admin: Admin, name: str) -> bool:
         """Whether a run that was killed has made the topic, and had no time to note it. Then nothing is in it."""
@@ -213,16 +221,17 @@ class _Session:
         async with producer.transaction() as transaction:
             await self._note(transaction, self._places.intent(topic.name))
         replicas = min(topic.replication_factor, most_replicas)
-        least = int(topic.configs.get("min.insync.replicas", "1"))
+        configs = dict(MEANWHILE)
+        least = int(topic.configs.get(MIN_INSYNC, "1"))
+        if MIN_INSYNC in topic.configs:  # as safe as before, from the first record on
+            configs[MIN_INSYNC] = str(min(least, replicas))
         if least > replicas:
-            self._warn(
-                f"{topic.name} has {replicas} replicas, and min.insync.replicas={least}: acks=all will be refused"
-            )
+            self._warn(f"{topic.name} has {replicas} replicas, and {MIN_INSYNC}={least}: acks=all will be refused")
         await admin.create_topic(
             topic.name,
             partitions=len(topic.partitions),
             replication_factor=replicas,
-            configs=MEANWHILE,
+            configs=configs,
             if_not_exists=True,
         )
         topic_id = (await admin.describe_topic(topic.name)).topic_id

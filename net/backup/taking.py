@@ -151,11 +151,16 @@ class Taking:
 
         reading = [asyncio.create_task(read(place)) for place in places]
         try:
-            return await asyncio.gather(*reading)
+            found = await asyncio.gather(*reading)
         finally:  # after a failure, the others are given up
             for task in reading:
                 task.cancel()
             await asyncio.gather(*reading, return_exceptions=True)
+        if (await admin.describe_topic(topic.name)).topic_id != topic.topic_id:
+            raise BackupError(
+                f"topic {topic.name!r} was deleted and created again while it was read; run the command again"
+            )
+        return found
 
     async def _partition(
         self, admin: Admin, place: TopicPartition, folder: Path, known: PartitionContents, end: int

@@ -183,6 +183,8 @@ async def test_a_backup_comes_back_as_it_was_on_other_brokers(
         await full_isr(admin, ["plain"])
     refused = await run("restore", folder, target.bootstrap, code=1)
     assert "already: empty, paid, plain, table" in refused["stderr"] and "--replace" in refused["stderr"]
+    async with Admin(target.bootstrap) as admin:
+        assert not [name for name in await admin.list_topics() if name.startswith("barnabas-")]
     again = await run("restore", folder, target.bootstrap, "--replace")
     assert again["records"] == restored["records"]
     await same(filled.bootstrap, target.bootstrap)

@@ -42,7 +42,7 @@ from .taking import ALL_BROKERS, POSITIONS_PREFIX, locked
 logger = logging.getLogger("barnabas.backup")
 
 MAX_RECORDS: Final = 5_000  # of one transaction ...
-MAX_BYTES: Final = 8 << 20  # ... or so many bytes of batches, as they are stored
+MAX_BYTES: Final = 8 << 20  # ... or so many bytes of keys and values: batches may be compressed, and memory is not
 MAX_REQUEST_BYTES: Final = (
     32 << 20
 )  # The cluster of before may have taken larger records than producers send by default.
@@ -281,9 +281,10 @@ class _Session:
             if segment.next_offset <= at:
                 continue
             check_segment(folder, segment)
-            for records, size_bytes in read_batches(folder, segment, at):
+            for records in read_batches(folder, segment, at):
                 if records:
                     at = records[-1].offset + 1
+                    size_bytes = sum(len(record.key or b"") + len(record.value or b"") for record in records)
                     yield _Piece(partition=place, records=records, next_offset=at, size_bytes=size_bytes)
 
     async def _write(self, producer: Producer, pieces: Sequence[_Piece]) -> None:

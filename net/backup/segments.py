@@ -127,16 +127,15 @@ class PartitionWriter:
                     path.unlink()
 
 
-def read_batches(folder: Path, segment: Segment, start_offset: int) -> Iterator[tuple[list[RecordView], int]]:
-    """(records from this offset on, size in bytes) of each batch. Raises BackupError for damage."""
+def read_batches(folder: Path, segment: Segment, start_offset: int) -> Iterator[list[RecordView]]:
+    """The records of each batch, from this offset on; of a batch before it, none. Raises BackupError for damage."""
     path = folder / segment.name
     try:
         with path.open("rb") as file:
             while head := file.read(LOG_OVERHEAD):
                 size_bytes = LENGTH.unpack_from(head, LENGTH_POSITION)[0] if len(head) == LOG_OVERHEAD else 0
                 data = head + file.read(min(max(size_bytes, 0), segment.size_bytes))
-                header = read_header(data)
-                yield records_of(data, header, RecordView, start_offset), header.size_bytes
+                yield records_of(data, read_header(data), RecordView, start_offset)
     except OSError as error:
         raise BackupError(f"{path} cannot be read: {error.strerror}") from error
     except CorruptRecordError as error:

@@ -54,7 +54,7 @@ def _records_of(folder: Path, segment: Segment, at: int, end: int) -> int:
     """Count them. Raises BackupError for a file that is damaged, or whose records are not where they belong."""
     check_segment(folder, segment)
     count = 0
-    for records, _ in read_batches(folder, segment, at):
+    for records in read_batches(folder, segment, at):
         if records and not (at <= records[0].offset and records[-1].offset < min(segment.next_offset, end)):
             raise BackupError(f"{folder / segment.name} has records at offsets that belong to another file")
         at = records[-1].offset + 1 if records else at

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 from integration.cluster import Cluster, clean_environment, full_isr
+from integration.load import Load
 
 from barnabas.log.format.record_batch import iter_headers
 from barnabas.log.vocabulary.access.acls import Acl, Operation, PatternKind, Permission, ResourceKind
@@ -231,6 +232,34 @@ async def test_a_second_run_adds_what_is_new(filled: Cluster, new_cluster: Maker
     target = await new_cluster(1).ready()
     await run("restore", folder, target.bootstrap)
     await same(filled.bootstrap, target.bootstrap)
+
+
+async def test_runs_while_programs_write_and_transactions_are_open(new_cluster: Maker, tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+    old = await new_cluster(3, name="before").ready()
+    async with Admin(old.bootstrap) as admin:
+        await admin.create_topic("busy", partitions=3, replication_factor=3)
+        await full_isr(admin, ["busy"])
+    async with Producer(old.bootstrap, transactional_id="slow") as producer:
+        transaction = producer.transaction()
+        await transaction.begin()
+        handle = await transaction.send("busy", b"in the end committed", partition=0)
+        first_offset = (await handle).offset
+        async with Load(old.bootstrap, "busy", partitions=3) as load:
+            taken = [await run("backup", folder, old.bootstrap) for _ in range(2)]
+            assert topics_of(folder)["busy"].partitions[0].next_offset == first_offset  # behind it, nothing is decided
+            await transaction.commit()
+            taken.append(await run("backup", folder, old.bootstrap))
+        assert not load.failed
+    await run("backup", folder, old.bootstrap)
+    assert all(item["offsets_read"] > 0 for item in taken)
+    assert (await run("verify-backup", folder, "nowhere:1"))["sound"]
+    target = await new_cluster(1).ready()
+    await run("restore", folder, target.bootstrap)
+    found = [without_offsets(await records_of(bootstrap, "busy")) for bootstrap in (old.bootstrap, target.bootstrap)]
+    assert found[0] == found[1]
+    values = [value for records in found[1].values() for _, _, value, _ in records]
+    assert len(values) == len(set(values)) == load.count + 1
 
 
 async def test_damage_is_named_and_never_restored(filled: Cluster, new_cluster: Maker, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def offsets_in(folder: Path, contents: PartitionContents) -> list[int]:
     at = contents.start_offset
     for segment in contents.segments:
         check_segment(folder, segment)
-        for records, _ in read_batches(folder, segment, at):
+        for records in read_batches(folder, segment, at):
             found += [record.offset for record in records]
             at = max(at, *(record.offset + 1 for record in records), at)
     return found

@@ -1,5 +1,5 @@
 # The image of a broker, and of the command line: docs/containers.md. Build it from a clean checkout: docker build -t barnabas .
-# Both stages are Debian's release that Barnabas is tested on, with its Python, which is a third faster than other builds.
+# Both stages are Debian's release that Barnabas is tested on, with its Python, which is up to a third faster than other builds.
 FROM debian:bookworm-slim AS build
 # Versions are those of the release: a pinned one disappears from the archive with the next security update.
 # hadolint ignore=DL3008

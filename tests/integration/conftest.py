@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from integration import postgres
 from integration.cluster import RUNNING, SESSION, Cluster
 
 from barnabas.net.local_cluster import LAUNCHER
 from barnabas.spark_connector.java import JavaMissingError, require_java
 
 if TYPE_CHECKING:
+    from integration.connect_world import Connector
     from pyspark.sql import SparkSession
 
 
@@ -59,6 +61,28 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
     overrides = {**SESSION, "log.retention.check.interval.ms": "500", "log.segment.delete.delay.ms": "100"}
     with Cluster(tmp_path_factory.mktemp("shared"), 3, overrides=overrides) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgres.Server]:
+    """A PostgreSQL server whose changes can be captured."""
+    with postgres.server(**postgres.LOGICAL) as started:
+        yield started
+
+
+@pytest.fixture
+def connectors(shared_cluster: Cluster) -> Iterator[Callable[[Path], "Connector"]]:
+    """Start connectors, which end with the test."""
+    from integration.connect_world import Connector  # needs psycopg
+
+    with ExitStack() as stack:
+
+        def start(file: Path) -> Connector:
+            connector = Connector(file, shared_cluster.bootstrap)
+            stack.callback(connector.kill)
+            return connector
+
+        yield start
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import psycopg
-from integration.cluster import Cluster, clean_environment
+from integration.cluster import Cluster, clean_environment, until
 from integration.whole_topic import messages
 
 from barnabas.net.connect.postgres.server import OPTIONS
@@ -177,3 +177,24 @@ def check_topics(cluster: Cluster, name: str, source: str) -> None:
         for message in messages(cluster.bootstrap, f"{name}.public.history", partitions=3)
     ]
     assert sorted(inserted) == [row[0] for row in rows(source, "history")]
+
+
+def execute(dsn: str, *statements: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def dropped(dsn: str, slot: str) -> bool:
+    """Drop a slot that no connection uses any more."""
+    try:
+        execute(dsn, f"SELECT pg_drop_replication_slot('{slot}')")
+    except psycopg.errors.ObjectInUse:
+        return False
+    return True
+
+
+async def ended(connector: Connector) -> str:
+    """The last line of a connector that stops by itself."""
+    await until(lambda: connector.process.poll() is not None, f"{connector.file.name} ends")
+    return connector.log.read_text().splitlines()[-1]

@@ -18,6 +18,7 @@ from barnabas.net.ports import free_ports
 
 START_TIMEOUT_S = 60.0
 POLL_S = 0.05
+LOGICAL = {"wal_level": "logical", "max_replication_slots": "20", "max_wal_senders": "20"}
 USER = "postgres"  # Debian's package makes it; PostgreSQL refuses to run as root
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -23,31 +23,6 @@ from integration.whole_topic import messages  # noqa: E402 - as above
 KILLS = int(os.environ.get("BARNABAS_CONNECT_KILLS", "6"))  # about 3 s each
 ROUND_S = 1.5  # between a kill and the next
 PARTITIONS = '{ partitions = 3, replication_factor = 3, configs = { "min.insync.replicas" = "2" } }'
-LOGICAL = {"wal_level": "logical", "max_replication_slots": "20", "max_wal_senders": "20"}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[postgres.Server]:
-    with postgres.server(**LOGICAL) as started:
-        yield started
-
-
-@pytest.fixture
-def connectors(shared_cluster: Cluster) -> Iterator[Callable[[Path], world.Connector]]:
-    with ExitStack() as stack:
-
-        def start(file: Path) -> world.Connector:
-            connector = world.Connector(file, shared_cluster.bootstrap)
-            stack.callback(connector.kill)
-            return connector
-
-        yield start
-
-
-def execute(dsn: str, *statements: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(statement)
 
 
 async def equal(source: str, target: str, tables: list[str], running: list[world.Connector]) -> None:
@@ -73,14 +48,14 @@ async def test_tables_are_equal_and_every_change_is_there_once_after_any_kills(
     cluster = new_cluster()
     await cluster.ready()
     with ExitStack() as stack:
-        server = stack.enter_context(postgres.server(**LOGICAL))
+        server = stack.enter_context(postgres.server(**postgres.LOGICAL))
         target_server = stack.enter_context(postgres.server())
         source, target = server.address, target_server.address
         world.create_tables(source)
         world.create_tables(target)
         load = world.Load(source, seed=14)
         load.fill()
-        execute(source, "CREATE PUBLICATION bank FOR TABLE accounts, history, tags")
+        world.execute(source, "CREATE PUBLICATION bank FOR TABLE accounts, history, tags")
         stack.enter_context(load.running())
         small = "{ readers = 2, chunk_rows = 500 }"
         delivery = "{ max_records = 300 }"
@@ -134,22 +109,22 @@ async def test_all_core_types_arrive_as_they_are(
     await shared_cluster.ready()
     source, target = (world.database(server.address, name) for name in ("types", "types_copy"))
     for dsn in (source, target):
-        execute(dsn, *MOODS, f"CREATE TABLE things ({TYPES})", "ALTER TABLE things ADD COLUMN large text")
-    execute(source, FULL, "CREATE PUBLICATION types FOR TABLE things")
+        world.execute(dsn, *MOODS, f"CREATE TABLE things ({TYPES})", "ALTER TABLE things ADD COLUMN large text")
+    world.execute(source, FULL, "CREATE PUBLICATION types FOR TABLE things")
     settings = {
         "DateStyle": "German",
         "TimeZone": "Asia/Tokyo",
         "bytea_output": "escape",
         "IntervalStyle": "sql_standard",
     }
-    execute(source, *(f"ALTER DATABASE types SET {key} = '{value}'" for key, value in settings.items()))
+    world.execute(source, *(f"ALTER DATABASE types SET {key} = '{value}'" for key, value in settings.items()))
     running = [
         connectors(world.source_file(tmp_path, source, "types")),
         connectors(world.sink_file(tmp_path, target, "types")),
     ]
     await equal(source, target, ["things"], running)
     large = "(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 1000) i)"
-    execute(
+    world.execute(
         source,
         FULL.replace("(1, -9", "(2, -9"),
         "INSERT INTO things (id, f, large) VALUES (3, 'Infinity', 'x'), (4, '-Infinity', 'y')",
@@ -159,11 +134,11 @@ async def test_all_core_types_arrive_as_they_are(
         "UPDATE things SET id = 20 WHERE id = 2",
     )
     for dsn in (target, source):
-        execute(dsn, "ALTER TABLE things ADD COLUMN later text DEFAULT 'as before'")
-    execute(source, "INSERT INTO things (id, later) VALUES (5, 'new')", "ALTER TABLE things DROP COLUMN v")
-    execute(source, "INSERT INTO things (id) VALUES (6)")
+        world.execute(dsn, "ALTER TABLE things ADD COLUMN later text DEFAULT 'as before'")
+    world.execute(source, "INSERT INTO things (id, later) VALUES (5, 'new')", "ALTER TABLE things DROP COLUMN v")
+    world.execute(source, "INSERT INTO things (id) VALUES (6)")
     await until(lambda: (6,) in world.ids(target, "things"), "the sink has the last row")
-    execute(target, "ALTER TABLE things DROP COLUMN v")
+    world.execute(target, "ALTER TABLE things DROP COLUMN v")
     await equal(source, target, ["things"], running)
     first = json.loads(
         next(iter(messages(shared_cluster.bootstrap, "types.public.things", partitions=1))).value() or b""
@@ -187,8 +162,8 @@ async def test_truncates_of_a_topic_with_many_partitions(
     await shared_cluster.ready()
     source, target = (world.database(server.address, name) for name in ("emptied", "emptied_copy"))
     for dsn in (source, target):
-        execute(dsn, "CREATE TABLE t (id int PRIMARY KEY, v text)")
-    execute(source, "CREATE PUBLICATION emptied FOR ALL TABLES")
+        world.execute(dsn, "CREATE TABLE t (id int PRIMARY KEY, v text)")
+    world.execute(source, "CREATE PUBLICATION emptied FOR ALL TABLES")
     first = connectors(world.source_file(tmp_path, source, "emptied", topics="{ partitions = 4 }"))
     with psycopg.connect(source) as connection:
         for round_number in range(6):
@@ -199,20 +174,20 @@ async def test_truncates_of_a_topic_with_many_partitions(
             connection.commit()
     sinks = [connectors(world.sink_file(tmp_path, target, "emptied", max_records="70")) for _ in range(2)]
     await equal(source, target, ["t"], [first, *sinks])
-    execute(
+    world.execute(
         source,
         "CREATE TABLE later (id int PRIMARY KEY)",
         "INSERT INTO later VALUES (1)",
         "DELETE FROM t WHERE id < 100",
     )
-    execute(target, "CREATE TABLE later (id int PRIMARY KEY)")
-    execute(source, "INSERT INTO later VALUES (2)")
+    world.execute(target, "CREATE TABLE later (id int PRIMARY KEY)")
+    world.execute(source, "INSERT INTO later VALUES (2)")
     await equal(source, target, ["t", "later"], [first, *sinks])
-    execute(
+    world.execute(
         source,
         "BEGIN; DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (7, 'x'); COMMIT",
     )
-    execute(source, "INSERT INTO t VALUES (8, 'y')")
+    world.execute(source, "INSERT INTO t VALUES (8, 'y')")
     await equal(source, target, ["t", "later"], [first, *sinks])
 
 
@@ -223,13 +198,13 @@ async def test_names_that_need_quotes_partitioned_tables_and_parts_of_tables(
     source, target = (world.database(server.address, name) for name in ("odd", "odd_copy"))
     strange = 'CREATE TABLE "Strange, %s Name" ("Or der" text, id int, "select" text, PRIMARY KEY ("Or der", id))'
     parted = "CREATE TABLE parted (id int PRIMARY KEY, region text)"
-    execute(
+    world.execute(
         source,
         strange,
         "CREATE TABLE pieces (id uuid PRIMARY KEY, shown text, hidden text, two int GENERATED ALWAYS AS (2) STORED)",
     )
-    execute(target, strange, parted, "CREATE TABLE pieces (id uuid PRIMARY KEY, shown text)")
-    execute(
+    world.execute(target, strange, parted, "CREATE TABLE pieces (id uuid PRIMARY KEY, shown text)")
+    world.execute(
         source,
         f"{parted} PARTITION BY RANGE (id)",
         "CREATE TABLE low PARTITION OF parted FOR VALUES FROM (0) TO (1000)",
@@ -245,8 +220,10 @@ async def test_names_that_need_quotes_partitioned_tables_and_parts_of_tables(
         connectors(world.source_file(tmp_path, source, "odd", snapshot=small)),
         connectors(world.sink_file(tmp_path, target, "odd")),
     ]
-    execute(source, "UPDATE parted SET id = id + 600 WHERE id BETWEEN 901 AND 950", "DELETE FROM parted WHERE id = 501")
-    execute(source, """UPDATE "Strange, %s Name" SET "select" = '%s' WHERE id = 5""")
+    world.execute(
+        source, "UPDATE parted SET id = id + 600 WHERE id BETWEEN 901 AND 950", "DELETE FROM parted WHERE id = 501"
+    )
+    world.execute(source, """UPDATE "Strange, %s Name" SET "select" = '%s' WHERE id = 5""")
     for query in ('SELECT x::text FROM "Strange, %s Name" x ORDER BY 1', "SELECT x::text FROM parted x ORDER BY 1"):
         await until(lambda query=query: selected(source, query) == selected(target, query), query)  # type: ignore[misc]
     shown = "SELECT id, shown FROM pieces WHERE shown <> 'row 7' ORDER BY 1"
@@ -260,13 +237,13 @@ async def test_without_a_snapshot_and_with_rows_that_are_too_large(
 ) -> None:
     await shared_cluster.ready()
     source = world.database(server.address, "onward")
-    execute(source, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'before')")
-    execute(source, "CREATE PUBLICATION onward FOR TABLE t")
+    world.execute(source, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'before')")
+    world.execute(source, "CREATE PUBLICATION onward FOR TABLE t")
     said = {"snapshot": '{ mode = "never" }', "delivery": "{ max_record_bytes = 20000, linger_ms = 0 }"}
     connector = connectors(world.source_file(tmp_path, source, "onward", **said))
     await until(lambda: "stream begins" in connector.log.read_text(), "the stream begins")
-    execute(source, "INSERT INTO t VALUES (2, 'after')", "UPDATE t SET v = repeat('x', 30000) WHERE id = 1")
-    assert "raise delivery.max_record_bytes" in await ended(connector)
+    world.execute(source, "INSERT INTO t VALUES (2, 'after')", "UPDATE t SET v = repeat('x', 30000) WHERE id = 1")
+    assert "raise delivery.max_record_bytes" in await world.ended(connector)
     changes = [
         json.loads(message.value() or b"")
         for message in messages(shared_cluster.bootstrap, "onward.public.t", partitions=1)
@@ -291,82 +268,71 @@ def selected(dsn: str, query: str) -> list[Any]:
     return rows
 
 
-async def ended(connector: world.Connector) -> str:
-    """The last line of a connector that stops by itself."""
-    await until(lambda: connector.process.poll() is not None, f"{connector.file.name} ends")
-    return connector.log.read_text().splitlines()[-1]
-
-
 async def test_errors_name_the_cure_and_lose_nothing(
     server: postgres.Server, shared_cluster: Cluster, connectors: Callable[[Path], world.Connector], tmp_path: Path
 ) -> None:
     await shared_cluster.ready()
     source, target = (world.database(server.address, name) for name in ("cures", "cures_copy"))
-    execute(source, "CREATE TABLE t (id int, v text)", "INSERT INTO t VALUES (1, 'a')")
+    world.execute(source, "CREATE TABLE t (id int, v text)", "INSERT INTO t VALUES (1, 'a')")
     file = world.source_file(tmp_path, source, "cures")
     connector = connectors(file)
-    assert "CREATE PUBLICATION cures FOR TABLE" in await ended(connector)
+    assert "CREATE PUBLICATION cures FOR TABLE" in await world.ended(connector)
 
-    execute(source, "CREATE PUBLICATION cures FOR ALL TABLES")
+    world.execute(source, "CREATE PUBLICATION cures FOR ALL TABLES")
     connector.start()
-    assert "table public.t has no primary key" in (said := await ended(connector)) and "ADD PRIMARY KEY" in said
+    assert "table public.t has no primary key" in (said := await world.ended(connector)) and "ADD PRIMARY KEY" in said
 
-    execute(source, "ALTER TABLE t ADD PRIMARY KEY (id)")
+    world.execute(source, "ALTER TABLE t ADD PRIMARY KEY (id)")
     connector.start()
     sink = connectors(world.sink_file(tmp_path, target, "cures"))
-    assert "table public.t, the target of topic cures.public.t, does not exist" in await ended(sink)
-    execute(target, "CREATE TABLE t (id int, v text)")
+    assert "table public.t, the target of topic cures.public.t, does not exist" in await world.ended(sink)
+    world.execute(target, "CREATE TABLE t (id int, v text)")
     sink.start()
-    assert "the target table needs a primary key" in await ended(sink)
-    execute(target, "ALTER TABLE t ADD PRIMARY KEY (id)")
-    sink.start()
-    await equal(source, target, ["t"], [connector, sink])
-
-    execute(source, "ALTER TABLE t ADD COLUMN w int", "INSERT INTO t VALUES (2, 'b', 5)")
-    assert "ALTER TABLE public.t ADD COLUMN w" in await ended(sink)
-    execute(target, "ALTER TABLE t ADD COLUMN w int")
+    assert "the target table needs a primary key" in await world.ended(sink)
+    world.execute(target, "ALTER TABLE t ADD PRIMARY KEY (id)")
     sink.start()
     await equal(source, target, ["t"], [connector, sink])
 
-    execute(
+    world.execute(source, "ALTER TABLE t ADD COLUMN w int", "INSERT INTO t VALUES (2, 'b', 5)")
+    assert "ALTER TABLE public.t ADD COLUMN w" in await world.ended(sink)
+    world.execute(target, "ALTER TABLE t ADD COLUMN w int")
+    sink.start()
+    await equal(source, target, ["t"], [connector, sink])
+
+    world.execute(
         source,
         "ALTER TABLE t DROP CONSTRAINT t_pkey",
         "ALTER TABLE t ADD PRIMARY KEY (v)",
         "INSERT INTO t VALUES (3, 'c')",
     )
-    assert "connect reset FILE --table public.t" in (said := await ended(connector)) and "from (id) to (v)" in said
+    assert (
+        "connect reset FILE --table public.t" in (said := await world.ended(connector)) and "from (id) to (v)" in said
+    )
     connector.start()
-    assert "connect reset FILE --table public.t" in await ended(connector), "it says so again"
-    execute(target, "ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t ADD PRIMARY KEY (v)")
+    assert "connect reset FILE --table public.t" in await world.ended(connector), "it says so again"
+    world.execute(target, "ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t ADD PRIMARY KEY (v)")
     assert world.command(shared_cluster.bootstrap, "connect", "reset", str(file), "--table", "public.t").returncode == 0
     connector.start()
-    execute(source, "INSERT INTO t VALUES (4, 'd')")
+    world.execute(source, "INSERT INTO t VALUES (4, 'd')")
     await equal(source, target, ["t"], [connector, sink])
 
     status = world.command(shared_cluster.bootstrap, "connect", "status", str(file), "--format", "json")
     assert json.loads(status.stdout)["is_active"] is True and status.returncode == 0
     connector.kill()
-    await until(lambda: dropped(source, "cures"), "the server frees the slot of the killed connector")
-    execute(source, "DELETE FROM t WHERE id = 1", "INSERT INTO t VALUES (5, 'e')")
+    await until(lambda: world.dropped(source, "cures"), "the server frees the slot of the killed connector")
+    world.execute(source, "DELETE FROM t WHERE id = 1", "INSERT INTO t VALUES (5, 'e')")
     connector.start()
-    assert "slot cures does not exist any more" in (said := await ended(connector)) and "connect reset FILE" in said
+    assert (
+        "slot cures does not exist any more" in (said := await world.ended(connector)) and "connect reset FILE" in said
+    )
     assert world.command(shared_cluster.bootstrap, "connect", "reset", str(file)).returncode == 0
     connector.start()
     await equal(source, target, ["t"], [connector, sink])
 
     second = connectors(file)
-    assert "another process runs connector cures now" in await ended(connector)
-    execute(source, "INSERT INTO t VALUES (6, 'f')")
+    assert "another process runs connector cures now" in await world.ended(connector)
+    world.execute(source, "INSERT INTO t VALUES (6, 'f')")
     await equal(source, target, ["t"], [second, sink])
-
-
-def dropped(dsn: str, slot: str) -> bool:
-    """Drop a slot that no connection uses any more."""
-    try:
-        execute(dsn, f"SELECT pg_drop_replication_slot('{slot}')")
-    except psycopg.errors.ObjectInUse:
-        return False
-    return True
 
 
 async def test_a_server_without_logical_decoding(
@@ -374,5 +340,5 @@ async def test_a_server_without_logical_decoding(
 ) -> None:
     await shared_cluster.ready()
     with postgres.running() as dsn:
-        said = await ended(connectors(world.source_file(tmp_path, dsn, "replica")))
+        said = await world.ended(connectors(world.source_file(tmp_path, dsn, "replica")))
     assert "wal_level of the server is replica" in said and "ALTER SYSTEM SET wal_level = logical" in said

@@ -28,7 +28,7 @@ _TABLES: Final = """
 _COLUMNS: Final = """
     SELECT a.attname, a.atttypid::bigint, t.typname, i.indrelid IS NOT NULL, a.attstorage IN ('x', 'e')
     FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-    LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND a.attnum = ANY(i.indkey)
+    LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND a.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1])
         AND CASE WHEN %(identity)s = 'i' THEN i.indisreplident ELSE i.indisprimary END
     WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum"""
 _TYPES: Final = """
@@ -84,6 +84,12 @@ async def check_server(connection: Connection) -> None:
             f"wal_level of the server is {row[0]}, and changes need logical: run ALTER SYSTEM SET wal_level = logical, and"
             " restart the server"
         )
+
+
+async def log_end(connection: Connection) -> int:
+    row = await (await connection.execute("SELECT pg_current_wal_lsn()::text")).fetchone()
+    assert row is not None
+    return lsn_of(str(row[0]))
 
 
 async def slot_of(connection: Connection, name: str) -> Slot | None:

@@ -14,12 +14,14 @@ from typing import Final
 import psycopg
 from psycopg import pq, sql
 
+from .changes.faults import UnreadableMessageError
 from .changes.lsn import lsn_of, lsn_text
 from .changes.pgoutput import POSTGRES_EPOCH_MS
 from .server import Connection, close, connect
 
 _DATA: Final = Struct("!cQQq")  # w: start, end, time
 _KEEPALIVE: Final = Struct("!cQqB")  # k: end, time, whether to answer at once
+_HEADS: Final = {b"w": _DATA, b"k": _KEEPALIVE}
 _STATUS: Final = Struct("!cQQQqB")  # r: written, flushed, applied, time, whether to answer
 MESSAGES_AT_ONCE: Final = 1_000  # before the event loop gets a turn, whatever the server sends
 STATUS_INTERVAL_S: Final = 10.0  # below wal_sender_timeout, 60 s by default
@@ -130,6 +132,8 @@ class ReplicationStream:
 
     def _received(self, message: bytes) -> Received | None:
         kind = message[:1]
+        if kind in _HEADS and len(message) < _HEADS[kind].size:
+            raise UnreadableMessageError(f"a message of the kind {kind!r} of {len(message)} bytes")
         if kind == b"w":
             _, start, _, _ = _DATA.unpack_from(message)
             return Received(start, message[_DATA.size :])

@@ -30,10 +30,11 @@ from .catalog import (
     check_server,
     check_slot,
     is_captured,
+    log_end,
     published_tables,
     slot_of,
 )
-from .changes.change_stream import ChangeStream, TableNotReadError
+from .changes.change_stream import Catalog, ChangeStream, TableNotReadError
 from .changes.coverage import Range
 from .changes.envelope import EnvelopeNames, TableEncoder, reading_origin
 from .changes.faults import SchemaConflictError, ServerSetupError, StoppedByOtherError
@@ -81,6 +82,11 @@ def _passing_reason(error: psycopg.Error | BarnabasError | OSError, settings: So
     if isinstance(error, psycopg.Error):
         if not passes(error):
             raise setup_error(error) from error
+        if isinstance(error, psycopg.errors.ObjectInUse):
+            return (
+                f"another program has the slot ({first_line(error)}): if this does not pass, end that program, or give each"
+                " connector a slot of its own (key slot)"
+            )
         return first_line(error)
     cause: BaseException = error
     if isinstance(error, TransactionAbortedError) and isinstance(error.__cause__, BarnabasError):
@@ -91,7 +97,7 @@ def _passing_reason(error: psycopg.Error | BarnabasError | OSError, settings: So
             " its topic (barnabas topic alter)"
         ) from error
     if isinstance(cause, TransactionTimedOutError):
-        return f"{first_line(cause)}; if a source transaction is that large, raise delivery.transaction_timeout_ms"
+        return f"{first_line(cause)}; if this goes on, raise delivery.transaction_timeout_ms"
     if isinstance(cause, ProducerFencedError):
         raise StoppedByOtherError(
             f"another process runs connector {settings.name} now: it has taken over from this one, which stops. If both were"
@@ -109,6 +115,7 @@ class _Plan:
 
     position: Position
     tables: dict[str, PublishedTable]
+    lsn: int  # the catalog had these tables at this LSN or later
 
 
 class Source:
@@ -134,7 +141,7 @@ class Source:
             await self._writer.create_topics(self._topic(table) for table in plan.tables.values())
             position = await self._truncate_again(plan)
             position = await self._read_tables(plan.tables, position)
-            await self._follow(connection, position)
+            await self._follow(plan, position)
         finally:
             await self._writer.close()
             await close(connection)
@@ -143,6 +150,7 @@ class Source:
 
     async def _plan(self, connection: Connection) -> _Plan:
         settings = self._settings
+        lsn = await log_end(connection)
         tables = await published_tables(connection, settings.publication, settings.tables)
         position = await self._writer.committed_position()
         replication = await ReplicationConnection.open(settings.dsn)
@@ -161,7 +169,7 @@ class Source:
         for name, table in tables.items():
             position = self._planned(position, name, table)
         self._watch.started(position, tables, settings.topics.configs)
-        return _Plan(position=position, tables=tables)
+        return _Plan(position=position, tables=tables, lsn=lsn)
 
     def _check_topics(self, tables: dict[str, PublishedTable]) -> None:
         """Raises ServerSetupError for two tables of one topic."""
@@ -298,13 +306,17 @@ class Source:
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 
-    async def _follow(self, connection: Connection, position: Position) -> None:
+    async def _follow(self, plan: _Plan, position: Position) -> None:
         settings = self._settings
         replication = await ReplicationConnection.open(settings.dsn)
         stream = await replication.start(settings.slot, settings.publication, position.lsn)
         logger.info("stream begins connector=%s slot=%s lsn=%s", settings.name, settings.slot, lsn_text(position.lsn))
         changes = ChangeStream(
-            position, self._types, self._names, is_captured=lambda table: is_captured(settings.tables, table)
+            position,
+            self._types,
+            self._names,
+            catalog=Catalog(tables=plan.tables.keys(), lsn=plan.lsn),
+            is_captured=lambda table: is_captured(settings.tables, table),
         )
         keeping = asyncio.create_task(self._keep_alive(stream))
         watching = asyncio.create_task(self._watch.run(settings.dsn))
@@ -328,16 +340,24 @@ class Source:
             was_open = self._writer.is_open
             for item in received:
                 await self._received(item, changes)
-                if changes.is_between_transactions and self._writer.count >= delivery.max_records:
+                if self._writer.count >= self._limit(changes):
                     await self._commit(stream, changes)
+                    was_open = False
             if self._writer.is_open and not was_open:
                 opened_s = time.monotonic()
             await stream.send_status()
-            if changes.is_between_transactions and self._is_due(opened_s, changes):
+            if self._is_due(opened_s, changes):
                 await self._commit(stream, changes)
+
+    def _limit(self, changes: ChangeStream) -> int:
+        delivery = self._settings.delivery
+        return delivery.max_records if changes.is_between_transactions else delivery.max_transaction_records
 
     def _is_due(self, opened_s: float, changes: ChangeStream) -> bool:
         now_s = time.monotonic()
+        if not changes.is_between_transactions:
+            patience_s = self._settings.delivery.transaction_timeout_ms / 2_000
+            return self._writer.is_open and now_s >= opened_s + patience_s
         if self._writer.is_open:
             return now_s >= opened_s + self._settings.delivery.linger_ms / 1000
         return changes.position.lsn > self._watch.committed_lsn and now_s >= self._last_commit_s + IDLE_COMMIT_S
@@ -350,16 +370,26 @@ class Source:
         message = decode(item.data)
         if message is None:
             return
+        left_out = len(changes.left_out)
         if isinstance(message, Relation) and (unknown := changes.unknown_types(message)):
             await self._learn(unknown)
         records = changes.received(message, lsn=item.lsn, now_ms=_now_ms())
+        if len(changes.left_out) > left_out:
+            names = ", ".join(sorted(changes.left_out))
+            logger.warning(
+                "changes left out tables=%s reason=they do not exist any more, and were not read before", names
+            )
         if records:
             await self._writer.send(records)
 
     async def _commit(self, stream: ReplicationStream, changes: ChangeStream) -> None:
         """The server may forget what is before the position only when the position is committed."""
         records = self._writer.count
-        await self._writer.commit(changes.position)
+        if not changes.is_between_transactions:
+            logger.warning(
+                "a source transaction is committed in parts connector=%s records=%d", self._settings.name, records
+            )
+        await self._writer.commit(changes.position_within)
         stream.confirm(changes.position.lsn)
         await stream.send_status()
         self._last_commit_s = time.monotonic()

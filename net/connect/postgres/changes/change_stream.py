@@ -2,20 +2,23 @@
 
 It drops what is in the topics already: transactions before the position, and changes that the snapshot of their key's range has
 seen. A table that was not read yet, or was replaced by another one of its name, has to be read first: `TableNotReadError` says
-so, and the connector starts over from its committed position.
+so, and the connector starts over from its committed position. If the catalog has no such table any more, it cannot be read:
+changes from before the catalog was looked at are then left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Final
 
 from .envelope import EnvelopeNames, Origin, Outgoing, TableEncoder, filled
-from .faults import KeyMissingError, SchemaConflictError
+from .faults import KeyMissingError, SchemaConflictError, UnreadableMessageError
 from .lsn import NO_LSN, lsn_text
 from .pgoutput import UNCHANGED, Begin, Commit, Delete, Identity, Insert, Message, Relation, Row, Truncate, Update
-from .position import Position, TableProgress
+from .position import Part, Position, TableProgress
 from .values import Types
 
 _NOTHING: Final[list[Outgoing]] = []
+ALL_CHANGES: Final = 1 << 63  # more than a transaction has
 
 
 class TableNotReadError(Exception):
@@ -25,6 +28,14 @@ class TableNotReadError(Exception):
         super().__init__(f"table {table} has to be read{' again' if is_again else ''} before its changes")
         self.table = table
         self.is_again = is_again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """The tables that can be read, as the server's catalog had them at this LSN or later."""
+
+    tables: Collection[str]
+    lsn: int
 
 
 class _Table:
@@ -45,28 +56,53 @@ class ChangeStream:
     """One stretch of the stream, from a committed position on."""
 
     def __init__(
-        self, position: Position, types: Types, names: EnvelopeNames, *, is_captured: Callable[[str], bool]
+        self,
+        position: Position,
+        types: Types,
+        names: EnvelopeNames,
+        *,
+        catalog: Catalog,
+        is_captured: Callable[[str], bool],
     ) -> None:
         """`is_captured`: whether the connector's file asks for this table."""
         self.position = position
+        self.left_out: set[str] = set()  # tables of which changes were left out, because they cannot be read any more
+        self._catalog = catalog
         self._types = types
         self._names = names
         self._is_captured = is_captured
-        self._tables: dict[int, _Table | None] = {}  # None: not captured
+        self._tables: dict[int, _Table | None] = {}  # None: not captured, or gone
+        self._gone: dict[int, str] = {}  # names of tables that were not read, and are not in the catalog
         self._origin: Origin | None = None  # of the open transaction
-        self._is_known = False  # the open transaction lies before the position
+        self._known_changes = 0  # of the open transaction, which are in the topics already
         self._order = 0  # of the last change in the open transaction
 
     @property
     def is_between_transactions(self) -> bool:
         return self._origin is None
 
+    @property
+    def position_within(self) -> Position:
+        """The position behind the last change, also within a transaction that is too large to be written at once."""
+        if self._origin is None or self._order <= self._known_changes:
+            return self.position
+        return replace(self.position, part=Part(commit_lsn=self._origin.commit_lsn, changes=self._order))
+
     def unknown_types(self, relation: Relation) -> list[int]:
         """Types of the relation that have to be looked up before it is received."""
         return [column.type_oid for column in relation.columns if not self._types.knows(column.type_oid)]
 
     def received(self, message: Message, *, lsn: int, now_ms: int) -> list[Outgoing]:
-        """The records to send, in this order. Raises TableNotReadError, SchemaConflictError, KeyMissingError."""
+        """The records to send, in this order. Raises TableNotReadError, SchemaConflictError, KeyMissingError,
+        UnreadableMessageError."""
+        if self._origin is None and not isinstance(message, Begin):
+            raise UnreadableMessageError(f"{type(message).__name__} outside of a transaction")
+        try:
+            return self._decided(message, lsn, now_ms)
+        except (ValueError, IndexError) as error:  # of a converter: no text of its type
+            raise UnreadableMessageError(f"a value of a change at {lsn_text(lsn)} cannot be read ({error})") from error
+
+    def _decided(self, message: Message, lsn: int, now_ms: int) -> list[Outgoing]:
         match message:
             case Insert():
                 return self._inserted(message, lsn, now_ms)
@@ -93,13 +129,21 @@ class ChangeStream:
     # --- transactions -------------------------------------------------------------------------------------------------
 
     def _begin(self, message: Begin) -> None:
-        assert self._origin is None, "pgoutput sends one transaction after the other"
+        if self._origin is not None:
+            raise UnreadableMessageError("a transaction begins within another one")
         self._origin = Origin(transaction=message, generation=self.position.generation)
-        self._is_known = message.commit_lsn < self.position.lsn
-        self._order = 0
+        self._order, self._known_changes, part = 0, 0, self.position.part
+        if message.commit_lsn < self.position.lsn:
+            self._known_changes = ALL_CHANGES
+        elif part is not None and part.commit_lsn == message.commit_lsn:
+            self._known_changes = part.changes
 
     def _commit(self, message: Commit) -> None:
-        assert self._origin is not None and self._origin.commit_lsn == message.commit_lsn
+        assert self._origin is not None
+        if self._origin.commit_lsn != message.commit_lsn:
+            raise UnreadableMessageError(
+                f"a transaction has two commit positions, {lsn_text(message.commit_lsn)} is one"
+            )
         self._origin = None
         if message.end_lsn > self.position.lsn:
             self.position = self.position.at(message.end_lsn)
@@ -107,12 +151,15 @@ class ChangeStream:
     # --- tables -------------------------------------------------------------------------------------------------------
 
     def _announced(self, relation: Relation) -> None:
+        self._gone.pop(relation.oid, None)
         if not self._is_captured(relation.table):
             self._tables[relation.oid] = None
             return
         progress = self.position.tables.get(relation.table)
         if progress is None:
-            raise TableNotReadError(relation.table)
+            self._needs_reading(relation.table, is_again=False)
+            self._tables[relation.oid], self._gone[relation.oid] = None, relation.table
+            return
         key = key_of(relation, progress)
         columns = {column.name for column in relation.columns}
         encoder = None
@@ -120,18 +167,34 @@ class ChangeStream:
             encoder = TableEncoder(relation, key, self._types, self._names)
         self._tables[relation.oid] = _Table(relation, progress, encoder)
 
-    def _counting(self, oid: int) -> _Table | None:
-        """The table, if changes of this transaction may count. Raises what makes them unusable."""
+    def _counting(self, oid: int, *rows: Row | None) -> _Table | None:
+        """The table, if this change of it may count. Raises what makes it unusable."""
         self._order += 1
-        table = self._tables[oid]
         assert self._origin is not None
-        if table is None or self._is_known or self._origin.commit_lsn < table.oldest_lsn:
+        if oid not in self._tables:
+            raise UnreadableMessageError(f"a change of a table that was not announced, with oid {oid}")
+        table = self._tables[oid]
+        if oid in self._gone:
+            self._needs_reading(self._gone[oid], is_again=False)
+        if table is None or self._order <= self._known_changes or self._origin.commit_lsn < table.oldest_lsn:
             return None
         if table.relation.oid != table.progress.oid:
-            raise TableNotReadError(table.relation.table, is_again=True)
+            self._needs_reading(table.relation.table, is_again=True)
+            return None
         if table.encoder is None:
             raise _key_conflict(table, self._origin)
+        if any(row is not None and len(row) != len(table.relation.columns) for row in rows):
+            raise UnreadableMessageError(
+                f"a row of {table.relation.table} has another number of columns than its table"
+            )
         return table
+
+    def _needs_reading(self, table: str, *, is_again: bool) -> None:
+        """Raises TableNotReadError, unless the table has gone since this change: then the change is left out."""
+        assert self._origin is not None
+        if table in self._catalog.tables or self._origin.commit_lsn >= self._catalog.lsn:
+            raise TableNotReadError(table, is_again=is_again)
+        self.left_out.add(table)
 
     def _counts(self, table: _Table, row: Row) -> bool:
         """Whether the snapshot has not seen this change of the row."""
@@ -143,14 +206,14 @@ class ChangeStream:
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def _inserted(self, message: Insert, lsn: int, now_ms: int) -> list[Outgoing]:
-        table = self._counting(message.relation)
+        table = self._counting(message.relation, message.new)
         if table is None or not self._counts(table, message.new):
             return _NOTHING
         assert table.encoder is not None and self._origin is not None
         return table.encoder.inserted(message.new, self._origin, lsn=lsn, order=self._order, now_ms=now_ms)
 
     def _updated(self, message: Update, lsn: int, now_ms: int) -> list[Outgoing]:
-        table = self._counting(message.relation)
+        table = self._counting(message.relation, message.old, message.new)
         if table is None:
             return _NOTHING
         assert table.encoder is not None and self._origin is not None
@@ -161,7 +224,8 @@ class ChangeStream:
         if old is not None and encoder.key(old) != encoder.key(new) and self._counts(table, old) != counts:
             # One side of the move is in a range that was read later. What is left of it is an insert or a delete.
             if counts and UNCHANGED in new:
-                raise TableNotReadError(table.relation.table, is_again=True)  # the insert would lack values
+                self._needs_reading(table.relation.table, is_again=True)  # the insert would lack values
+                return _NOTHING
             if counts:
                 return encoder.inserted(new, self._origin, lsn=lsn, order=self._order, now_ms=now_ms)
             return encoder.deleted(
@@ -174,7 +238,7 @@ class ChangeStream:
         )
 
     def _deleted(self, message: Delete, lsn: int, now_ms: int) -> list[Outgoing]:
-        table = self._counting(message.relation)
+        table = self._counting(message.relation, message.old)
         if table is None or not self._counts(table, message.old):
             return _NOTHING
         assert table.encoder is not None and self._origin is not None
@@ -191,7 +255,8 @@ class ChangeStream:
             assert table.encoder is not None and self._origin is not None
             if self._origin.commit_lsn < table.newest_lsn:
                 # The truncation must remove what was read before it, and not what was read later.
-                raise TableNotReadError(table.relation.table, is_again=True)
+                self._needs_reading(table.relation.table, is_again=True)
+                continue
             records += table.encoder.truncated(self._origin, lsn=lsn, order=self._order, now_ms=now_ms)
         return records
 

@@ -16,6 +16,7 @@ from json.encoder import encode_basestring as quoted
 from typing import Final
 
 from .coverage import KeyText
+from .faults import UnreadableMessageError
 from .pgoutput import UNCHANGED, Begin, Relation, Row
 from .values import Types
 
@@ -79,8 +80,9 @@ class TableEncoder:
 
     def key(self, row: Row) -> KeyText:
         found = tuple(row[number] for number in self._key)
-        assert all(isinstance(value, str) for value in found), "the server sends keys whole, and they are never null"
-        return found  # type: ignore[return-value]  # asserted
+        if not all(isinstance(value, str) for value in found):
+            raise UnreadableMessageError("the server sent a key without some of its values")
+        return found  # type: ignore[return-value]  # checked
 
     def inserted(self, row: Row, origin: Origin, *, lsn: int, order: int, now_ms: int) -> list[Outgoing]:
         op = "r" if origin.is_snapshot else "c"
@@ -148,7 +150,8 @@ class TableEncoder:
         for number in self._key:
             name, to_json, _ = self._columns[number]
             value = row[number]
-            assert isinstance(value, str), "the server sends keys whole, and they are never null"
+            if not isinstance(value, str):
+                raise UnreadableMessageError(f"the server sent a key without a value of {name.rstrip(':')}")
             parts.append(f"{name}{to_json(value)}")
         return f"{{{','.join(parts)}}}"
 

@@ -37,5 +37,19 @@ class ColumnMissingError(SchemaConflictError):
     """A target table lacks a column of its source, as far as the sink knows the target."""
 
 
+class UnreadableMessageError(ConnectorError):
+    """The server sent what is no valid message of the replication protocol or of pgoutput, or no valid value of its type."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"{reason}: does the dsn lead to a PostgreSQL server, without a proxy that changes the protocol? The connector has"
+            " stopped before this message"
+        )
+
+
+class PositionFormatError(ConnectorError):
+    """A record of the position topic that this version cannot read."""
+
+
 class StoppedByOtherError(ConnectorError):
     """Another process has taken over this connector."""

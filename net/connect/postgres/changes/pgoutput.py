@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
+from .faults import UnreadableMessageError
+
 POSTGRES_EPOCH_MS: Final = 946_684_800_000  # 2000-01-01, in ms since 1970
-_INT16: Final = Struct("!h")
-_INT32: Final = Struct("!i")
+_UINT16: Final = Struct("!H")  # a count: the server sends no negative one
 _UINT32: Final = Struct("!I")
 _BEGIN: Final = Struct("!QqI")
 _COMMIT: Final = Struct("!BQQq")
 _COLUMN: Final = Struct("!Ii")
+_OLD: Final = (b"K", b"O")  # before an old row: its key alone, or all of it
 
 
 class Unchanged(enum.Enum):
@@ -37,10 +39,6 @@ class Identity(enum.Enum):
     NOTHING = "n"
     FULL = "f"  # all columns
     INDEX = "i"  # the columns of an index
-
-
-class UnreadableMessageError(ValueError):
-    """The server sent a message that is no valid message of pgoutput."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +132,7 @@ def _relation(data: bytes) -> Message:
     schema, at = _string(data, 5)
     name, at = _string(data, at)
     identity = Identity(chr(data[at]))
-    (count,) = _INT16.unpack_from(data, at + 1)
+    (count,) = _UINT16.unpack_from(data, at + 1)
     at += 3
     columns = []
     for _ in range(count):
@@ -153,19 +151,23 @@ def _insert(data: bytes) -> Message:
 
 def _update(data: bytes) -> Message:
     kind, old, at = data[5:6], None, 5
-    if kind != b"N":
+    if kind in _OLD:
         old, at = _row(data, 6)
+    if data[at : at + 1] != b"N":
+        raise UnreadableMessageError(f"a new row begins with {data[at : at + 1]!r}")
     new, _ = _row(data, at + 1)
     return Update(_UINT32.unpack_from(data, 1)[0], old, kind == b"O", new)
 
 
 def _delete(data: bytes) -> Message:
+    if data[5:6] not in _OLD:
+        raise UnreadableMessageError(f"an old row begins with {data[5:6]!r}")
     old, _ = _row(data, 6)
     return Delete(_UINT32.unpack_from(data, 1)[0], old, data[5:6] == b"O")
 
 
 def _truncate(data: bytes) -> Message:
-    (count,) = _INT32.unpack_from(data, 1)
+    (count,) = _UINT32.unpack_from(data, 1)
     return Truncate(tuple(_UINT32.unpack_from(data, 6 + 4 * number)[0] for number in range(count)))
 
 
@@ -174,15 +176,16 @@ def _nothing(_: bytes) -> None:
 
 
 def _row(data: bytes, at: int) -> tuple[Row, int]:
-    """A tuple that starts at this position, and the position behind it."""
-    (count,) = _INT16.unpack_from(data, at)
+    """A tuple that starts at this position, and the position behind it. Sizes are what the message says: a slice takes no more
+    memory than the message has, and a size that leads out of it is an error."""
+    (count,) = _UINT16.unpack_from(data, at)
     at += 2
     values: list[Value] = []
     for _ in range(count):
         kind = data[at]
         at += 1
         if kind == 0x74:  # "t": text
-            (size,) = _INT32.unpack_from(data, at)
+            (size,) = _UINT32.unpack_from(data, at)
             at += 4
             values.append(str(data[at : at + size], "utf-8"))
             at += size
@@ -192,6 +195,8 @@ def _row(data: bytes, at: int) -> tuple[Row, int]:
             values.append(UNCHANGED)
         else:
             raise UnreadableMessageError(f"a value has the unknown kind {chr(kind)!r}")
+    if at > len(data):
+        raise UnreadableMessageError(f"a value ends {at - len(data)} bytes behind the message")
     return tuple(values), at
 
 

@@ -1,7 +1,8 @@
 """How far a source connector has come: the record that it writes in the same transaction as the changes before it.
 
 `lsn` is a position between two transactions of the source: everything that was committed before it is in the topics, as far as
-the tables were read by then (`coverage`).
+the tables were read by then (`coverage`). A source transaction that is too large for one of ours is written in parts; then `part`
+says how far. The server sends such a transaction again from its start, with the same changes in the same order.
 """
 
 import json
@@ -10,13 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from .coverage import Coverage, KeyOrder, Range
+from .faults import PositionFormatError
 from .lsn import NO_LSN, lsn_of, lsn_text
 
 FORMAT_VERSION: Final = 1
-
-
-class PositionFormatError(ValueError):
-    """A record of the position topic that this version cannot read."""
+PARTS_VERSION: Final = 2  # of positions with a part: a program that does not know them must not go on from there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +34,14 @@ class TableProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The first changes of the transaction that commits at this LSN: they are in the topics, the others are not."""
+
+    commit_lsn: int
+    changes: int  # also counts those that are not captured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     system_id: str  # of the database cluster that the LSNs belong to
     database: str
@@ -42,10 +49,12 @@ class Position:
     lsn: int = NO_LSN
     generation: int = 1  # grows with each truncation before a new reading: LSNs of different generations do not compare
     tables: Mapping[str, TableProgress] = field(default_factory=dict)
+    part: Part | None = None  # part.commit_lsn >= lsn
 
     def at(self, lsn: int) -> Self:
         assert lsn >= self.lsn, "a position never goes back"
-        return replace(self, lsn=lsn)
+        part = self.part if self.part is not None and self.part.commit_lsn >= lsn else None
+        return replace(self, lsn=lsn, part=part)
 
     def with_table(self, name: str, progress: TableProgress) -> Self:
         return replace(self, tables={**self.tables, name: progress})
@@ -65,7 +74,7 @@ class Position:
         }
         if names is not None:
             return replace(self, tables=again)
-        return replace(self, tables=again, lsn=NO_LSN)
+        return replace(self, tables=again, lsn=NO_LSN, part=None)
 
 
 def encode(position: Position) -> bytes:
@@ -79,7 +88,7 @@ def encode(position: Position) -> bytes:
         }
         for name, table in position.tables.items()
     }
-    document = {
+    document: dict[str, object] = {
         "version": FORMAT_VERSION,
         "system_id": position.system_id,
         "database": position.database,
@@ -88,6 +97,8 @@ def encode(position: Position) -> bytes:
         "lsn": lsn_text(position.lsn),
         "tables": tables,
     }
+    if position.part is not None:
+        document |= {"part": [lsn_text(position.part.commit_lsn), position.part.changes], "version": PARTS_VERSION}
     return json.dumps(document, ensure_ascii=False).encode()
 
 
@@ -95,8 +106,10 @@ def decode(data: bytes) -> Position:
     """Raises PositionFormatError."""
     try:
         document = json.loads(data)
-        if document["version"] != FORMAT_VERSION:
-            raise PositionFormatError(f"the position has format version {document['version']}; this one reads 1")
+        if document["version"] not in (FORMAT_VERSION, PARTS_VERSION):
+            raise ValueError(
+                f"format version {document['version']}, and this version of Barnabas reads {PARTS_VERSION}"
+            )
         return Position(
             system_id=document["system_id"],
             database=document["database"],
@@ -104,9 +117,13 @@ def decode(data: bytes) -> Position:
             lsn=lsn_of(document["lsn"]),
             generation=document["generation"],
             tables={name: _table(found) for name, found in document["tables"].items()},
+            part=_part(document.get("part")),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise PositionFormatError(f"the position cannot be read: {error!r}") from error
+        raise PositionFormatError(
+            f"the committed position of the connector cannot be read ({error!r}): run the version of Barnabas that wrote it, or"
+            " give the connector another name, slot and prefix, which reads all tables into new topics"
+        ) from error
 
 
 def _table(found: Mapping[str, Any]) -> TableProgress:
@@ -119,6 +136,10 @@ def _table(found: Mapping[str, Any]) -> TableProgress:
             Range(lower=_key(lower), upper=_key(upper), lsn=lsn_of(lsn)) for lower, upper, lsn in found["read"]
         ),
     )
+
+
+def _part(found: tuple[str, int] | None) -> Part | None:
+    return None if found is None else Part(commit_lsn=lsn_of(found[0]), changes=int(found[1]))
 
 
 def _key(found: list[str] | None) -> tuple[str, ...] | None:

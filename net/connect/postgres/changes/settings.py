@@ -33,8 +33,9 @@ class SnapshotSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySettings:
     max_records: int = 10_000  # after which a transaction ends, at the next end of a source transaction
+    max_transaction_records: int = 200_000  # of a source transaction, above which it is committed in parts
     linger_ms: int = 50  # time that a transaction waits for further source transactions
-    transaction_timeout_ms: int = 60_000  # a source transaction has to be read and written within this time
+    transaction_timeout_ms: int = 60_000  # a source transaction that takes half of this is committed in parts, too
     max_record_bytes: int = (
         1 << 20
     )  # of a row's record, before compression; topics have a limit, too: max.message.bytes

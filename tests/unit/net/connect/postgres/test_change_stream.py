@@ -9,7 +9,7 @@ import pytest
 from unit.net.connect.postgres import wal
 
 from barnabas.net.connect.postgres.changes import position as positions
-from barnabas.net.connect.postgres.changes.change_stream import ChangeStream, TableNotReadError
+from barnabas.net.connect.postgres.changes.change_stream import Catalog, ChangeStream, TableNotReadError
 from barnabas.net.connect.postgres.changes.coverage import Range
 from barnabas.net.connect.postgres.changes.envelope import (
     ALL_PARTITIONS,
@@ -20,9 +20,14 @@ from barnabas.net.connect.postgres.changes.envelope import (
     TableEncoder,
     reading_origin,
 )
-from barnabas.net.connect.postgres.changes.faults import KeyMissingError, SchemaConflictError
+from barnabas.net.connect.postgres.changes.faults import (
+    KeyMissingError,
+    PositionFormatError,
+    SchemaConflictError,
+    UnreadableMessageError,
+)
 from barnabas.net.connect.postgres.changes.pgoutput import Relation, decode
-from barnabas.net.connect.postgres.changes.position import Position, PositionFormatError, TableProgress
+from barnabas.net.connect.postgres.changes.position import Part, Position, TableProgress
 from barnabas.net.connect.postgres.changes.values import TypeRow, Types
 
 OID = 40
@@ -37,8 +42,8 @@ def start(ranges: tuple[Range, ...] = EVERYTHING, lsn: int = 0) -> Position:
     return Position(system_id="1", database="db", slot="s", lsn=lsn, tables={"public.t": table})
 
 
-def stream_from(position: Position) -> ChangeStream:
-    return ChangeStream(position, TYPES, NAMES, is_captured=lambda table: table != "public.other")
+def stream_from(position: Position, catalog: Catalog = Catalog(tables=("public.t",), lsn=0)) -> ChangeStream:
+    return ChangeStream(position, TYPES, NAMES, catalog=catalog, is_captured=lambda table: table != "public.other")
 
 
 def feed(stream: ChangeStream, *messages: bytes, lsn: int = 1) -> list[Outgoing]:
@@ -134,6 +139,70 @@ def test_a_table_that_was_not_read_or_was_replaced_has_to_be_read_first() -> Non
     assert replaced.value.is_again
 
 
+def test_changes_of_a_table_that_the_catalog_does_not_have_any_more_are_left_out() -> None:
+    """Reading it is not possible: starting over for it would never end."""
+    catalog = Catalog(tables=(), lsn=200)
+    stream = stream_from(start(), catalog)
+    brief = wal.relation(41, "public", "brief", COLUMNS)
+    assert feed(stream, *in_transaction(brief, wal.insert(41, "1", "a"), wal.truncate(41), commit_lsn=199)) == []
+    assert stream.left_out == {"public.brief"}
+    with pytest.raises(TableNotReadError, match=r"public\.brief"):  # it may have come back since
+        feed(stream, wal.begin(200), wal.insert(41, "2", "b"))
+    with pytest.raises(TableNotReadError):
+        feed(stream_from(start(), catalog), wal.begin(200), brief)
+
+
+def test_what_would_need_another_reading_of_a_table_that_has_gone_is_left_out() -> None:
+    gone, there = Catalog(tables=(), lsn=900), Catalog(tables=("public.t",), lsn=900)
+    halves = (Range(lower=None, upper=("5",), lsn=100), Range(lower=("5",), upper=None, lsn=300))
+    for messages in (
+        [wal.relation(41, "public", "t", COLUMNS), wal.insert(41, "1", "a")],
+        [HEAD, wal.truncate(OID)],
+        [HEAD, wal.update(OID, ["1", ...], ["9", None])],
+    ):
+        stream = stream_from(start(halves), gone)
+        assert feed(stream, *in_transaction(*messages, commit_lsn=200)) == []
+        assert stream.left_out == {"public.t"}
+        with pytest.raises(TableNotReadError):
+            feed(stream_from(start(halves), there), *in_transaction(*messages, commit_lsn=200))
+
+
+def test_a_large_transaction_goes_on_behind_its_part() -> None:
+    messages = [wal.insert(OID, "1", "a"), wal.update(OID, ["2", "b"], ["1", None]), wal.insert(OID, "3", "c")]
+    stream = stream_from(start(lsn=50))
+    feed(stream, wal.begin(100), HEAD, *messages[:2])
+    part = stream.position_within
+    assert (part.lsn, part.part) == (50, Part(commit_lsn=100, changes=2))
+    assert positions.decode(positions.encode(part)) == part
+    again = stream_from(part)
+    feed(again, *in_transaction(HEAD, commit_lsn=60))
+    assert again.position_within.part == part.part, "a transaction before it does not end it"
+    again.idle_until(100)
+    feed(again, wal.begin(100), HEAD, *messages[:1])
+    assert again.position_within.part == part.part, "the changes that are known do not shorten it"
+    (record,) = feed(again, *messages[1:])
+    assert values([record])[0]["after"] == {"id": 3, "v": "c"}
+    feed(again, wal.commit(100, 108))
+    assert (again.position.lsn, again.position.part) == (108, None)
+    assert part.reset(None).part is None and part.reset(frozenset(("public.t",))).part == part.part
+
+
+def test_messages_in_an_impossible_order_are_errors() -> None:
+    for messages in (
+        [HEAD],
+        [wal.insert(OID, "1", "a")],
+        [wal.begin(100), wal.begin(200)],
+        [wal.begin(100), wal.commit(200, 208)],
+        [wal.begin(100), wal.insert(OID, "1", "a")],
+        [wal.begin(100), HEAD, wal.insert(OID, "1")],
+        [wal.begin(100), HEAD, wal.update(OID, ["1", "a", "b"])],
+        [wal.begin(100), HEAD, wal.delete(OID, [None, "a"])],
+        [wal.begin(100), HEAD, wal.truncate(99)],
+    ):
+        with pytest.raises(UnreadableMessageError, match="does the dsn lead to a PostgreSQL server"):
+            feed(stream_from(start()), *messages)
+
+
 def test_another_key_stops_the_connector_and_names_the_cure() -> None:
     head = wal.relation(OID, "public", "t", [("id", 23, False), ("v", 25, True)])
     with pytest.raises(SchemaConflictError, match=r"from \(id\) to \(v\).*connect reset FILE --table public.t"):
@@ -162,7 +231,7 @@ def test_positions_survive_their_record() -> None:
     assert first.tables["public.t"].coverage.gaps() == (Range(lower=("7",), upper=None),)
     everything = first.reset(None)
     assert everything.lsn == 0 and everything.tables["public.t"].is_again
-    for damaged in (b"{}", b"null", b"{", positions.encode(first).replace(b'"version": 1', b'"version": 2')):
+    for damaged in (b"{}", b"null", b"{", positions.encode(first).replace(b'"version": 1', b'"version": 3')):
         with pytest.raises(PositionFormatError):
             positions.decode(damaged)
 
@@ -277,7 +346,12 @@ def run(source: Source, topic: Topic, again: frozenset[str], stop: Callable[[], 
         topic.commit([], position)
     stream, records = stream_from(position), list[Outgoing]()
     for number, (commit_lsn, messages) in enumerate(source.log):
-        records += feed(stream, wal.begin(commit_lsn), *([] if number else [HEAD]), *messages)
+        records += feed(stream, wal.begin(commit_lsn), *([] if number else [HEAD]))
+        for message in messages:
+            records += feed(stream, message)
+            if source.rng.random() < 0.1:  # the transaction is too large
+                topic.commit(records, stream.position_within)
+                records = []
         if stop():
             return
         records += feed(stream, wal.commit(commit_lsn, commit_lsn + 1))

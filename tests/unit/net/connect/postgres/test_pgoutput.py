@@ -1,12 +1,15 @@
 """The messages of pgoutput, and values of PostgreSQL's types as JSON."""
 
 import json
+import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.net.connect.postgres import wal
 
+from barnabas.net.connect.postgres.changes.faults import UnreadableMessageError
 from barnabas.net.connect.postgres.changes.lsn import lsn_of, lsn_text
 from barnabas.net.connect.postgres.changes.pgoutput import (
     POSTGRES_EPOCH_MS,
@@ -19,7 +22,6 @@ from barnabas.net.connect.postgres.changes.pgoutput import (
     Insert,
     Relation,
     Truncate,
-    UnreadableMessageError,
     Update,
     decode,
 )
@@ -54,12 +56,69 @@ def test_each_kind_of_message_is_read() -> None:
     assert decode(b"Yignored") is None and decode(b"Oignored") is None
 
 
-@pytest.mark.parametrize("message", [wal.begin(1), wal.commit(1, 2), wal.relation(3, "s", "t", [("a", 1, True)])])
+MESSAGES = (
+    wal.begin(1),
+    wal.commit(1, 2),
+    wal.relation(3, "s", "t", [("a", 1, True)]),
+    wal.insert(3, "1", None, "ü"),
+    wal.update(3, ["1", ...]),
+    wal.update(3, ["2", "b"], ["1", None]),
+    wal.delete(3, ["1", "a"], "O"),
+    wal.truncate(3, 4),
+)
+
+
+@pytest.mark.parametrize("message", MESSAGES)
 def test_a_message_that_ends_early_is_an_error(message: bytes) -> None:
-    with pytest.raises(UnreadableMessageError, match="cannot be read"):
-        decode(message[:-3])
+    for size in range(len(message)):
+        with pytest.raises(UnreadableMessageError, match="cannot be read|behind the message|begins with|unknown kind"):
+            decode(message[:size])
     with pytest.raises(UnreadableMessageError, match="unknown kind"):
         decode(b"?" + message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"I" + struct.pack("!I", 3) + b"N" + struct.pack("!H", 1) + b"t" + b"\xff\xff\xff\xff" + b"x",
+        b"I" + struct.pack("!I", 3) + b"N" + struct.pack("!H", 1) + b"t" + b"\x7f\xff\xff\xff" + b"x",
+        b"I" + struct.pack("!I", 3) + b"N" + b"\xff\xff" + b"n" * 10,
+        b"T" + b"\xff\xff\xff\xff" + b"\0" + b"\0" * 400,
+        b"R" + struct.pack("!I", 3) + b"s\0t\0d" + b"\xff\xff",
+        b"R" + struct.pack("!I", 3) + b"s\0t\0?" + b"\0\0",
+        b"R" + struct.pack("!I", 3) + b"\xff\0t\0d" + b"\0\0",
+        b"U" + struct.pack("!I", 3) + b"X" + wal.row(["1"]),
+        b"D" + struct.pack("!I", 3) + b"N" + wal.row(["1"]),
+    ],
+)
+def test_sizes_and_kinds_that_lie_take_no_memory(message: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnreadableMessageError, match="The connector has stopped before this message"):
+            decode(message)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@given(st.sampled_from(MESSAGES), st.data())
+def test_damaged_messages_are_read_or_refused(message: bytes, data: st.DataObject) -> None:
+    damaged = bytearray(message)
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        decode(bytes(damaged))
+    except UnreadableMessageError as error:
+        assert "PostgreSQL server" in error.message
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for kind in b"BCRIUDT":
+        try:
+            decode(bytes((kind,)) + data)
+        except UnreadableMessageError as error:
+            assert "PostgreSQL server" in error.message
 
 
 TYPES = Types(

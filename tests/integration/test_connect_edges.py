@@ -1,0 +1,111 @@
+"""Source connectors of PostgreSQL where the log and the catalog disagree, and where transactions are larger than they may be."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration import postgres
+from integration.cluster import Cluster, until
+
+if postgres.find()[0] is None:
+    pytest.skip(postgres.find()[1], allow_module_level=True)
+psycopg = pytest.importorskip("psycopg")
+
+from integration import connect_world as world  # noqa: E402 - needs psycopg
+from integration.whole_topic import messages  # noqa: E402 - as above
+
+Connectors = Callable[[Path], world.Connector]
+
+
+def changes(cluster: Cluster, topic: str, partitions: int = 1) -> list[dict[str, Any]]:
+    found = messages(cluster.bootstrap, topic, partitions=partitions)
+    return [json.loads(value) for message in found if (value := message.value()) is not None]
+
+
+async def until_row(cluster: Cluster, topic: str, key: int, connector: world.Connector) -> list[dict[str, Any]]:
+    """Until the topic has a row with this id; returns all of its changes."""
+
+    def has_row() -> bool:
+        connector.check()
+        return any((change["after"] or {}).get("id") == key for change in changes(cluster, topic))
+
+    await until(has_row, f"{topic} has row {key}", timeout_s=60)
+    return changes(cluster, topic)
+
+
+async def test_changes_of_tables_that_do_not_exist_any_more(
+    server: postgres.Server, shared_cluster: Cluster, connectors: Connectors, tmp_path: Path
+) -> None:
+    """The log has them, the catalog does not: there is nothing to read, and the stream goes on."""
+    await shared_cluster.ready()
+    source = world.database(server.address, "gone")
+    world.execute(source, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION gone FOR ALL TABLES")
+    connector = connectors(world.source_file(tmp_path, source, "gone"))
+    await until(lambda: "stream begins" in connector.log.read_text(), "the stream begins")
+    connector.kill()
+    world.execute(
+        source,
+        "CREATE TABLE brief (id int PRIMARY KEY)",
+        "INSERT INTO brief VALUES (1)",
+        "DROP TABLE brief",
+        "CREATE TABLE named (id int PRIMARY KEY)",
+        "INSERT INTO named VALUES (1)",
+        "ALTER TABLE named RENAME TO renamed",
+        "INSERT INTO renamed VALUES (2)",
+        "INSERT INTO t VALUES (7)",
+    )
+    connector.start()
+    await until_row(shared_cluster, "gone.public.t", 7, connector)
+    assert [change["after"]["id"] for change in changes(shared_cluster, "gone.public.renamed")] == [1, 2]
+    assert connector.log.read_text().count("starting over") < 4, connector.log.read_text()
+
+
+async def test_columns_that_the_index_of_the_primary_key_only_includes(
+    server: postgres.Server, shared_cluster: Cluster, connectors: Connectors, tmp_path: Path
+) -> None:
+    await shared_cluster.ready()
+    source = world.database(server.address, "included")
+    world.execute(
+        source,
+        "CREATE TABLE t (v text, id int, PRIMARY KEY (id) INCLUDE (v))",
+        "INSERT INTO t VALUES ('a', 1)",
+        "CREATE PUBLICATION included FOR TABLE t",
+    )
+    connector = connectors(world.source_file(tmp_path, source, "included"))
+    await until(lambda: "stream begins" in connector.log.read_text(), "the stream begins")
+    world.execute(source, "UPDATE t SET v = 'b' WHERE id = 1", "INSERT INTO t VALUES ('c', 2)")
+    found = await until_row(shared_cluster, "included.public.t", 2, connector)
+    assert [(change["op"], change["after"]["v"]) for change in found] == [("r", "a"), ("u", "b"), ("c", "c")]
+
+
+async def test_a_slot_that_another_program_holds(
+    server: postgres.Server, shared_cluster: Cluster, connectors: Connectors, tmp_path: Path
+) -> None:
+    await shared_cluster.ready()
+    source = world.database(server.address, "held")
+    world.execute(source, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION held FOR TABLE t")
+    connector = connectors(world.source_file(tmp_path, source, "held"))
+    await until(lambda: "stream begins" in connector.log.read_text(), "the stream begins")
+    connector.kill()
+    programs, _ = postgres.find()
+    assert programs is not None
+    other = await asyncio.create_subprocess_exec(
+        str(programs / "pg_recvlogical"), "-d", source, "-S", "held", "--start", "-f", "/dev/null",
+        "-o", "proto_version=1", "-o", "publication_names=held", "--no-loop",
+        stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'held'"
+    try:
+        with psycopg.connect(source, autocommit=True) as connection:
+            await until(lambda: connection.execute(active).fetchone() == (True,), "the other program holds the slot")
+        connector.start()
+        await until(lambda: "another program has the slot" in connector.log.read_text(), "the log names the fault")
+        world.execute(source, "INSERT INTO t VALUES (1)")
+        assert connector.process.poll() is None
+    finally:
+        other.kill()
+        await other.wait()
+    await until_row(shared_cluster, "held.public.t", 1, connector)

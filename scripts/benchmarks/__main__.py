@@ -5,7 +5,7 @@
 Barnabas' own; Apache Kafka's brokers and clients beside Barnabas'; the cost of a record in memory; the Python calls of one
 request; the Spark connector compared with Spark's API alone; clusters inside tests; transactions compared with the same
 records without them; TLS compared with plain text. `capacity` measures what a broker spends on bytes, requests, partitions and
-connections.
+connections, `capture` changes of PostgreSQL into topics.
 
 Cases run phase by phase, because only one set of servers should run at a time; within a phase repetition by repetition, so
 that the two sides of a ratio are measured within the same minute.
@@ -24,6 +24,7 @@ import beside_kafka
 import both_protocols
 import calls
 import capacity
+import capture
 import clusters_in_tests
 import offsets
 import one_log
@@ -55,6 +56,7 @@ SUITES = {
     "transactions": transactions.main,
     "tls": tls.main,
     "capacity": capacity.main,
+    "capture": capture.main,
 }  # with options of their own: `scripts/benchmark o1 --help`
 
 

@@ -18,6 +18,7 @@ from integration.whole_topic import messages
 from barnabas.net.connect.postgres.server import OPTIONS
 
 ACCOUNTS = 40
+WRITERS = 3
 TABLES = {
     "accounts": "id int PRIMARY KEY, version int NOT NULL, note text, amount numeric",
     "history": "id bigserial PRIMARY KEY, account int, delta int, at timestamptz DEFAULT clock_timestamp()",
@@ -120,36 +121,38 @@ class Load:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._run)
-        thread.start()
+        threads = [threading.Thread(target=self._run, args=(Random(self._rng.random()),)) for _ in range(WRITERS)]
+        for thread in threads:
+            thread.start()
         try:
             yield
         finally:
             self.stop()
-            thread.join()
+            for thread in threads:
+                thread.join()
 
     def stop(self) -> None:
         self._stop.set()
 
-    def _run(self) -> None:
+    def _run(self, rng: Random) -> None:
         while not self._stop.is_set():
             try:
                 with psycopg.connect(self._dsn) as connection:
                     while not self._stop.is_set():
                         with connection.transaction():
-                            self._transaction(connection)
+                            self._transaction(connection, rng)
                         self.transactions += 1
-            except psycopg.OperationalError:
-                self._stop.wait(0.05)  # the server was killed
+            except (psycopg.OperationalError, psycopg.IntegrityError):
+                self._stop.wait(0.05)  # the server was killed, or two writers had the same rows
 
-    def _transaction(self, connection: "psycopg.Connection[Any]") -> None:
-        account, delta, roll = self._rng.randint(1, ACCOUNTS), self._rng.randint(-99, 99), self._rng.random()
+    def _transaction(self, connection: "psycopg.Connection[Any]", rng: Random) -> None:
+        account, delta, roll = rng.randint(1, ACCOUNTS), rng.randint(-99, 99), rng.random()
         connection.execute(
             "UPDATE accounts SET version = version + 1, amount = amount + %s, note = %s WHERE id = %s",
             (delta, f"note {delta}", account),
         )
         connection.execute("INSERT INTO history (account, delta) VALUES (%s, %s)", (account, delta))
-        tag, number = f"tag {account % 7}", self._rng.randint(1, 400)
+        tag, number = f"tag {account % 7}", rng.randint(1, 400)
         if roll < 0.3:
             upsert = "INSERT INTO tags VALUES (%s, %s, %s) ON CONFLICT (name, number) DO UPDATE SET payload = EXCLUDED.payload"
             connection.execute(upsert, (tag, number, json.dumps({"delta": delta})))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,37 @@ async def test_a_slot_that_another_program_holds(
         other.kill()
         await other.wait()
     await until_row(shared_cluster, "held.public.t", 1, connector)
+
+
+async def test_a_transaction_that_is_larger_than_one_of_ours_is_written_once_in_parts(
+    server: postgres.Server, shared_cluster: Cluster, connectors: Connectors, tmp_path: Path
+) -> None:
+    """With kills between the parts. The parts are also those of a connector that the machine stops for longer than a transaction
+    may be open."""
+    await shared_cluster.ready()
+    source = world.database(server.address, "parts")
+    world.execute(source, "CREATE TABLE t (id int PRIMARY KEY, v int)", "CREATE PUBLICATION parts FOR TABLE t")
+    delivery = "{ max_records = 100, max_transaction_records = 2000, transaction_timeout_ms = 3000 }"
+    connector = connectors(world.source_file(tmp_path, source, "parts", delivery=delivery))
+    await until(lambda: "stream begins" in connector.log.read_text(), "the stream begins")
+    world.execute(
+        source,
+        "BEGIN; INSERT INTO t SELECT i, 0 FROM generate_series(1, 100000) i;"
+        " UPDATE t SET v = 1; DELETE FROM t WHERE id > 50000; COMMIT",
+        "INSERT INTO t VALUES (500000, 7)",
+    )
+    for number in range(4):
+        part = f"committed in parts connector=parts records=20{'00'}"
+        seen = connector.log.read_text().count(part)
+        await until(lambda seen=seen, part=part: connector.log.read_text().count(part) > seen, "another part")  # type: ignore[misc]
+        if number == 1:
+            connector.process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(5)  # longer than transaction_timeout_ms: nothing tells when the brokers have ended it
+            connector.process.send_signal(signal.SIGCONT)
+        else:
+            connector.kill()
+            connector.start()
+    found = await until_row(shared_cluster, "parts.public.t", 500000, connector)
+    places = [(change["source"]["commit_lsn"], change["transaction"]["total_order"]) for change in found]
+    assert places == [(places[0][0], order) for order in range(1, 250_001)] + [places[-1]]
+    assert {change["op"] for change in found} == {"c", "u", "d"}

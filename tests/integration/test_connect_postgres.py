@@ -17,7 +17,8 @@ if postgres.find()[0] is None:
     pytest.skip(postgres.find()[1], allow_module_level=True)
 psycopg = pytest.importorskip("psycopg")
 
-from integration import connect_world as world  # noqa: E402 - needs psycopg
+from integration import connect_oracle as oracle  # noqa: E402 - needs psycopg
+from integration import connect_world as world  # noqa: E402 - as above
 from integration.whole_topic import messages  # noqa: E402 - as above
 
 KILLS = int(os.environ.get("BARNABAS_CONNECT_KILLS", "6"))  # about 3 s each
@@ -53,6 +54,7 @@ async def test_tables_are_equal_and_every_change_is_there_once_after_any_kills(
         source, target = server.address, target_server.address
         world.create_tables(source)
         world.create_tables(target)
+        oracle.watch(source)
         load = world.Load(source, seed=14)
         load.fill()
         world.execute(source, "CREATE PUBLICATION bank FOR TABLE accounts, history, tags")
@@ -87,6 +89,7 @@ async def test_tables_are_equal_and_every_change_is_there_once_after_any_kills(
         await cluster.ready()
         await equal(source, target, list(world.TABLES), running)
         await asyncio.to_thread(world.check_topics, cluster, "bank", source)
+        assert await asyncio.to_thread(oracle.check, cluster, "bank", source, 3) > world.ACCOUNTS
 
 
 TYPES = """

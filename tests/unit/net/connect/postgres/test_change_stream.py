@@ -344,6 +344,10 @@ def run(source: Source, topic: Topic, again: frozenset[str], stop: Callable[[], 
         if lower != gap.upper or lower is None:
             position = position.with_range("public.t", Range(lower=lower, upper=gap.upper, lsn=lsn))
         topic.commit([], position)
+    _follow(source, topic, position, stop)
+
+
+def _follow(source: Source, topic: Topic, position: Position, stop: Callable[[], bool]) -> None:
     stream, records = stream_from(position), list[Outgoing]()
     for number, (commit_lsn, messages) in enumerate(source.log):
         records += feed(stream, wal.begin(commit_lsn), *([] if number else [HEAD]))

@@ -70,21 +70,25 @@ def _table(table: DocumentTable) -> TableSink:
     if database and (kind not in DATABASES or not place):
         # The value may contain a password, so the message does not repeat it.
         table.refuse("database", 'must be "sqlite:FILE" or "postgresql:CONNECTION"')
-    is_upsert = table.text("write", "append", choices=("append", "upsert")) == "upsert"
+    write = table.text("write", "append", choices=("append", "upsert", "changes"))
+    is_upsert = write in ("upsert", "changes")
     key = table.texts("key")
     if is_upsert and not key:
         table.refuse(
-            "key", f"upsert needs the columns by which rows are replaced: add {table.words.pair('key', ['id'])}"
+            "key", f"{write} needs the columns by which rows are replaced: add {table.words.pair('key', ['id'])}"
         )
     if key and not is_upsert:
         table.refuse("key", f"needs {table.words.pair('write', 'upsert')}: add that, or remove the key")
-    return TableSink(table=table.text("table"), database=database, key=key if is_upsert else ())
+    return TableSink(
+        table=table.text("table"), database=database, key=key if is_upsert else (), applies_changes=write == "changes"
+    )
 
 
 def read_output_mode(document: DocumentTable, sink: Sink, *, is_batch: bool) -> OutputMode:
     """By default, a table that replaces rows takes every change, and any other sink takes rows that are final."""
     table = document.table("sink")
-    default = "update" if isinstance(sink, TableSink) and sink.key and not is_batch else "append"
+    applies_changes = isinstance(sink, TableSink) and sink.applies_changes
+    default = "update" if isinstance(sink, TableSink) and sink.key and not (is_batch or applies_changes) else "append"
     if table is None:
         return "append"
     found: Any = table.text("output_mode", default, choices=OUTPUT_MODES)
@@ -92,6 +96,8 @@ def read_output_mode(document: DocumentTable, sink: Sink, *, is_batch: bool) -> 
         table.refuse(
             "output_mode", f"a batch has one result: remove the key, or use {table.words.pair('mode', 'stream')}"
         )
+    if found != "append" and applies_changes:
+        table.refuse("output_mode", "a change is applied once, and does not change later: remove the key")
     if found != "append" and isinstance(sink, ParquetSink):
         table.refuse(
             "output_mode", "files take rows that do not change later: use append, with a watermark for windows"

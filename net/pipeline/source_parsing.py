@@ -10,6 +10,7 @@ from barnabas.log.vocabulary.topic_partition import check_topic_name
 from ..base.near_words import did_you_mean
 from .document_table import DocumentTable
 from .spec import (
+    CHANGE_COLUMNS,
     FILE_COLUMNS,
     INPUT,
     RECORD_COLUMNS,
@@ -21,7 +22,7 @@ from .spec import (
     Watermark,
 )
 
-FORMATS: Final = ("json", "csv", "access_log", "text", "raw")
+FORMATS: Final = ("json", "csv", "changes", "access_log", "text", "raw")
 ACCESS_PATTERNS: Final = ("combined", "common")
 TYPES: Final = (
     "string",
@@ -153,7 +154,8 @@ def _value(table: DocumentTable, origin: TopicSource | FileSource) -> ValueSpec 
         return None
     if found is None:
         table.refuse(
-            "value", f"is missing: add {table.words.pair('value', {'format': 'json'})}, or csv, access_log, text, raw"
+            "value",
+            f"is missing: add {table.words.pair('value', {'format': 'json'})}, or csv, changes, access_log, text, raw",
         )
         return None
     name: Any = found.required_text("format", "json", choices=FORMATS)
@@ -166,6 +168,8 @@ def _value(table: DocumentTable, origin: TopicSource | FileSource) -> ValueSpec 
     delimiter = found.text("delimiter", ",")
     if len(delimiter) != 1:
         found.refuse("delimiter", f"is {delimiter!r}: must be one character")
+    if name == "changes" and isinstance(origin, FileSource):
+        found.refuse("format", "changes are records of a topic: read the topic, or use json for files")
     spec = ValueSpec(
         format=name,
         fields=fields,
@@ -182,8 +186,8 @@ def _value(table: DocumentTable, origin: TopicSource | FileSource) -> ValueSpec 
 
 def _refuse_keys_of_other_formats(table: DocumentTable, spec: ValueSpec) -> None:
     belongs = {
-        "fields": ("json", "csv"),
-        "required": ("json", "csv"),
+        "fields": ("json", "changes", "csv"),
+        "required": ("json", "changes", "csv"),
         "sample_records": ("json",),
         "pattern": ("access_log",),
         "delimiter": ("csv",),
@@ -192,11 +196,14 @@ def _refuse_keys_of_other_formats(table: DocumentTable, spec: ValueSpec) -> None
     for key in table.given(*belongs):
         if spec.format not in belongs[key]:
             table.refuse(key, f"has no effect with the format {spec.format}: remove it")
-    if spec.format == "csv" and not spec.fields:
+    if spec.format in ("changes", "csv") and not spec.fields:
         table.refuse(
             "fields",
-            f"csv needs the names and types of its columns: add {table.words.pair('fields', {'id': 'bigint'})}",
+            f"{spec.format} needs the names and types of its columns: add {table.words.pair('fields', {'id': 'bigint'})}",
         )
+    for field in spec.fields if spec.format == "changes" else ():
+        if field.name.lower() in CHANGE_COLUMNS:
+            table.refuse(f"fields.{field.name}", "is the name of a column that each change has anyway: leave it out")
     if spec.format == "json" and spec.fields and table.has("sample_records"):
         table.refuse("sample_records", "has no effect if fields are declared: remove one of them")
 

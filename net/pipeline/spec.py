@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-ValueFormat = Literal["json", "csv", "access_log", "text", "raw"]
+ValueFormat = Literal["json", "csv", "changes", "access_log", "text", "raw"]
 OutputMode = Literal["append", "update", "complete"]
 Delivery = Literal["exactly_once", "at_least_once"]
 ErrorAction = Literal["stop", "skip", "dead-letter"]
@@ -13,6 +13,9 @@ INPUT = "input"  # the view of the only source, and of the result of a step with
 # Columns of each row beside the fields of its value: where it comes from. A field of a value cannot have such a name.
 RECORD_COLUMNS = ("record_key", "record_topic", "record_partition", "record_offset", "record_timestamp")
 FILE_COLUMNS = ("record_file",)
+# Of values that are changes of a table: c, u, d, r or t, and what orders the changes of all partitions.
+CHANGE_ORDER = ("change_generation", "change_lsn", "change_order")
+CHANGE_COLUMNS = ("change_op", *CHANGE_ORDER, "change_time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +112,9 @@ class TableSink:
     table: str
     database: str  # sqlite:FILE or postgresql:CONNECTION
     key: tuple[str, ...] = ()  # the columns by which rows are replaced; empty: rows are appended
+    applies_changes: bool = (
+        False  # rows are changes of a table, with CHANGE_COLUMNS: deletes delete, truncations empty it
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,13 @@ from typing import Any, Final
 
 ROWS_AT_ONCE: Final = 1_000  # of one round trip; the driver's memory holds no more, however large a batch is
 LEDGER: Final = "barnabas_pipelines"
+TRUNCATIONS: Final = "barnabas_pipeline_truncations"
 _CREATE_LEDGER: Final = (
     f"CREATE TABLE IF NOT EXISTS {LEDGER} (sink_id VARCHAR(250) PRIMARY KEY, batch_id BIGINT NOT NULL)"
+)
+_CREATE_TRUNCATIONS: Final = (
+    f"CREATE TABLE IF NOT EXISTS {TRUNCATIONS} (sink_id VARCHAR(250) PRIMARY KEY,"
+    " generation BIGINT NOT NULL, lsn BIGINT NOT NULL, place BIGINT NOT NULL)"
 )
 _NAMES: Final = re.compile(r'("(?:[^"]|"")*")')
 _SQLITE_WAIT_S: Final = 60  # for other writers of the file
@@ -55,9 +60,19 @@ class TableWriter:
     """Writes the rows of micro-batches to one table, each micro-batch once."""
 
     def __init__(
-        self, database: Database, *, table: str, columns: Mapping[str, str], key: Sequence[str], sink_id: str
+        self,
+        database: Database,
+        *,
+        table: str,
+        columns: Mapping[str, str],
+        key: Sequence[str],
+        sink_id: str,
+        has_changes: bool = False,
     ) -> None:
-        """`columns`: the types in the database's SQL, by name. Rows with an equal `key` replace each other."""
+        """`columns`: the types in the database's SQL, by name. Rows with an equal `key` replace each other. With `has_changes`,
+        rows have four more values, the kind of the change and CHANGE_ORDER, and come in this order."""
+        self._has_changes = has_changes
+        self._key_places = [list(columns).index(name) for name in key]
         self._database = database
         self._columns = columns
         self._key = key
@@ -72,6 +87,8 @@ class TableWriter:
         with closing(self._database.connect()) as connection, closing(connection.cursor()) as cursor:
             cursor.execute(_CREATE_LEDGER)
             cursor.execute(self._create())
+            if self._has_changes:
+                cursor.execute(_CREATE_TRUNCATIONS)
             self._database.begin(cursor)
             cursor.execute(self._database.sql(f"SELECT batch_id FROM {LEDGER} WHERE sink_id = ?"), (self._sink_id,))
             reached = cursor.fetchone()
@@ -81,7 +98,10 @@ class TableWriter:
                 return 0
             count = 0
             while some := list(islice(rows, ROWS_AT_ONCE)):
-                cursor.executemany(self._database.sql(self._insert()), some)
+                if self._has_changes:
+                    self._apply(cursor, some)
+                else:
+                    cursor.executemany(self._database.sql(self._insert()), some)
                 count += len(some)
             note = (
                 f"INSERT INTO {LEDGER} VALUES (?, ?) ON CONFLICT (sink_id) DO UPDATE SET batch_id = excluded.batch_id"
@@ -89,6 +109,36 @@ class TableWriter:
             cursor.execute(self._database.sql(note), (self._sink_id, batch_id))
             cursor.execute("COMMIT")
             return count
+
+    def _apply(self, cursor: Any, changes: Sequence[Sequence[Any]]) -> None:
+        """The last change of each key. Every partition has each truncation: the first one empties the table, and changes
+        that other partitions bring from before it are left out."""
+        cursor.execute(
+            self._database.sql(f"SELECT generation, lsn, place FROM {TRUNCATIONS} WHERE sink_id = ?"), (self._sink_id,)
+        )
+        before = emptied = tuple(cursor.fetchone() or (0, 0, 0))
+        last: dict[tuple[Any, ...], Sequence[Any] | None] = {}
+        for *row, op, generation, lsn, place in changes:
+            at = (generation, lsn, place)
+            if op == "t" and at > emptied:
+                last.clear()
+                emptied = at
+            elif op != "t" and at >= emptied:
+                last[tuple(row[number] for number in self._key_places)] = None if op == "d" else row
+        if emptied > before:
+            cursor.execute(f"DELETE FROM {self._table}")
+            note = (
+                f"INSERT INTO {TRUNCATIONS} VALUES (?, ?, ?, ?) ON CONFLICT (sink_id) DO UPDATE"
+                " SET generation = excluded.generation, lsn = excluded.lsn, place = excluded.place"
+            )
+            cursor.execute(self._database.sql(note), (self._sink_id, *emptied))
+        gone = [key for key, row in last.items() if row is None]
+        there = [row for row in last.values() if row is not None]
+        if gone:
+            condition = " AND ".join(f"{quoted(name)} = ?" for name in self._key)
+            cursor.executemany(self._database.sql(f"DELETE FROM {self._table} WHERE {condition}"), gone)
+        if there:
+            cursor.executemany(self._database.sql(self._insert()), there)
 
     def _create(self) -> str:
         parts = [f"{quoted(name)} {kind}" for name, kind in self._columns.items()]

@@ -11,7 +11,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from barnabas.net.pipeline.spec import DeltaSink, ParquetSink, PipelineSpec, TableSink, TopicSink
+from barnabas.net.pipeline.spec import (
+    CHANGE_COLUMNS,
+    CHANGE_ORDER,
+    DeltaSink,
+    ParquetSink,
+    PipelineSpec,
+    TableSink,
+    TopicSink,
+)
 
 from .database import Database, TableWriter
 from .delta import DeltaWriter
@@ -46,6 +54,8 @@ def batch_writer(world: World, spec: PipelineSpec, result: DataFrame) -> WriteBa
             return topic_writer(world, sink, sink_id)
         case TableSink():
             _check_columns(result, sink.key, "sink.key")
+            if sink.applies_changes:
+                _check_columns(result, ("change_op", *CHANGE_ORDER), 'sink.write = "changes"')
             return table_writer(world, sink, sink_id, result)
         case DeltaSink():
             _check_columns(result, sink.partition_by, "sink.partition_by")
@@ -100,11 +110,21 @@ def table_writer(world: World, sink: TableSink, sink_id: str, result: DataFrame)
     kind, _, place = sink.database.partition(":")
     address = f"sqlite:{world.path(place)}" if kind == "sqlite" else sink.database
     database = Database(address)
-    columns = {field.name: _type_in(database, field.dataType) for field in result.schema}
-    writer = TableWriter(database, table=sink.table, columns=columns, key=sink.key, sink_id=sink_id)
+    hidden = CHANGE_COLUMNS if sink.applies_changes else ()
+    columns = {field.name: _type_in(database, field.dataType) for field in result.schema if field.name not in hidden}
+    writer = TableWriter(
+        database,
+        table=sink.table,
+        columns=columns,
+        key=sink.key,
+        sink_id=sink_id,
+        has_changes=sink.applies_changes,
+    )
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        rows = batch.select(*(_value_in(database, field) for field in batch.schema))
+        ordered = batch.orderBy(*CHANGE_ORDER) if sink.applies_changes else batch
+        values = [_value_in(database, field) for field in batch.schema if field.name not in hidden]
+        rows = ordered.select(*values, *(("change_op", *CHANGE_ORDER) if sink.applies_changes else ()))
         writer.write(batch_id, map(tuple, rows.toLocalIterator()))
 
     return write

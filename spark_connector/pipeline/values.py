@@ -30,6 +30,9 @@ def with_parsed(rows: DataFrame, spec: ValueSpec) -> DataFrame:
             parsed, reason = F.struct(_text().alias("text")), F.lit(None).cast("string")
         case "json":
             parsed, reason = _json(spec.fields), _json_reason(spec)
+        case "changes":
+            rows = rows.where(F.col("value").isNotNull())  # tombstones, for compaction
+            parsed, reason = _changes(spec.fields), _changes_reason(spec)
         case "csv":
             if spec.has_header:
                 header = spec.delimiter.join(field.name for field in spec.fields)
@@ -106,6 +109,71 @@ def _json_reason(spec: ValueSpec) -> Column:
 
 def _path(name: str) -> str:
     return f"$['{name}']"
+
+
+# --- changes --------------------------------------------------------------------------------------------------------------
+
+
+def _envelope(fields: Sequence[ValueField]) -> Column:
+    row = f"struct<{', '.join(f'{quoted(field.name)}: {field.type_name}' for field in fields)}>"
+    schema = (
+        f"before {row}, after {row}, op string, transaction struct<total_order: bigint>, {_CORRUPT} string,"
+        " source struct<commit_lsn: bigint, generation: bigint, ts_ms: bigint, unchanged: array<string>>"
+    )
+    return F.from_json(_text(), schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+
+
+def _changes(fields: Sequence[ValueField]) -> Column:
+    """The row after the change; of a delete, what is known of the row before. Names are those of CHANGE_COLUMNS."""
+    found = _envelope(fields)
+    is_delete = found["op"] == "d"
+    return F.struct(
+        *(
+            F.when(is_delete, found["before"].getField(field.name))
+            .otherwise(found["after"].getField(field.name))
+            .alias(field.name)
+            for field in fields
+        ),
+        found["op"].alias("change_op"),
+        found["source"]["generation"].alias("change_generation"),
+        found["source"]["commit_lsn"].alias("change_lsn"),
+        found["transaction"]["total_order"].alias("change_order"),
+        F.timestamp_millis(found["source"]["ts_ms"]).alias("change_time"),
+        found[_CORRUPT].alias(_CORRUPT),
+    )
+
+
+def _changes_reason(spec: ValueSpec) -> Column:
+    op = F.get_json_object(_text(), "$.op")
+    unchanged = _envelope(spec.fields)["source"]["unchanged"]
+    names = F.array_join(unchanged, ", ")
+    lacking = F.concat(
+        F.lit("the change lacks the large values of "),
+        names,
+        F.lit(": ALTER TABLE ... REPLICA IDENTITY FULL in the source"),
+    )
+    has_row = op.isin("c", "u", "r")
+    row = F.when(op == "d", F.lit("before")).otherwise(F.lit("after"))
+    given = [
+        F.when(row == "before", _given_in("before", field)).otherwise(_given_in("after", field))
+        for field in spec.fields
+    ]
+    return _first_of(
+        [
+            F.when(
+                F.coalesce(~op.isin("c", "u", "d", "r", "t"), F.lit(True)) | _field("change_lsn").isNull(),
+                F.lit("the value is no change of a table, as `barnabas connect` writes it"),
+            ),
+            F.when(has_row & (F.size(F.coalesce(unchanged, F.array())) > 0), lacking),
+            *(_wrong(field, value) for field, value in zip(spec.fields, given, strict=True)),
+            *(F.when(has_row, reason) for reason in _missing(spec.required)),
+            F.when(_field(_CORRUPT).isNotNull(), F.lit("the row does not fit its fields")),
+        ]
+    )
+
+
+def _given_in(row: str, field: ValueField) -> Column:
+    return F.get_json_object(_text(), f"$.{row}['{field.name}']")
 
 
 # --- csv ------------------------------------------------------------------------------------------------------------------

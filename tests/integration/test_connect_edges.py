@@ -144,3 +144,102 @@ async def test_a_transaction_that_is_larger_than_one_of_ours_is_written_once_in_
     places = [(change["source"]["commit_lsn"], change["transaction"]["total_order"]) for change in found]
     assert places == [(places[0][0], order) for order in range(1, 250_001)] + [places[-1]]
     assert {change["op"] for change in found} == {"c", "u", "d"}
+
+
+async def test_the_server_keeps_what_is_not_committed_in_the_topics(
+    server: postgres.Server, shared_cluster: Cluster, connectors: Connectors, tmp_path: Path
+) -> None:
+    """The connector has the change, and the brokers do not answer: if the slot moved, a kill now would lose the change."""
+    await shared_cluster.ready()
+    source = world.database(server.address, "kept")
+    world.execute(source, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION kept FOR TABLE t")
+    connector = connectors(world.source_file(tmp_path, source, "kept"))
+    await until(lambda: "stream begins" in connector.log.read_text(), "the stream begins")
+    world.execute(source, "INSERT INTO t VALUES (1)")
+    await until_row(shared_cluster, "kept.public.t", 1, connector)
+    sent = """SELECT sent_lsn >= %s::pg_lsn, r.reply_time::text FROM pg_stat_replication r
+        JOIN pg_replication_slots s ON s.active_pid = r.pid WHERE s.slot_name = 'kept'"""
+    with psycopg.connect(source, autocommit=True) as connection:
+        for node in shared_cluster.nodes:
+            node.signal(signal.SIGSTOP)
+        try:
+            connection.execute("INSERT INTO t VALUES (2)")
+            (end,) = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone() or ("",)
+            await until(
+                lambda: (connection.execute(sent, (end,)).fetchone() or [0])[0], "the server has sent the change"
+            )
+            (_, told) = connection.execute(sent, (end,)).fetchone() or ("", "")
+            await until(
+                lambda: (connection.execute(sent, (end,)).fetchone() or ["", told])[1] != told, "a status after it"
+            )
+            kept = "SELECT confirmed_flush_lsn < %s::pg_lsn FROM pg_replication_slots WHERE slot_name = 'kept'"
+            assert connection.execute(kept, (end,)).fetchone() == (True,)
+            connector.kill()
+        finally:
+            for node in shared_cluster.nodes:
+                node.signal(signal.SIGCONT)
+    connector.start()
+    found = await until_row(shared_cluster, "kept.public.t", 2, connector)
+    assert [change["after"]["id"] for change in found] == [1, 2]
+
+
+async def test_privileges_that_the_role_lacks(
+    server: postgres.Server, shared_cluster: Cluster, connectors: Connectors, tmp_path: Path
+) -> None:
+    await shared_cluster.ready()
+    source = world.database(server.address, "weak")
+    world.execute(
+        source,
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "INSERT INTO t VALUES (1)",
+        "CREATE PUBLICATION weak FOR TABLE t",
+        "CREATE ROLE weak LOGIN",
+    )
+    connector = connectors(world.source_file(tmp_path, source.replace("user=test", "user=weak"), "weak"))
+    assert "ALTER ROLE name REPLICATION" in await world.ended(connector)
+    world.execute(source, "ALTER ROLE weak REPLICATION")
+    connector.start()
+    assert "permission denied for table t" in (said := await world.ended(connector)) and "GRANT SELECT" in said
+    world.execute(source, "GRANT SELECT ON t TO weak")
+    connector.start()
+    assert [change["op"] for change in await until_row(shared_cluster, "weak.public.t", 1, connector)] == ["r"]
+
+
+async def test_log_that_the_server_has_discarded(
+    shared_cluster: Cluster, connectors: Connectors, tmp_path: Path
+) -> None:
+    """While the connector does not answer. It stops when it does, and reads all tables again after the cure."""
+    await shared_cluster.ready()
+    limits = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "64MB"}
+    with postgres.server(**postgres.LOGICAL, **limits) as server:
+        source = server.address
+        world.execute(source, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION lost FOR TABLE t")
+        file = world.source_file(tmp_path, source, "lost")
+        connector = connectors(file)
+        await until(lambda: "stream begins" in connector.log.read_text(), "the stream begins")
+        world.execute(source, "INSERT INTO t VALUES (1)")
+        await until_row(shared_cluster, "lost.public.t", 1, connector)
+        connector.process.send_signal(signal.SIGSTOP)
+        world.execute(source, "INSERT INTO t VALUES (2)")
+
+        def is_lost() -> bool:
+            world.execute(source, "SELECT pg_switch_wal()", "INSERT INTO t SELECT max(id) + 1 FROM t", "CHECKPOINT")
+            with psycopg.connect(source) as connection:
+                found = connection.execute("SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'lost'")
+                return found.fetchone() == ("lost",)
+
+        await until(is_lost, "the server discards the log", timeout_s=60)
+        connector.process.send_signal(signal.SIGCONT)
+        said = await world.ended(connector)
+        assert "exceeded max_slot_wal_keep_size" in said and "barnabas connect reset FILE" in said
+        status = world.command(shared_cluster.bootstrap, "connect", "status", str(file))
+        assert status.returncode == 3 and "drop the slot" in status.stdout + status.stderr
+        assert world.dropped(source, "lost")
+        assert world.command(shared_cluster.bootstrap, "connect", "reset", str(file)).returncode == 0
+        connector.start()
+        world.execute(source, "INSERT INTO t VALUES (100000)")
+        found = await until_row(shared_cluster, "lost.public.t", 100000, connector)
+        ops = [change["op"] for change in found]
+        with psycopg.connect(source) as connection:
+            rows = {row[0] for row in connection.execute("SELECT id FROM t").fetchall()}
+        assert {change["after"]["id"] for change in found[ops.index("t") + 1 :]} == rows

@@ -1,6 +1,7 @@
 """Values of records as columns: what fits each format, and the reason for each value that does not."""
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -21,6 +22,15 @@ CSV = ValueSpec(
     has_header=True,
     required=("name",),
 )
+CHANGES = ValueSpec(
+    format="changes",
+    fields=(
+        ValueField(name="id", type_name="bigint"),
+        ValueField(name="a b", type_name="decimal(10,2)"),
+        ValueField(name="at", type_name="timestamp"),
+    ),
+    required=("a b",),
+)
 ACCESS = ValueSpec(format="access_log")
 LINE = b'1.2.3.4 - eve [17/May/2015:10:05:03 +0200] "GET /a?b HTTP/1.1" 200 - "http://r/" "a \\"b\\""'
 
@@ -34,9 +44,30 @@ def dump(**fields: Any) -> bytes:
     return json.dumps(fields).encode()
 
 
+def change(op: str, before: object = None, after: object = None, **source: object) -> bytes:
+    said = {"commit_lsn": 100, "generation": 1, "ts_ms": 1_000, **source}
+    return dump(op=op, before=before, after=after, source=said, transaction={"id": "7:100", "total_order": 3})
+
+
 @pytest.mark.parametrize(
     ("spec", "value", "reason"),
     [
+        (CHANGES, change("c", after={"id": 1, "a b": "5.50", "other": 3}), None),
+        (CHANGES, change("r", after={"id": 1, "a b": "5.50", "at": "2026-01-02T03:04:05Z"}), None),
+        (CHANGES, change("d", before={"id": 1}), None),
+        (CHANGES, change("t"), None),
+        (CHANGES, change("u", after={"id": 1}), "the field a b is missing"),
+        (CHANGES, change("u", after={"id": 1, "a b": "x"}), "the field a b is x, which is no decimal(10,2)"),
+        (CHANGES, change("d", before={"id": "x"}), "the field id is x, which is no bigint"),
+        (
+            CHANGES,
+            change("u", after={"id": 1, "a b": "1"}, unchanged=["v", "w"]),
+            "the change lacks the large values of v, w: ALTER TABLE ... REPLICA IDENTITY FULL in the source",
+        ),
+        (CHANGES, dump(id=1), "the value is no change of a table, as `barnabas connect` writes it"),
+        (CHANGES, change("x"), "the value is no change of a table, as `barnabas connect` writes it"),
+        (CHANGES, change("c", commit_lsn=None), "the value is no change of a table, as `barnabas connect` writes it"),
+        (CHANGES, b"{", "the value is no change of a table, as `barnabas connect` writes it"),
         (JSON, dump(id=1), None),
         (JSON, dump(id=1, other=[1]), None),
         (JSON, b' {"id": 1} ', None),
@@ -75,6 +106,27 @@ def test_each_value_fits_or_has_a_reason(
 ) -> None:
     (row,) = parsed(spark, spec, value)
     assert row[REASON] == reason
+
+
+def test_a_change_is_the_row_after_it_or_the_key_that_was_deleted(spark: SparkSession) -> None:
+    values = (
+        change("u", before={"id": 1, "a b": "1"}, after={"id": 1, "a b": "5.50", "at": "2026-01-02T03:04:05Z"}),
+        None,  # a tombstone
+        change("d", before={"id": 2}),
+        change("t", commit_lsn=2**62),
+    )
+    rows = [row[PARSED] for row in parsed(spark, CHANGES, *values)]
+    assert [(row["id"], row["a b"], row["change_op"]) for row in rows] == [
+        (1, Decimal("5.50"), "u"),
+        (2, None, "d"),
+        (None, None, "t"),
+    ]
+    assert [(row.change_generation, row.change_lsn, row.change_order) for row in rows] == [
+        (1, 100, 3),
+        (1, 100, 3),
+        (1, 2**62, 3),
+    ]
+    assert rows[0].at.isoformat().startswith("2026-01-02") and rows[0].change_time is not None
 
 
 def test_fields_of_json(spark: SparkSession) -> None:

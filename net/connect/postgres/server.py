@@ -57,7 +57,10 @@ def setup_error(error: psycopg.Error) -> ServerSetupError:
     if isinstance(error, errors.InsufficientPrivilege):
         if "replication" in str(error):
             return _no_replication(error)
-        return ServerSetupError(f"the role of the dsn lacks a privilege: {first_line(error)}")
+        return ServerSetupError(
+            f"the role of the dsn lacks a privilege: {first_line(error)}; run GRANT SELECT ON the tables TO the role (and GRANT"
+            " USAGE ON SCHEMA), as their owner"
+        )
     code = f" (SQLSTATE {error.sqlstate})" if error.sqlstate else ""
     return ServerSetupError(f"PostgreSQL refused a request{code}: {first_line(error)}")
 

@@ -167,6 +167,31 @@ def test_rows_of_a_key_replace_each_other(tmp_path: Path) -> None:
     assert writer(tmp_path, sink_id="k", **only_key).write(0, iter([(1,), (1,)])) == 2
 
 
+def test_changes_are_applied_by_key_and_a_truncation_once(tmp_path: Path) -> None:
+    """Other partitions bring their records from before the truncation, and the truncation itself, in later micro-batches."""
+
+    def applied(batch_id: int, *changes: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        writer(tmp_path, key=("id",), has_changes=True).write(batch_id, iter(changes))
+        return stored(tmp_path)
+
+    first = [(number, "r", "r", 1, 50, 0) for number in range(3)]
+    assert applied(0, *first) == [(0, "r"), (1, "r"), (2, "r")]
+    after = applied(
+        1,
+        (0, "u", "u", 1, 60, 1),
+        (1, None, "d", 1, 60, 2),
+        (3, "c", "c", 1, 60, 3),
+        (3, None, "d", 1, 60, 4),
+        (2, None, "d", 1, 60, 5),
+        (2, "again", "c", 1, 60, 6),
+    )
+    assert after == [(0, "u"), (2, "again")]
+    assert applied(1, (9, "x", "c", 1, 70, 1)) == after, "the micro-batch is written already"
+    assert applied(2, (5, "old", "c", 1, 70, 1), (None, None, "t", 1, 80, 1), (6, "new", "c", 1, 80, 2)) == [(6, "new")]
+    assert applied(3, (7, "old", "c", 1, 75, 1), (6, None, "d", 1, 79, 9), (None, None, "t", 1, 80, 1)) == [(6, "new")]
+    assert applied(4, (None, None, "t", 2, 10, 0), (8, "r", "r", 2, 10, 0)) == [(8, "r")], "the table was read again"
+
+
 def test_names_with_the_letters_of_places_reach_postgresql_as_they_are() -> None:
     database = Database("postgresql:host=localhost")
     assert database.sql('INSERT INTO "t?" ("a""?", "b%s") VALUES (?, ?)') == (

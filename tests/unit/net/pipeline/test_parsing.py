@@ -165,6 +165,17 @@ WRONG = [
     ('key = ["id"]', "", "30: sink.key: upsert needs the columns"),
     ('write = "upsert"', "", '34: sink.key: needs write = "upsert"'),
     ('write = "upsert"', 'delivery = "exactly_once"\nwrite = "upsert"', "33: sink.delivery: this sink always writes"),
+    ('write = "upsert"\nkey = ["id"]', 'write = "changes"', "30: sink.key: changes needs the columns"),
+    (
+        'write = "upsert"',
+        'write = "changes"\noutput_mode = "update"',
+        "34: sink.output_mode: a change is applied once, and does not change later",
+    ),
+    (
+        'format = "json"\nrequired = ["id"]\n[source.value.fields]\nid',
+        'format = "changes"\n[source.value.fields]\nchange_lsn',
+        "15: source.value.fields.change_lsn: is the name of a column that each change has",
+    ),
     ('action = "dead-letter"', 'action = "skip"', '38: errors.topic: has no effect with action = "skip"'),
     ('topic = "orders-dead"', "", "36: errors.topic: is missing"),
     ('topic = "orders-dead"', 'topic = "orders"', "38: errors.topic: is 'orders', which a source reads"),
@@ -236,3 +247,26 @@ def test_a_file_that_is_no_pipeline_is_refused_and_costs_little() -> None:
     began_s = time.process_time()
     assert lines_of_keys("".join(f"k{number} = 1\n" for number in range(40_000)))["k39999",] == 40_000
     assert time.process_time() - began_s < 3
+
+
+def test_changes_of_a_table_go_to_a_table() -> None:
+    text = """\
+name = "copy"
+[source]
+topics = ["shop.public.t"]
+value = { format = "changes", fields = { id = "bigint" } }
+[sink]
+table = "t"
+database = "sqlite:x.db"
+write = "changes"
+key = ["id"]
+"""
+    spec = spec_of(text)
+    assert isinstance(spec.sink, TableSink) and spec.sink.applies_changes and spec.sink.key == ("id",)
+    assert spec.output_mode == "append"
+    of_files = problems_of(text.replace('topics = ["shop.public.t"]', 'files = "x"'))
+    assert any("changes are records of a topic" in problem for problem in of_files)
+    assert any(
+        "changes needs the names" in problem
+        for problem in problems_of(text.replace(', fields = { id = "bigint" }', ""))
+    )

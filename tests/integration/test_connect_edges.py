@@ -82,6 +82,37 @@ async def test_columns_that_the_index_of_the_primary_key_only_includes(
     assert [(change["op"], change["after"]["v"]) for change in found] == [("r", "a"), ("u", "b"), ("c", "c")]
 
 
+async def test_a_table_that_was_left_out_for_a_while(
+    server: postgres.Server, shared_cluster: Cluster, connectors: Connectors, tmp_path: Path
+) -> None:
+    await shared_cluster.ready()
+    source = world.database(server.address, "pause")
+    world.execute(
+        source,
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE TABLE u (id int PRIMARY KEY)",
+        "INSERT INTO t VALUES (1)",
+        "CREATE PUBLICATION pause FOR TABLE t, u",
+    )
+    connector = connectors(world.source_file(tmp_path, source, "pause"))
+    await until_row(shared_cluster, "pause.public.t", 1, connector)
+    connector.kill()
+    world.execute(source, "INSERT INTO t VALUES (2)")
+    world.source_file(tmp_path, source, "pause", tables='["public.u"]')
+    connector.start()
+    world.execute(source, "INSERT INTO t VALUES (3)", "INSERT INTO u VALUES (3)")
+    await until_row(shared_cluster, "pause.public.u", 3, connector)
+    connector.kill()
+    world.source_file(tmp_path, source, "pause")
+    connector.start()
+    world.execute(source, "INSERT INTO t VALUES (4)")
+    found = await until_row(shared_cluster, "pause.public.t", 4, connector)
+    assert [(change["op"], (change["after"] or {}).get("id")) for change in found] in (
+        [("r", 1), ("t", None), ("r", 1), ("r", 2), ("r", 3), ("c", 4)],
+        [("r", 1), ("t", None), ("r", 1), ("r", 2), ("r", 3), ("r", 4)],
+    )
+
+
 async def test_a_slot_that_another_program_holds(
     server: postgres.Server, shared_cluster: Cluster, connectors: Connectors, tmp_path: Path
 ) -> None:
@@ -226,7 +257,7 @@ async def test_log_that_the_server_has_discarded(
             world.execute(source, "SELECT pg_switch_wal()", "INSERT INTO t SELECT max(id) + 1 FROM t", "CHECKPOINT")
             with psycopg.connect(source) as connection:
                 found = connection.execute("SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'lost'")
-                return found.fetchone() == ("lost",)
+                return bool(found.fetchone() == ("lost",))
 
         await until(is_lost, "the server discards the log", timeout_s=60)
         connector.process.send_signal(signal.SIGCONT)

@@ -59,7 +59,8 @@ def source(server: postgres.Server, spark_cluster: Cluster, tmp_path: Path) -> I
 
 def copied(dsn: str) -> list[Any]:
     with psycopg.connect(dsn) as connection:
-        return connection.execute("SELECT id, name, double_price FROM copies ORDER BY id").fetchall()
+        found: list[Any] = connection.execute("SELECT id, name, double_price FROM copies ORDER BY id").fetchall()
+    return found
 
 
 def expected(dsn: str) -> list[Any]:

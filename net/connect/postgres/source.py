@@ -168,6 +168,9 @@ class Source:
         self._check_topics(tables)
         for name, table in tables.items():
             position = self._planned(position, name, table)
+        for name in position.tables.keys() - tables.keys():
+            # Its changes are not captured now. If the table comes back, the topic lacks them.
+            position = position.with_table(name, replace(position.tables[name], is_again=True))
         self._watch.started(position, tables, settings.topics.configs)
         return _Plan(position=position, tables=tables, lsn=lsn)
 

@@ -112,9 +112,7 @@ class TableSink:
     table: str
     database: str  # sqlite:FILE or postgresql:CONNECTION
     key: tuple[str, ...] = ()  # the columns by which rows are replaced; empty: rows are appended
-    applies_changes: bool = (
-        False  # rows are changes of a table, with CHANGE_COLUMNS: deletes delete, truncations empty it
-    )
+    applies_changes: bool = False  # rows have CHANGE_COLUMNS: deletes delete, truncations empty the table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from typing import Final
 
 from psycopg import sql
 
+from .changes.change_stream import SeenTransactions
 from .changes.faults import KeyMissingError, ServerSetupError, SlotLostError
 from .changes.lsn import lsn_of, lsn_text
 from .changes.pgoutput import Column, Identity, Relation
@@ -86,10 +87,11 @@ async def check_server(connection: Connection) -> None:
         )
 
 
-async def log_end(connection: Connection) -> int:
-    row = await (await connection.execute("SELECT pg_current_wal_lsn()::text")).fetchone()
+async def seen_transactions(connection: Connection) -> SeenTransactions:
+    """What all later queries see, too."""
+    row = await (await connection.execute("SELECT pg_current_snapshot()::text")).fetchone()
     assert row is not None
-    return lsn_of(str(row[0]))
+    return SeenTransactions.of(str(row[0]))
 
 
 async def slot_of(connection: Connection, name: str) -> Slot | None:

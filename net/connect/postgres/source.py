@@ -30,11 +30,11 @@ from .catalog import (
     check_server,
     check_slot,
     is_captured,
-    log_end,
     published_tables,
+    seen_transactions,
     slot_of,
 )
-from .changes.change_stream import Catalog, ChangeStream, TableNotReadError
+from .changes.change_stream import Catalog, ChangeStream, SeenTransactions, TableNotReadError
 from .changes.coverage import Range
 from .changes.envelope import EnvelopeNames, TableEncoder, reading_origin
 from .changes.faults import SchemaConflictError, ServerSetupError, StoppedByOtherError
@@ -115,7 +115,7 @@ class _Plan:
 
     position: Position
     tables: dict[str, PublishedTable]
-    lsn: int  # the catalog had these tables at this LSN or later
+    seen: SeenTransactions  # the catalog had these tables after them, or later
 
 
 class Source:
@@ -150,7 +150,7 @@ class Source:
 
     async def _plan(self, connection: Connection) -> _Plan:
         settings = self._settings
-        lsn = await log_end(connection)
+        seen = await seen_transactions(connection)
         tables = await published_tables(connection, settings.publication, settings.tables)
         position = await self._writer.committed_position()
         replication = await ReplicationConnection.open(settings.dsn)
@@ -172,7 +172,7 @@ class Source:
             # Its changes are not captured now. If the table comes back, the topic lacks them.
             position = position.with_table(name, replace(position.tables[name], is_again=True))
         self._watch.started(position, tables, settings.topics.configs)
-        return _Plan(position=position, tables=tables, lsn=lsn)
+        return _Plan(position=position, tables=tables, seen=seen)
 
     def _check_topics(self, tables: dict[str, PublishedTable]) -> None:
         """Raises ServerSetupError for two tables of one topic."""
@@ -318,7 +318,7 @@ class Source:
             position,
             self._types,
             self._names,
-            catalog=Catalog(tables=plan.tables.keys(), lsn=plan.lsn),
+            catalog=Catalog(tables=plan.tables.keys(), seen=plan.seen),
             is_captured=lambda table: is_captured(settings.tables, table),
         )
         keeping = asyncio.create_task(self._keep_alive(stream))

@@ -3,7 +3,7 @@
 It drops what is in the topics already: transactions before the position, and changes that the snapshot of their key's range has
 seen. A table that was not read yet, or was replaced by another one of its name, has to be read first: `TableNotReadError` says
 so, and the connector starts over from its committed position. If the catalog has no such table any more, it cannot be read:
-changes from before the catalog was looked at are then left out.
+changes of transactions that the catalog has seen are then left out.
 """
 
 from collections.abc import Callable, Collection
@@ -18,6 +18,7 @@ from .position import Part, Position, TableProgress
 from .values import Types
 
 _NOTHING: Final[list[Outgoing]] = []
+HALF: Final = 1 << 31  # of the numbers of transactions that the log has
 ALL_CHANGES: Final = 1 << 63  # more than a transaction has
 
 
@@ -31,18 +32,43 @@ class TableNotReadError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeenTransactions:
+    """A snapshot of the server (pg_snapshot): which transactions it sees. The log's order would not do: a commit is in the log
+    before it is seen, and long before if a standby has to confirm it."""
+
+    start: int  # all before it have ended
+    end: int  # all from it on are not seen
+    running: frozenset[int] = frozenset()  # not seen, between start and end
+
+    @classmethod
+    def of(cls, text: str) -> "SeenTransactions":
+        start, end, running = text.split(":")
+        return cls(start=int(start), end=int(end), running=frozenset(map(int, filter(None, running.split(",")))))
+
+    def sees(self, xid: int) -> bool:
+        """`xid` has the lower 32 bits of the number, and is no further away from the snapshot than half of them."""
+        distance = (xid - self.end + HALF) % (2 * HALF) - HALF
+        number = self.end + distance
+        return number < self.start or (number < self.end and number not in self.running)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """The tables that can be read, as the server's catalog had them at this LSN or later."""
+    """The tables that can be read: the catalog has them after the transactions that are seen."""
 
     tables: Collection[str]
-    lsn: int
+    seen: SeenTransactions
 
 
 class _Table:
     """A relation as the stream announced it last."""
 
-    def __init__(self, relation: Relation, progress: TableProgress, encoder: TableEncoder | None) -> None:
-        """`encoder` None: the key differs from the progress's, which matters only for changes that count."""
+    def __init__(
+        self, relation: Relation, progress: TableProgress, encoder: TableEncoder | None, *, has_gone: bool
+    ) -> None:
+        """`encoder` None: the key differs from the progress's, which matters only for changes that count. `has_gone`: it was
+        read, and is not in the catalog any more."""
+        self.has_gone = has_gone
         self.relation = relation
         self.progress = progress
         self.coverage = progress.coverage
@@ -165,7 +191,8 @@ class ChangeStream:
         encoder = None
         if key == progress.key and columns.issuperset(key):
             encoder = TableEncoder(relation, key, self._types, self._names)
-        self._tables[relation.oid] = _Table(relation, progress, encoder)
+        has_gone = relation.table not in self._catalog.tables
+        self._tables[relation.oid] = _Table(relation, progress, encoder, has_gone=has_gone)
 
     def _counting(self, oid: int, *rows: Row | None) -> _Table | None:
         """The table, if this change of it may count. Raises what makes it unusable."""
@@ -178,6 +205,8 @@ class ChangeStream:
             self._needs_reading(self._gone[oid], is_again=False)
         if table is None or self._order <= self._known_changes or self._origin.commit_lsn < table.oldest_lsn:
             return None
+        if table.has_gone and not self._catalog.seen.sees(self._origin.transaction.xid):
+            raise TableNotReadError(table.relation.table, is_again=True)  # it has come back
         if table.relation.oid != table.progress.oid:
             self._needs_reading(table.relation.table, is_again=True)
             return None
@@ -192,7 +221,7 @@ class ChangeStream:
     def _needs_reading(self, table: str, *, is_again: bool) -> None:
         """Raises TableNotReadError, unless the table has gone since this change: then the change is left out."""
         assert self._origin is not None
-        if table in self._catalog.tables or self._origin.commit_lsn >= self._catalog.lsn:
+        if table in self._catalog.tables or not self._catalog.seen.sees(self._origin.transaction.xid):
             raise TableNotReadError(table, is_again=is_again)
         self.left_out.add(table)
 

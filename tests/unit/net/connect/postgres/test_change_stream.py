@@ -9,7 +9,12 @@ import pytest
 from unit.net.connect.postgres import wal
 
 from barnabas.net.connect.postgres.changes import position as positions
-from barnabas.net.connect.postgres.changes.change_stream import Catalog, ChangeStream, TableNotReadError
+from barnabas.net.connect.postgres.changes.change_stream import (
+    Catalog,
+    ChangeStream,
+    SeenTransactions,
+    TableNotReadError,
+)
 from barnabas.net.connect.postgres.changes.coverage import Range
 from barnabas.net.connect.postgres.changes.envelope import (
     ALL_PARTITIONS,
@@ -42,7 +47,11 @@ def start(ranges: tuple[Range, ...] = EVERYTHING, lsn: int = 0) -> Position:
     return Position(system_id="1", database="db", slot="s", lsn=lsn, tables={"public.t": table})
 
 
-def stream_from(position: Position, catalog: Catalog = Catalog(tables=("public.t",), lsn=0)) -> ChangeStream:
+THERE = Catalog(tables=("public.t",), seen=SeenTransactions(start=1, end=1))
+GONE = Catalog(tables=(), seen=SeenTransactions(start=7, end=9, running=frozenset((7,))))  # sees 8, and not 7 and 9
+
+
+def stream_from(position: Position, catalog: Catalog = THERE) -> ChangeStream:
     return ChangeStream(position, TYPES, NAMES, catalog=catalog, is_captured=lambda table: table != "public.other")
 
 
@@ -141,30 +150,53 @@ def test_a_table_that_was_not_read_or_was_replaced_has_to_be_read_first() -> Non
 
 def test_changes_of_a_table_that_the_catalog_does_not_have_any_more_are_left_out() -> None:
     """Reading it is not possible: starting over for it would never end."""
-    catalog = Catalog(tables=(), lsn=200)
-    stream = stream_from(start(), catalog)
     brief = wal.relation(41, "public", "brief", COLUMNS)
-    assert feed(stream, *in_transaction(brief, wal.insert(41, "1", "a"), wal.truncate(41), commit_lsn=199)) == []
+    stream = stream_from(start(), GONE)
+    assert feed(stream, wal.begin(199, xid=8), brief, wal.insert(41, "1", "a"), wal.truncate(41)) == []
     assert stream.left_out == {"public.brief"}
+    feed(stream, wal.commit(199, 207))
     with pytest.raises(TableNotReadError, match=r"public\.brief"):  # it may have come back since
-        feed(stream, wal.begin(200), wal.insert(41, "2", "b"))
-    with pytest.raises(TableNotReadError):
-        feed(stream_from(start(), catalog), wal.begin(200), brief)
+        feed(stream, wal.begin(210, xid=9), wal.insert(41, "2", "b"))
+    for xid in (7, 9):
+        with pytest.raises(TableNotReadError):
+            feed(stream_from(start(), GONE), wal.begin(200, xid=xid), brief)
+
+
+def test_a_table_that_was_read_and_has_gone_is_read_again_when_it_comes_back() -> None:
+    stream = stream_from(start(), GONE)
+    assert len(feed(stream, wal.begin(199, xid=8), HEAD, wal.insert(OID, "1", "a"), wal.commit(199, 207))) == 1
+    with pytest.raises(TableNotReadError) as back:
+        feed(stream, wal.begin(210, xid=9), wal.insert(OID, "2", "b"))
+    assert back.value.is_again
+
+
+@pytest.mark.parametrize(
+    ("text", "seen", "unseen"),
+    [
+        ("10:20:12,15", (3, 9, 10, 11, 14, 19), (12, 15, 20, 21)),
+        ("10:10:", (3, 9), (10, 11)),
+        (f"{2**32 - 2}:{2**32 + 5}:{2**32 + 1}", (2**32 - 3, 2**32 - 1, 0, 4), (1, 5, 6)),
+        (f"{2**33 + 3}:{2**33 + 3}:", (2**32 - 1, 2), (3, 2**31)),
+    ],
+)
+def test_which_transactions_a_snapshot_sees(text: str, seen: tuple[int, ...], unseen: tuple[int, ...]) -> None:
+    """Numbers of transactions have 64 bits in a snapshot, and 32 in the log."""
+    found = SeenTransactions.of(text)
+    assert [xid for xid in (*seen, *unseen) if found.sees(xid)] == list(seen)
 
 
 def test_what_would_need_another_reading_of_a_table_that_has_gone_is_left_out() -> None:
-    gone, there = Catalog(tables=(), lsn=900), Catalog(tables=("public.t",), lsn=900)
     halves = (Range(lower=None, upper=("5",), lsn=100), Range(lower=("5",), upper=None, lsn=300))
     for messages in (
         [wal.relation(41, "public", "t", COLUMNS), wal.insert(41, "1", "a")],
         [HEAD, wal.truncate(OID)],
         [HEAD, wal.update(OID, ["1", ...], ["9", None])],
     ):
-        stream = stream_from(start(halves), gone)
-        assert feed(stream, *in_transaction(*messages, commit_lsn=200)) == []
+        stream = stream_from(start(halves), GONE)
+        assert feed(stream, wal.begin(200, xid=8), *messages) == []
         assert stream.left_out == {"public.t"}
         with pytest.raises(TableNotReadError):
-            feed(stream_from(start(halves), there), *in_transaction(*messages, commit_lsn=200))
+            feed(stream_from(start(halves), THERE), wal.begin(200, xid=8), *messages)
 
 
 def test_a_large_transaction_goes_on_behind_its_part() -> None:

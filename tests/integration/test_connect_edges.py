@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,12 @@ psycopg = pytest.importorskip("psycopg")
 
 from integration import connect_world as world  # noqa: E402 - needs psycopg
 from integration.whole_topic import messages  # noqa: E402 - as above
+
+from barnabas.net.connect.postgres.catalog import published_tables  # noqa: E402 - as above
+from barnabas.net.connect.postgres.changes.coverage import Range  # noqa: E402 - as above
+from barnabas.net.connect.postgres.replication import ReplicationConnection  # noqa: E402 - as above
+from barnabas.net.connect.postgres.server import close, connect  # noqa: E402 - as above
+from barnabas.net.connect.postgres.snapshot import SnapshotReaders  # noqa: E402 - as above
 
 Connectors = Callable[[Path], world.Connector]
 
@@ -274,3 +281,41 @@ async def test_log_that_the_server_has_discarded(
         with psycopg.connect(source) as connection:
             rows = {row[0] for row in connection.execute("SELECT id FROM t").fetchall()}
         assert {change["after"]["id"] for change in found[ops.index("t") + 1 :]} == rows
+
+
+@pytest.mark.parametrize("statement", ["ALTER TABLE t ALTER COLUMN v TYPE bigint", "TRUNCATE t", "TRUNCATE t_2"])
+async def test_a_table_that_is_rewritten_after_the_snapshot_is_not_read_as_empty(
+    server: postgres.Server, statement: str
+) -> None:
+    """For a snapshot from before, the server shows such a table without rows: they would be missing in the topic."""
+    name = f"rewritten_{len(statement)}"
+    source = world.database(server.address, name)
+    world.execute(
+        source,
+        "CREATE TABLE t (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)",
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (50)",
+        "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (50) TO (1000)",
+        "INSERT INTO t SELECT i, i FROM generate_series(1, 100) i",
+        f"CREATE PUBLICATION {name} FOR TABLE t WITH (publish_via_partition_root = true)",
+    )
+    connection = await connect(source)
+    replication = await ReplicationConnection.open(source)
+    try:
+        tables = list((await published_tables(connection, name, ["*.*"])).values())
+        for is_late in (False, True):
+            snapshot = await replication.export_snapshot(f"snapshot_{name}_{is_late}".lower())
+            readers = SnapshotReaders(source, snapshot.name, snapshot.lsn, count=1, chunk_rows=20)
+            try:
+                if is_late:
+                    world.execute(source, statement)
+                with pytest.raises(psycopg.OperationalError, match="rewritten") if is_late else nullcontext():
+                    await readers.start(tables, [[Range(lower=None, upper=None)]])
+                    rows = 0
+                    while (found := await readers.next(10)) is not None:
+                        rows += len(found.rows)
+                    assert rows == 100
+            finally:
+                await readers.close()
+    finally:
+        await close(connection)
+        await replication.close()

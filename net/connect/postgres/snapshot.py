@@ -2,6 +2,9 @@
 
 Each reader has a connection of its own that uses the same snapshot. It streams COPY, so that neither side holds a range in
 memory, and puts batches of rows into a queue of limited length: a slow topic slows the readers down.
+
+TRUNCATE and an ALTER TABLE that writes a table anew do not respect older snapshots: for these, the table is empty from then on.
+So a reader locks a table before it reads it, and compares the table's files with those that the snapshot knows.
 """
 
 import asyncio
@@ -9,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import psycopg
 from psycopg import sql
 
 from .catalog import PublishedTable
@@ -17,6 +21,11 @@ from .changes.pgoutput import Row
 from .server import Connection, close, connect
 
 ROWS_AT_ONCE: Final = 500  # of one item in the queue
+# The catalog has rows as of the snapshot; the function knows the files of now.
+_REWRITTEN: Final = """
+    SELECT c.oid::regclass::text FROM pg_class c
+    WHERE c.oid IN (SELECT %(table)s::oid UNION SELECT relid::oid FROM pg_partition_tree(%(table)s::oid::regclass))
+        AND c.relkind = 'r' AND c.relfilenode IS DISTINCT FROM pg_relation_filenode(c.oid)"""
 MAX_QUEUED: Final = 8  # items: with ROWS_AT_ONCE rows each, what is held in memory
 
 
@@ -59,6 +68,7 @@ class SnapshotReaders:
         connection = await self._connect()
         try:
             for table, missing in zip(tables, gaps, strict=True):
+                await _check_files(connection, table)
                 for gap in missing:
                     self._chunks += [
                         Chunk(table=table, range=found) for found in await self._split(connection, table, gap)
@@ -100,7 +110,9 @@ class SnapshotReaders:
             connection = await self._connect()
             try:
                 while self._chunks:
-                    await self._read(connection, self._chunks.pop())
+                    chunk = self._chunks.pop()
+                    await _check_files(connection, chunk.table)
+                    await self._read(connection, chunk)
             finally:
                 await close(connection)
         except Exception as error:  # noqa: BLE001 - `next` raises it
@@ -151,6 +163,16 @@ class SnapshotReaders:
 
     async def _put(self, table: PublishedTable, rows: list[Row], lower: KeyText | None, upper: KeyText | None) -> None:
         await self._queue.put(ReadRows(table=table, rows=rows, range=Range(lower=lower, upper=upper, lsn=self._lsn)))
+
+
+async def _check_files(connection: Connection, table: PublishedTable) -> None:
+    """Lock the table until the connection ends. Raises psycopg.OperationalError if the snapshot cannot read it any more."""
+    await connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(_from(table)))
+    found = await connection.execute(_REWRITTEN, {"table": table.relation.oid})
+    if (row := await found.fetchone()) is not None:
+        raise psycopg.OperationalError(
+            f"table {row[0]} was truncated or rewritten after the snapshot, which has lost its rows"
+        )
 
 
 # --- statements ----------------------------------------------------------------------------------------------------------

@@ -63,13 +63,15 @@ async def run_source(settings: SourceSettings, bootstrap: str, security: Securit
     failures, again, rng = 0, frozenset[str](), Random()
     while True:
         started_s = time.monotonic()
+        source = Source(settings, bootstrap, security, again=again)
         try:
-            await Source(settings, bootstrap, security, again=again).run()
+            await source.run()
         except TableNotReadError as error:
             again = frozenset((error.table,)) if error.is_again else frozenset()
             logger.info("starting over connector=%s reason=%s", settings.name, error)
             continue
         except (psycopg.Error, BarnabasError, OSError) as error:
+            again = source.again
             reason = _passing_reason(error, settings)
             failures = 1 if time.monotonic() - started_s > STEADY_S else failures + 1
             delay_ms = PAUSE.delay_ms(failures, rng.random)
@@ -122,9 +124,9 @@ class Source:
     def __init__(
         self, settings: SourceSettings, bootstrap: str, security: SecurityOptions, *, again: frozenset[str]
     ) -> None:
-        """`again`: tables that have to be read again."""
+        """`again`: tables that have to be read again; empty as soon as the committed position says so."""
         self._settings = settings
-        self._again = again
+        self.again = again
         self._writer = TopicWriter(settings, bootstrap, security)
         self._types = Types()
         self._watch = SlotWatch(settings)
@@ -216,7 +218,7 @@ class Source:
         known = position.tables.get(name)
         if known is None:
             return position.with_table(name, self._new_progress(table, position))
-        if known.is_again or known.oid != table.relation.oid or name in self._again:
+        if known.is_again or known.oid != table.relation.oid or name in self.again:
             return position.with_table(name, replace(table.progress, is_again=True))
         if (known.key, known.key_types) != (table.key, table.key_types):
             raise SchemaConflictError(
@@ -244,6 +246,7 @@ class Source:
                 await self._writer.send(encoder.truncated(origin, lsn=position.lsn, order=0, now_ms=_now_ms()))
                 position = position.with_table(name, replace(position.tables[name], is_again=False))
         await self._writer.commit(position)
+        self.again = frozenset()
         return position
 
     # --- the snapshot -------------------------------------------------------------------------------------------------

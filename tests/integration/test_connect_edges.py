@@ -129,6 +129,9 @@ async def test_a_slot_that_another_program_holds(
     connector = connectors(world.source_file(tmp_path, source, "held"))
     await until(lambda: "stream begins" in connector.log.read_text(), "the stream begins")
     connector.kill()
+    active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'held'"
+    with psycopg.connect(source, autocommit=True) as connection:
+        await until(lambda: connection.execute(active).fetchone() == (False,), "the killed connector lets the slot go")
     programs, _ = postgres.find()
     assert programs is not None
     other = await asyncio.create_subprocess_exec(
@@ -136,7 +139,6 @@ async def test_a_slot_that_another_program_holds(
         "-o", "proto_version=1", "-o", "publication_names=held", "--no-loop",
         stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
-    active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'held'"
     try:
         with psycopg.connect(source, autocommit=True) as connection:
             await until(lambda: connection.execute(active).fetchone() == (True,), "the other program holds the slot")

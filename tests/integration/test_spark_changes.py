@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from integration import postgres
 from integration.cluster import Cluster, until
-from integration.test_spark_declared import Declared
+from integration.declared_pipeline import Declared
 from pyspark.sql import SparkSession
 
 if postgres.find()[0] is None:

@@ -3,7 +3,7 @@
 Each reader has a connection of its own that uses the same snapshot. It streams COPY, so that neither side holds a range in
 memory, and puts batches of rows into a queue of limited length: a slow topic slows the readers down.
 
-TRUNCATE and an ALTER TABLE that writes a table anew do not respect older snapshots: for these, the table is empty from then on.
+TRUNCATE and an ALTER TABLE that rewrites a table do not respect older snapshots: for these, the table is empty from then on.
 So a reader locks a table before it reads it, and compares the table's files with those that the snapshot knows.
 """
 

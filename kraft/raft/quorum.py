@@ -39,6 +39,8 @@ class RaftQuorum:
     addresses. A node that is not among them needs `listen`, the address of its own quorum port. `fatal` is called once,
     when going on could break a promise: the process must end.
 
+    `committed_in` gets the seconds from each append of this node to its commit.
+
     `executor` needs two threads, one to flush the journal and one to pack a snapshot meanwhile; in simulation it is the
     loop itself.
     """
@@ -66,6 +68,7 @@ class RaftQuorum:
         tls: MutualTls | None = None,
         listen: tuple[str, int] | None = None,
         max_strangers: int = MAX_STRANGERS,
+        committed_in: Callable[[float], object] = lambda seconds: None,
     ) -> None:
         if node_id not in voters and listen is None:
             raise ValueError(f"node {node_id} is not among the voters {sorted(voters)}, and has no address")
@@ -79,6 +82,7 @@ class RaftQuorum:
         self._clock = clock
         self._listener = listener
         self._fatal = fatal
+        self._committed_in = committed_in
         self._timing = timing or RaftTiming()
         self._policy = snapshot_policy or SnapshotPolicy()
         self._driver = StepDriver(loop, clock, self._timing.heartbeat_s)
@@ -168,7 +172,14 @@ class RaftQuorum:
     # The port (kraft.quorum.quorum.Quorum)
 
     def append(self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None]) -> None:
-        self._started.commands.submit(command, term, done)
+        began_s = self._clock()
+
+        def ended(outcome: AppendOutcome) -> None:
+            if outcome is AppendOutcome.COMMITTED:
+                self._committed_in(self._clock() - began_s)
+            done(outcome)
+
+        self._started.commands.submit(command, term, ended)
 
     @property
     def leadership(self) -> Leadership:

@@ -99,6 +99,13 @@ class BrokerKeys:
         "Web console at `/` of the HTTP API. `readonly`: its pages have no actions; permissions decide what a user may do.",
     )
 
+    metrics_max_partitions: int = key(
+        1_000,
+        int32(0, 100_000),
+        "Partitions of this broker with counters of bytes and records of their own in `/metrics`: the first ones with traffic "
+        "since its start. All others are counted together, with an empty topic.",
+    )
+
     # --- TLS
     ssl_keystore_location: str | None = key(
         None, _NAME, "PEM file with this broker's private key, its certificate, and those that sign it, in this order."

@@ -4,8 +4,9 @@ The delays of regular checks are counted, because a stall that no check meets is
 """
 
 import asyncio
-from bisect import bisect_left
 from typing import Final
+
+from .histogram import Histogram
 
 CHECK_INTERVAL_S: Final = 0.1  # ten wake-ups a second cost an idle broker a thousandth of a core
 BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -13,26 +14,26 @@ WINDOW_S: Final = 60.0  # `longest_s` looks back over one to two of these: longe
 
 
 class LoopDelays:
-    """Pure. `checks` is the number of all checks, `total_s` the sum of their delays."""
+    """Pure. `histogram` has all delays."""
 
     def __init__(self) -> None:
-        self.checks = 0
-        self.total_s = 0.0
-        self._within = [0] * (len(BOUNDS_S) + 1)  # by the smallest bound that was kept; the last: by none
+        self.histogram = Histogram(BOUNDS_S)
         self._longest_s = 0.0  # in this window
         self._longest_before_s = 0.0  # in the window before it
         self._window_ends_s = 0.0
 
     def note(self, delay_s: float, now_s: float) -> None:
-        self.checks += 1
-        self.total_s += delay_s
-        self._within[bisect_left(BOUNDS_S, delay_s)] += 1
+        self.histogram.note(delay_s)
         self._turn_window(now_s)
         self._longest_s = max(self._longest_s, delay_s)
 
     def later_than(self, bound_s: float) -> int:
         """The number of checks that were later than this bound of BOUNDS_S."""
-        return sum(self._within[BOUNDS_S.index(bound_s) + 1 :])
+        return sum(self.histogram.counts[BOUNDS_S.index(bound_s) + 1 :])
+
+    @property
+    def checks(self) -> int:
+        return self.histogram.count
 
     @property
     def longest_s(self) -> float:

@@ -25,6 +25,8 @@ from barnabas.log.vocabulary.errors import BarnabasError, CoordinatorLoadInProgr
 from ..base.broker_clients import REPLICA_PREFIX
 from ..base.clock import Clock
 from ..base.loop_delays import LoopDelays
+from ..base.request_measures import RequestMeasures
+from ..base.topic_traffic import TopicTraffic
 from ..events.broker_events import BrokerEvents
 from ..groups.group_service import GroupService
 from ..groups.rebalance_events import RebalanceEvents
@@ -66,6 +68,7 @@ from .core_settings import fetch_settings, quota_bursts
 from .effects import BrokerEffects
 from .listeners import BrokerListeners
 from .logins import authenticator_of
+from .monitoring.machine import MachineWatch
 from .slot_machines import SlotMachines
 from .transactions import BrokerTransactions
 
@@ -124,6 +127,9 @@ class Broker:
         self.listeners = BrokerListeners(config, ports.listener_network, max_descriptor=ports.max_client_descriptor)
         self.turn = Turn()
         self.loop_delays = LoopDelays()  # filled by the process that runs this broker
+        self.measures = RequestMeasures()
+        self.traffic = TopicTraffic(config.metrics_max_partitions)
+        self.machine = MachineWatch(config.data_folders(), ports.files.disk_usage)  # run by the process, likewise
         self.memory = MemoryBudget(config.network_memory_max_bytes)
         self.quotas = ClientQuotas(quota_bursts(config))
         self.logs = LogManager(
@@ -162,6 +168,7 @@ class Broker:
             turn=self.turn,
             memory=self.memory,
             quotas=self.quotas,
+            measures=self.measures,
         )
         if self.ports.writes_events:
             await self.events.open(self.config.data_folders()[0], self.ports.files, self.ports.fatal)
@@ -261,6 +268,8 @@ class Broker:
             verification=self.transactions.verification,
             memory=self.memory,
             quotas=self.quotas,
+            measures=self.measures,
+            traffic=self.traffic,
             events=self.events.log,
             authenticator=self.authenticator,
         )
@@ -276,6 +285,7 @@ class Broker:
             make_machine=self.slot_machines.make,
             fatal=ports.fatal,
             max_group_size=max(config.group_max_size, config.group_consumer_max_size),
+            append_times=self.measures.group_appends,
         )
         self.slots.observe(RebalanceEvents(self.events.log))
         self.groups = GroupService(metadata=self.metadata, slots=self.slots)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from barnabas.kraft.metadata.image import Endpoint
 
+from ..base.request_measures import RequestMeasures
 from ..protocol.kafka.codec import KafkaCodec
 from ..protocol.msgpack import ServerHello
 from ..quotas.client_quotas import ClientQuotas
@@ -40,6 +41,7 @@ class BrokerListeners:
         turn: Turn,
         memory: MemoryBudget,
         quotas: ClientQuotas,
+        measures: RequestMeasures,
     ) -> None:
         """Raises OSError (a port)."""
         limits = server_limits(self._config, max_descriptor=self._max_descriptor)
@@ -61,6 +63,7 @@ class BrokerListeners:
                 principal_rules=self._config.ssl_principal_mapping_rules,
                 brokers_are_certified=are_brokers_certified(self._config),
                 quotas=quotas,
+                measures=measures,
                 serves_brokers=listener.name == inter_broker,
                 has_only_brokers=has_several and listener.name == inter_broker,
             )

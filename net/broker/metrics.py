@@ -1,20 +1,18 @@
 """The broker's own metrics, as samples for `/metrics`. Names end in their unit, counters in `_total`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from heapq import nlargest
 from typing import Final
 
 from barnabas.consumer_groups.transactions.counts import TransactionCounts
 
 from ..admin.frame.backend import Sample
-from ..base.loop_delays import BOUNDS_S, LoopDelays
-from ..protocol.apis import REQUEST_OF, api_name
-from ..protocol.kafka.apis import SERVED
-from ..protocol.kafka.schema import snake_case
+from ..base.loop_delays import BOUNDS_S
 from ..quotas.client_quotas import ClientQuotas
 from ..transactions.transaction_watch import TransactionTotals
 from .broker import Broker
+from .monitoring.machine import machine_samples
+from .monitoring.request_samples import histogram_samples, name_of, request_samples, traffic_samples
 
 GROUPS_TOLD: Final = 100  # groups with their own label; limited, because monitoring systems keep every label
 ENTITIES_TOLD: Final = 100  # likewise, of quotas
@@ -29,6 +27,9 @@ def samples(broker: Broker) -> Sequence[Sample]:
         *_loop(broker),
         *_replicas(broker),
         *_network(broker),
+        *request_samples(broker.measures),
+        *traffic_samples(broker.traffic, broker.metadata.image.topics),
+        *machine_samples(broker.machine, broker.controller.clock_offset.least_ms),
         *quota_samples(broker.quotas),
         *_transactions(broker),
         *_cleaner(broker),
@@ -72,22 +73,8 @@ def _loop(broker: Broker) -> Iterator[Sample]:
     for bound_s in BOUNDS_S:
         text = "Checks at which the event loop was later than this."
         yield _counter("loop_checks_late", text, delays.later_than(bound_s), over_seconds=f"{bound_s:g}")
-    yield from _loop_histogram(delays)
-
-
-def _loop_histogram(delays: LoopDelays) -> Iterator[Sample]:
-    """The same checks as a histogram, for `histogram_quantile`."""
-    within = {f"{bound_s:g}": delays.checks - delays.later_than(bound_s) for bound_s in BOUNDS_S}
-    made = partial(
-        Sample,
-        name="barnabas_loop_delay_seconds",
-        type="histogram",
-        help="How late the event loop was at its checks, ten a second.",
-    )
-    for bound, count in (*within.items(), ("+Inf", delays.checks)):
-        yield made(value=count, labels={"le": bound}, part="_bucket")
-    yield made(value=delays.total_s, part="_sum")
-    yield made(value=delays.checks, part="_count")
+    text = "How late the event loop was at its checks, ten a second."
+    yield from histogram_samples("loop_delay_seconds", text, delays.histogram)
 
 
 def _replicas(broker: Broker) -> Iterator[Sample]:
@@ -134,7 +121,6 @@ def _network(broker: Broker) -> Iterator[Sample]:
         yield _gauge("connections", "Open connections.", server.connection_count, listener=listener)
         yield _counter("bytes_received", "Bytes received.", metrics.bytes_in, listener=listener)
         yield _counter("bytes_sent", "Bytes sent.", metrics.bytes_out, listener=listener)
-        yield _counter("request_errors", "Requests answered by an error.", metrics.errors, listener=listener)
         yield _counter("connections_accepted", "Accepted connections.", metrics.connections_accepted, listener=listener)
         yield _counter(
             "connections_refused",
@@ -146,7 +132,7 @@ def _network(broker: Broker) -> Iterator[Sample]:
         tasks = len(server.dispatcher.tasks)
         yield _gauge("pending_answers", "Requests that coroutines are working on.", tasks, listener=listener)
         for api, count in metrics.requests.items():
-            yield _counter("requests", "Requests by API.", count, listener=listener, api=_name_of(api))
+            yield _counter("requests", "Requests by API.", count, listener=listener, api=name_of(api))
 
 
 def quota_samples(quotas: ClientQuotas) -> Iterator[Sample]:
@@ -185,11 +171,6 @@ def transaction_samples(totals: TransactionTotals, counts: TransactionCounts) ->
     text = "Offsets between the last stable one and the high watermark: the partitions with the largest lag."
     for place, lag in totals.lags:
         yield _gauge("last_stable_offset_lag", text, lag, topic=place.topic, partition=str(place.partition))
-
-
-def _name_of(api: int) -> str:
-    """Some keys exist only in Kafka's protocol."""
-    return api_name(api).lower() if api in REQUEST_OF else snake_case(SERVED[api].name)
 
 
 def _cleaner(broker: Broker) -> Iterator[Sample]:

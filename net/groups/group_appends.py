@@ -31,6 +31,7 @@ from barnabas.kraft.metadata.records import (
 from barnabas.kraft.metadata.requests import AppendGroupRecords, GroupRecordsAppended, SlotAppend
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, error_for
 
+from ..base.histogram import Histogram
 from ..metadata.broker_to_controller import ControllerChannel
 
 logger = logging.getLogger("barnabas.groups")
@@ -113,11 +114,17 @@ class GroupAppends:
     """One per broker."""
 
     def __init__(
-        self, *, node_id: int, controller: ControllerChannel, spawn: Callable[..., "asyncio.Task[None]"]
+        self,
+        *,
+        node_id: int,
+        controller: ControllerChannel,
+        spawn: Callable[..., "asyncio.Task[None]"],
+        times: Histogram | None = None,
     ) -> None:
         self._node_id = node_id
         self._controller = controller
         self._spawn = spawn
+        self._times = times or Histogram()
         self._ready: dict[SlotQueue, None] = {}  # queues with waiting decisions, in order of arrival
         self._is_running = False
 
@@ -139,10 +146,13 @@ class GroupAppends:
 
     async def _append_next(self) -> None:
         queues = self._take()
+        now_s = asyncio.get_running_loop().time
+        began_s = now_s()
         try:
             refused = await self._append(queues)
         except BarnabasError as error:
             refused = dict.fromkeys((queue.slot for queue in queues), error)
+        self._times.note(now_s() - began_s)
         for queue in queues:
             items, queue.under_way = queue.under_way, []
             if queue.slot in refused:

@@ -19,6 +19,7 @@ from barnabas.log.settings.broker_keys import MAX_GROUP_SIZE
 from barnabas.log.vocabulary.errors import BarnabasError, NotCoordinatorError
 
 from ..base.clock import Clock
+from ..base.histogram import Histogram
 from ..base.slices import SlicedCalls
 from ..metadata.broker_to_controller import ControllerChannel
 from ..metadata.metadata_service import MetadataService
@@ -67,6 +68,7 @@ class SlotHosting(Generic[M]):
         make_machine: Callable[[LoadedSlot], M],
         fatal: Callable[[str], None],
         max_group_size: int = MAX_GROUP_SIZE,
+        append_times: Histogram | None = None,
     ) -> None:
         """`make_machine` raises NotCoordinatorError if the records are of a newer coordinator epoch."""
         self.topics = KnownTopics()
@@ -79,7 +81,9 @@ class SlotHosting(Generic[M]):
         self._slots: dict[int, HostedSlot[M]] = {}
         self._observers: list[SlotObserver[M]] = []
         self._tasks = SlotTasks(fatal)
-        self._appends = GroupAppends(node_id=node_id, controller=controller, spawn=self._tasks.spawn)
+        self._appends = GroupAppends(
+            node_id=node_id, controller=controller, spawn=self._tasks.spawn, times=append_times
+        )
         self._turns = SlicedCalls(clock.now_ms)
         # Machines use one clock for deadlines and for commit timestamps: it starts at wall time, and then is monotonic.
         self._epoch_ms = clock.wall_ms() - clock.now_ms()

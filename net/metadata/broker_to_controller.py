@@ -21,6 +21,7 @@ from barnabas.log.vocabulary.errors import (
 )
 
 from ..base.clock import Clock
+from ..base.clock_offset import ClockOffset
 from ..base.retries import OUTCOME_UNKNOWN, Backoff, Copies
 from ..protocol.requests import ControllerCallRequest, Request
 from ..protocol.responses import ControllerCallResponse, Response
@@ -53,6 +54,7 @@ class ControllerChannel:
         self._rng = rng
         self._listener = listener
         self._attempt_timeout_ms = attempt_timeout_ms
+        self.clock_offset = ClockOffset()  # of the controller
         self._asked: dict[
             asyncio.Timeout, int | None
         ] = {}  # attempts that may be aborted, and the leader that each has asked
@@ -133,13 +135,17 @@ class ControllerChannel:
         if leader_id is None:
             raise NotControllerError("the quorum has no leader at the moment")
         if leader_id == self._node_id:
+            self.clock_offset.is_own()
             return await self._metadata.source.submit(request)
         try:
             connection = await self._pool.get(*self.address_of(leader_id))
         except NetworkError as error:
             raise BrokerNotAvailableError(error.message) from error  # definite: nothing was sent
+        asked_ms = self._clock.wall_ms()
         response = await connection.call(ControllerCallRequest(body=encode_request(request)), timeout_ms=timeout_ms)
         assert isinstance(response, ControllerCallResponse)
+        if response.wall_ms >= 0:
+            self.clock_offset.noted(asked_ms, response.wall_ms, self._clock.wall_ms())
         return decode_answer(request, response.body)
 
     async def ask_broker(self, node_id: int, request: Request, *, timeout_ms: int) -> Response:

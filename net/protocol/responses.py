@@ -282,6 +282,7 @@ class QuorumRoleResponse(Message, frozen=True, kw_only=True):
 
 class ControllerCallResponse(Message, frozen=True, kw_only=True):
     body: bytes
+    wall_ms: int = -1  # the controller's clock when it answered; -1: it is of an older version
 
 
 class MetadataFeedResponse(Message, frozen=True, kw_only=True):

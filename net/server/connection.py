@@ -55,10 +55,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_codec",
         "_limits",
         "_loop",
+        "_now_s",
         "_phase",
         "_server",
         "_taken",
         "_transport",
+        "_waiting_since_s",
         "certified_node",
         "client_host",
         "client_id",
@@ -85,6 +87,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._codec: Codec = server.codec
         self._phase = _Phase.SNIFFING
         self._taken = 0  # Frames in this turn.
+        self._now_s = server.now_s
+        self._waiting_since_s = 0.0  # Frames wait in the buffer for a later turn; 0.0: none does.
 
     @property
     def is_connected(self) -> bool:
@@ -229,6 +233,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.abort()
         finally:
             replies.is_corked = False
+        # What waits because the client does not read its answers does not wait for this broker.
+        is_left = not (may_read_on or replies.is_over_limit)
+        self._waiting_since_s = (self._waiting_since_s or began_s) if is_left else 0.0
         if self._phase is not _Phase.CLOSED:
             self.intake.settle(may_read_on=may_read_on)
         replies.flush()
@@ -252,7 +259,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             if pace.frame_age_ms and 2 * len(frame) >= reader.own_bytes:
                 pace.frame_age_ms = 0  # The request that holds the memory is complete; the next one is new.
             if self._phase is _Phase.SERVING:
-                self._serve(frame)
+                self._serve(frame, self._waiting_since_s or began_s)
             else:
                 self._greet(frame)
             self._taken += 1
@@ -261,7 +268,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 break
         return not reader.pending_bytes  # Otherwise, in a later turn (`_progressed`), behind the requests of others.
 
-    def _serve(self, frame: memoryview) -> None:
+    def _serve(self, frame: memoryview, arrived_s: float) -> None:
         decoded = self._codec.decode_request(frame)
         call = Call(self, decoded)
         self.pace.frame_age_ms = 0
@@ -278,6 +285,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         requests = self._server.metrics.requests
         requests[decoded.api] = requests.get(decoded.api, 0) + 1
+        call.arrived_s, call.handed_s = arrived_s, self._now_s()
         if self._server.quotas.is_active and (self.login is None or self.login.principal is not None):
             _serve_within_quotas(self, decoded, call, len(frame))
         else:

@@ -15,6 +15,7 @@ from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.principal import Principal
 
 from ..base.limits import TIGHT_BUFFERED_BYTES
+from ..base.request_measures import FETCH, FOLLOWER_FETCH
 from ..logins.login import Login
 from ..protocol.codec import Chunk, Codec, DecodedRequest, size_of
 from ..protocol.kafka.apis import KafkaResponse
@@ -32,7 +33,19 @@ logger = logging.getLogger("barnabas.network")
 class Call:
     """One request in flight: the context that its handler sees, and its reply."""
 
-    __slots__ = ("_connection", "_decoded", "_disconnected", "_is_done", "_replies", "chunks", "held_bytes", "usage")
+    __slots__ = (
+        "_connection",
+        "_decoded",
+        "_disconnected",
+        "_is_done",
+        "_replies",
+        "_waits_since_s",
+        "arrived_s",
+        "chunks",
+        "handed_s",
+        "held_bytes",
+        "usage",
+    )
 
     def __init__(self, connection: "ServerConnection", decoded: DecodedRequest) -> None:
         self._connection = connection
@@ -43,6 +56,8 @@ class Call:
         self.chunks: list[Chunk] | None = None  # Only with ordered replies: ready, but an older reply is not.
         self.held_bytes = 0  # Of these chunks.
         self.usage: Usage | None = None  # Without quotas: not measured.
+        self.arrived_s = self.handed_s = 0.0  # 0.0: No handler gets it.
+        self._waits_since_s = 0.0
         replies.in_flight += 1
         if replies.ordered is not None:
             replies.ordered.append(self)
@@ -89,6 +104,8 @@ class Call:
         if not self._replies.is_open:
             callback()
         elif not self._is_done:
+            # Handlers of records call this last, when their own work is done: from now on the request waits for others.
+            self._waits_since_s = self._replies.now_s()
             self._disconnected = callback
             self._replies.watch(self)
 
@@ -110,7 +127,7 @@ class Call:
             logger.error("second reply to one request api=%d", self._decoded.api)
             return
         if type(response) is ErrorResponse:
-            self._replies.count_error()
+            self._replies.count_error(self._decoded.api, response.error)
         chunks = self._replies.encode(self._decoded, response)
         if self.usage is not None:
             chunks = self._charged(self.usage, response, chunks)
@@ -129,6 +146,12 @@ class Call:
         if self._disconnected is not None:
             self._disconnected = None
             self._replies.unwatch(self)
+        if self.handed_s:
+            decoded, replies = self._decoded, self._replies
+            api = decoded.api
+            if api == FETCH and getattr(decoded.payload, "replica_id", -1) >= 0:
+                api = FOLLOWER_FETCH
+            replies.answered(api, self.arrived_s, self.handed_s, self._waits_since_s, replies.now_s())
         self._replies.finished(self, chunks)
 
 
@@ -146,9 +169,11 @@ class Replies:
         "_server",
         "_watching",
         "answer_bytes",
+        "answered",
         "in_flight",
         "is_corked",
         "is_open",
+        "now_s",
         "ordered",
         "outbox",
     )
@@ -168,6 +193,8 @@ class Replies:
         self.answer_bytes = 0  # Part of the budget: responses that the client has not read.
         self.outbox = Outbox(transport, self._drained)
         self._server = server
+        self.now_s = server.now_s
+        self.answered = server.measures.answered
         self._limits = server.limits
         self._codec: Codec = server.codec
         self._on_progress = on_progress
@@ -226,8 +253,8 @@ class Replies:
         if self._watching is not None:
             self._watching.pop(call, None)
 
-    def count_error(self) -> None:
-        self._server.metrics.errors += 1
+    def count_error(self, api: int, code: int) -> None:
+        self._server.measures.failed(api, code)
 
     def encode(
         self, decoded: DecodedRequest, response: Response | KafkaResponse[object], throttle_ms: int = 0

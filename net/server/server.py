@@ -5,6 +5,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ from ..base.limits import (
     SHORT_STALL_MS,
     SWEEP_INTERVAL_MS,
 )
+from ..base.request_measures import RequestMeasures
 from ..protocol.codec import Codec
 from ..protocol.msgpack import MsgpackCodec, ServerHello
 from ..protocol.user_messages import SASL_FEATURE
@@ -40,7 +42,6 @@ class ServerMetrics:
     """Plain counters, read by /metrics."""
 
     requests: dict[int, int] = field(default_factory=dict)  # By API; bounded, because only existing APIs are counted.
-    errors: int = 0  # Requests answered by an ErrorResponse.
     bytes_in: int = 0
     bytes_out: int = 0
     connections_accepted: int = 0
@@ -70,6 +71,7 @@ class Server:
         quotas: ClientQuotas | None = None,
         serves_brokers: bool = True,
         has_only_brokers: bool = False,
+        measures: RequestMeasures | None = None,
     ) -> None:
         self.dispatcher = dispatcher
         self.principal_rules = principal_rules
@@ -90,6 +92,8 @@ class Server:
         self._has_only_brokers = has_only_brokers
         self._client_gone = client_gone
         self.metrics = ServerMetrics()
+        self.measures = measures or RequestMeasures()
+        self.now_s: Callable[[], float] = time.monotonic  # of measures
         self.is_draining = False
         self._network = network
         self._connections: dict[ServerConnection, None] = {}  # in order of arrival
@@ -115,6 +119,9 @@ class Server:
         """Listen, and return the real address. Raises OSError."""
         self._listener = await self._network.listen(lambda: ServerConnection(self), host, port)
         self._idle = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        if type(loop).time is not asyncio.BaseEventLoop.time:  # Otherwise it is time.monotonic with a call around it.
+            self.now_s = loop.time
         self._schedule_sweep()
         return self.address
 

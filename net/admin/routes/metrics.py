@@ -1,14 +1,16 @@
 """`/metrics` in Prometheus' text format: the metric names of kafka_exporter, and those of Barnabas.
 
 A broker reports the partitions that it leads and the groups that it coordinates. So a sum over all brokers counts nothing twice,
-and scraping one broker causes no disk reads on the others.
+and scraping one broker causes no disk reads on the others. With many partitions, the text is made in a thread: the event loop
+serves clients meanwhile.
 """
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 from typing import Final
 
-from barnabas.kraft.metadata.image import PartitionImage
+from barnabas.kraft.metadata.image import MetadataImage, PartitionImage
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.requests import (
     EARLIEST_TIMESTAMP,
@@ -24,6 +26,7 @@ from ..frame.lags import GroupLag, LaggingGroup
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MAX_LAG_SERIES: Final = 10_000  # lags reported per partition in one scrape; about 3 MB of text
+OFFSETS_AT_ONCE: Final = 500  # partitions whose offsets are asked in one request; about 5 ms of the loop
 _HELP: Final = {
     "kafka_brokers": "Number of brokers in the cluster that are not fenced.",
     "kafka_topic_partitions": "Number of partitions of this topic.",
@@ -79,30 +82,33 @@ def _number(value: float) -> str:
 
 
 async def _metrics(call: Call) -> Reply:
-    samples = [*call.backend.metrics(), *_cluster_samples(call), *await _offset_samples(call)]
-    samples += await _group_samples(call)
-    return Reply(body=render(samples), content_type=CONTENT_TYPE)
+    node_id, image = call.backend.node_id, call.image
+    led = await asyncio.to_thread(lambda: list(_led_by(node_id, image)))
+    others = [*call.backend.metrics(), *await _offset_samples(call, led), *await _group_samples(call)]
+    body = await asyncio.to_thread(lambda: render([*_cluster_samples(node_id, image, led), *others]).encode())
+    return Reply(body=body, content_type=CONTENT_TYPE)
 
 
-def _cluster_samples(call: Call) -> Iterator[Sample]:
-    image = call.image
+def _cluster_samples(
+    node_id: int, image: MetadataImage, led: Sequence[tuple[TopicPartition, PartitionImage]]
+) -> Iterator[Sample]:
     yield _gauge("kafka_brokers", sum(not broker.fenced for broker in image.brokers.values()))
-    if call.backend.node_id == image.controller_id:
+    if node_id == image.controller_id:
         counts = (partition.unclean_elections for topic in image.topics.values() for partition in topic.partitions)
         name = "kafka_controller_unclean_leader_elections_total"
         yield Sample(name=name, type="counter", help=_HELP[name], value=sum(counts), labels={})
-    for place, partition in _led_here(call):
+    for place, partition in led:
         if place.partition == 0:
             yield _gauge("kafka_topic_partitions", len(image.topics[place.topic].partitions), topic=place.topic)
         yield from _partition_samples(place, partition)
 
 
-def _led_here(call: Call) -> Iterator[tuple[TopicPartition, PartitionImage]]:
+def _led_by(node_id: int, image: MetadataImage) -> Iterator[tuple[TopicPartition, PartitionImage]]:
     """Partitions led by this broker. A partition without a leader is reported by its preferred leader."""
-    for topic in call.image.topics.values():
+    for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):
             teller = partition.leader if partition.leader >= 0 else partition.replicas[0]
-            if teller == call.backend.node_id:
+            if teller == node_id:
                 yield TopicPartition(topic.name, index), partition
 
 
@@ -121,13 +127,16 @@ def _partition_samples(place: TopicPartition, partition: PartitionImage) -> Iter
         yield _gauge("barnabas_topic_partition_unclean_elections", partition.unclean_elections, **labels)
 
 
-async def _offset_samples(call: Call) -> list[Sample]:
-    places = [place for place, partition in _led_here(call) if partition.leader >= 0]
+async def _offset_samples(call: Call, led: Sequence[tuple[TopicPartition, PartitionImage]]) -> list[Sample]:
     samples = []
-    for name, timestamp in (("current", LATEST_TIMESTAMP), ("oldest", EARLIEST_TIMESTAMP)):
-        for place, offset in (await _offsets_at(call, places, timestamp)).items():
-            labels = {"topic": place.topic, "partition": str(place.partition)}
-            samples.append(_gauge(f"kafka_topic_partition_{name}_offset", offset, **labels))
+    for start in range(0, len(led), OFFSETS_AT_ONCE):
+        part = led[start : start + OFFSETS_AT_ONCE]
+        places = [place for place, partition in part if partition.leader >= 0]
+        for name, timestamp in (("current", LATEST_TIMESTAMP), ("oldest", EARLIEST_TIMESTAMP)):
+            for place, offset in (await _offsets_at(call, places, timestamp)).items():
+                labels = {"topic": place.topic, "partition": str(place.partition)}
+                samples.append(_gauge(f"kafka_topic_partition_{name}_offset", offset, **labels))
+        await asyncio.sleep(0)
     return samples
 
 

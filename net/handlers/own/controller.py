@@ -26,8 +26,11 @@ class ControllerHandlers:
         try:
             answer = await self._services.metadata.source.submit(decode_request(request.body))
         except BarnabasError as error:
-            return ControllerCallResponse(body=encode_answer(error))
-        return ControllerCallResponse(body=encode_answer(answer))
+            return self._response(encode_answer(error))
+        return self._response(encode_answer(answer))
+
+    def _response(self, body: bytes) -> ControllerCallResponse:
+        return ControllerCallResponse(body=body, wall_ms=self._services.clock.wall_ms())
 
     async def feed(self, request: MetadataFeedRequest, context: RequestContext) -> MetadataFeedResponse:
         metadata = self._services.metadata

@@ -19,6 +19,7 @@ from barnabas.log.replication.ports import slice_size
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from barnabas.net.base.limits import check_count
+from barnabas.net.base.request_measures import FETCH, FOLLOWER_FETCH
 from barnabas.net.groups.offsets_topic import OffsetsTopic
 from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
 from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse
@@ -40,6 +41,8 @@ class FetchHandler:
     def __init__(self, services: Services) -> None:
         self._replication = services.replication
         self._clock = services.clock
+        self._measures = services.measures
+        self._traffic = services.traffic
         self._throttle = services.throttle
         self._selection = ReplicaSelection(services.config, services.metadata)
         self._max_bytes = min(services.config.fetch_max_bytes, MAX_FETCH_BYTES)
@@ -162,6 +165,9 @@ class FetchHandler:
             size_bytes = slice_size(response.records)  # type: ignore[arg-type]
             if size_bytes and request.replica_id >= 0:
                 self._throttle.sent(topic_partition, request.replica_id, size_bytes)
+            elif size_bytes:
+                traffic = self._traffic.known.get(topic_partition) or self._traffic.of(topic_partition)
+                traffic.bytes_out += size_bytes
             total += size_bytes
             remaining = max(0, remaining - size_bytes)
             is_final = is_final or must_not_wait
@@ -203,6 +209,7 @@ class FetchHandler:
                 )
         except BarnabasError as refusal:
             error = self._replication.as_told(topic_partition, refusal)
+            self._note_error(request, error.code)
             leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
             refused = FetchPartitionResponse(
                 topic=item.topic,
@@ -216,6 +223,8 @@ class FetchHandler:
         is_refused = read.error != ErrorCode.NONE or read.diverging_epoch >= 0
         if is_refused:
             read_replica = NO_REPLICA
+            if read.error != ErrorCode.NONE:
+                self._note_error(request, read.error)
         response = FetchPartitionResponse(
             topic=item.topic,
             partition=item.partition,
@@ -230,6 +239,9 @@ class FetchHandler:
             aborted=tuple([(found.producer_id, found.first_offset) for found in read.aborted]) if read.aborted else (),
         )
         return response, is_refused or read.is_urgent or read_replica != NO_REPLICA
+
+    def _note_error(self, request: FetchRequest, code: int) -> None:
+        self._measures.failed(FETCH if request.replica_id < 0 else FOLLOWER_FETCH, code)
 
     async def _fetch_offsets_topic(self, request: FetchRequest, context: RequestContext) -> FetchResponse:
         """Some partitions are of `__consumer_offsets`. The other partitions of the request are read again with them."""

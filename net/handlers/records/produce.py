@@ -26,6 +26,7 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.topic_partition import INTERNAL_TOPICS, TopicPartition
 from barnabas.net.base.limits import check_count
+from barnabas.net.base.request_measures import PRODUCE
 from barnabas.net.protocol.requests import ProducePartition
 from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
 from barnabas.net.server.dispatcher import Reply, RequestContext, error_response
@@ -50,6 +51,8 @@ class ProduceHandler:
     def __init__(self, services: Services) -> None:
         self._replication = services.replication
         self._clock = services.clock
+        self._measures = services.measures
+        self._traffic = services.traffic
         # Of the request at hand, with acks=1: required offset and leadership. Mostly empty, so it costs such requests nothing.
         self._unflushed: dict[TopicPartition, tuple[int, int]] = {}
         self.preparing = Preparing(self._config_of, services.memory, services.verification)
@@ -133,6 +136,7 @@ class ProduceHandler:
             refusal = refusal.with_traceback(None)
             error = refusal if refusal is repeated else self._as_told(topic_partition, item, refusal)
             self._log_trouble(error, topic_partition, context)
+            self._measures.failed(PRODUCE, error.code)
             leader_id, leader_epoch = self._replication.leader_hint(topic_partition)
             return ProducePartitionResponse(
                 topic=item.topic,
@@ -144,6 +148,10 @@ class ProduceHandler:
             )
         if self._refused_sequences.refusals:
             self._refused_sequences.appended(topic_partition, read_header(item.records))
+        traffic = self._traffic.known.get(topic_partition) or self._traffic.of(topic_partition)
+        if not info.duplicate:
+            traffic.bytes_in += len(item.records)
+            traffic.records_in += info.last_offset - info.first_offset + 1
         if delayed is not None:
             delayed.wait_for(topic_partition, required_offset=required_offset, leadership=partition.leadership)
         elif request.acks != 0 and partition.storage.flushes_first:
@@ -251,6 +259,8 @@ class ProduceHandler:
             assert isinstance(operation, DelayedProduce)
             errors = operation.errors
             if any(errors.values()):
+                for code in filter(None, errors.values()):
+                    self._measures.failed(PRODUCE, code)
                 reply(ProduceResponse(partitions=tuple(self._with_error(response, errors) for response in responses)))
             else:
                 reply(ProduceResponse(partitions=tuple(responses)))

@@ -8,6 +8,8 @@ import pytest
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import BarnabasError, NotLeaderOrFollowerError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.request_measures import RequestMeasures
+from barnabas.net.base.topic_traffic import TopicTraffic
 from barnabas.net.handlers.common.services import Services
 from barnabas.net.handlers.records import produce
 from barnabas.net.handlers.records.produce import ProduceHandler
@@ -34,7 +36,7 @@ class Replication:
 
     def append(self, partition: Any, records: Any, *, acks: int) -> tuple[Any, int]:
         self.appended.append(partition.topic_partition)
-        return SimpleNamespace(first_offset=0, log_append_time_ms=-1), 1
+        return SimpleNamespace(first_offset=0, last_offset=0, log_append_time_ms=-1, duplicate=False), 1
 
     def as_told(self, topic_partition: TopicPartition, error: BarnabasError) -> BarnabasError:
         return error
@@ -69,6 +71,8 @@ def test_a_producer_that_wants_no_answer_hears_of_an_error_by_its_connection(
                 clock=SimpleNamespace(now_ms=lambda: 0),
                 memory=MemoryBudget(),
                 verification=SimpleNamespace(is_needed=lambda item: False),
+                measures=RequestMeasures(),
+                traffic=TopicTraffic(1),
             ),
         )
     )

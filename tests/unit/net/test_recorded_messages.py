@@ -28,6 +28,7 @@ ADDED = {
     "ListTransactionsResponse": ("is_filtered",),
     "DescribeClusterResponse": (),
     "ClusterBroker": ("machine",),
+    "ControllerCallResponse": ("wall_ms",),
 }
 # Fields that these got after their form of ADDED was recorded.
 ADDED_AGAIN = {"FetchRequest": ("may_be_sent_away",), "FetchResponse": ("session_id", "error")}

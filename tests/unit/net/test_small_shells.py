@@ -11,11 +11,14 @@ from barnabas.consumer_groups.transactions.counts import TransactionCounts
 from barnabas.kraft.quorum.voters import VoterSet
 from barnabas.kraft.raft.net.wire import Directory, encode_directory
 from barnabas.log.compaction.cleaner import CleanerTotals, Uncleanable
+from barnabas.log.disk.files import DiskUsage
 from barnabas.log.replication.replica_manager import ReplicaCounts
 from barnabas.log.vocabulary.errors import BrokerNotAvailableError, InvalidConfigError, NetworkError
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.loop_delays import LoopDelays
+from barnabas.net.base.request_measures import RequestMeasures
+from barnabas.net.base.topic_traffic import TopicTraffic
 from barnabas.net.broker.core_settings import (
     check_broker_config,
     check_topic_config,
@@ -23,6 +26,7 @@ from barnabas.net.broker.core_settings import (
     group_settings,
 )
 from barnabas.net.broker.metrics import GROUPS_TOLD, group_samples, samples
+from barnabas.net.broker.monitoring.machine import MachineWatch
 from barnabas.net.logs.leader_connection import LeaderConnection
 from barnabas.net.metadata.quorum_directory import QuorumDirectory
 from barnabas.net.metadata.quorum_source import encode_address
@@ -221,6 +225,10 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         cleaner_service=SimpleNamespace(cleaner=SimpleNamespace(totals=_cleaned())),
         ports=SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: 9_500)),
         quotas=ClientQuotas({}),
+        measures=RequestMeasures(),
+        traffic=TopicTraffic(0),
+        machine=MachineWatch((), lambda path: DiskUsage(total_bytes=1, free_bytes=1)),
+        controller=SimpleNamespace(clock_offset=SimpleNamespace(least_ms=-1_500)),
     )
     of_all = samples(cast(Any, watched))
     found = {(item.name, item.labels.get("api", "")): item for item in of_all}
@@ -234,6 +242,8 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         "barnabas_group_unowned_partitions": 6,
         "barnabas_loop_delay_max_seconds": 0.02,
         "barnabas_loop_checks_total": 2,
+        "barnabas_clock_offset_seconds": -1.5,
+        "barnabas_build_info": 1,
         "barnabas_partitions": 9,
         "barnabas_leaders": 4,
         "barnabas_under_replicated_partitions": 3,

@@ -26,11 +26,11 @@ CEILINGS: Final = {
     "fetch, nothing there (own)": 92,
     "fetch, 34 idle partitions (own)": 640,
     "metadata of 100 partitions (own)": 390,
-    "create topic (SDK)": 1_450,
+    "create topic (SDK)": 1_456,
     "send acks=1, 3 replicas (SDK)": 640,
     "send acks=all, 3 replicas (SDK)": 860,
     "transaction of one record, 3 replicas (SDK)": 7_200,
-    "join group (SDK)": 4_330,
+    "join group (SDK)": 4_370,
 }
 
 

@@ -1,0 +1,159 @@
+"""Latencies in parts, errors, traffic and figures of a broker, and what `/metrics` makes of them."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.net.wire_world import World, connect, produce_request, produce_response, run_in_simulation, serve
+
+from barnabas.log.disk.files import DiskUsage
+from barnabas.log.vocabulary.errors import NotLeaderOrFollowerError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.admin.routes.metrics import render
+from barnabas.net.base.clock_offset import ClockOffset
+from barnabas.net.base.histogram import LATENCY_BOUNDS_S, Histogram
+from barnabas.net.base.process_figures import read_process
+from barnabas.net.base.request_measures import FETCH, FOLLOWER_FETCH, PRODUCE, RequestMeasures
+from barnabas.net.base.topic_traffic import OTHERS, TopicTraffic
+from barnabas.net.broker.monitoring.machine import MachineWatch, machine_samples
+from barnabas.net.broker.monitoring.request_samples import request_samples, traffic_samples
+from barnabas.net.protocol.api_keys import ApiKey
+
+
+def parts(measures: RequestMeasures) -> dict[tuple[int, str], tuple[int, float]]:
+    return {(api, part): (found.count, round(found.total_s, 6)) for api, part, found in measures.histograms()}
+
+
+def test_a_bound_belongs_to_its_bucket() -> None:
+    histogram = Histogram((0.1, 1.0))
+    for seconds in (0.0, 0.1, 0.100001, 1.0, 5.0):
+        histogram.note(seconds)
+    assert list(histogram.within()) == [(0.1, 2), (1.0, 4)] and histogram.count == 5
+    assert histogram.total_s == pytest.approx(6.200001)
+
+
+def test_bounds_rise() -> None:
+    assert list(LATENCY_BOUNDS_S) == sorted(set(LATENCY_BOUNDS_S))
+
+
+def test_the_parts_of_a_request_that_waits_are_its_whole_time() -> None:
+    measures = RequestMeasures()
+    measures.answered(PRODUCE, 10.0, 10.25, 10.75, 12.0)
+    assert parts(measures) == {
+        (PRODUCE, "total"): (1, 2.0),
+        (PRODUCE, "queue"): (1, 0.25),
+        (PRODUCE, "log"): (1, 0.5),
+        (PRODUCE, "followers"): (1, 1.25),
+    }
+
+
+def test_a_request_that_does_not_wait_is_not_counted_as_waiting() -> None:
+    measures = RequestMeasures()
+    measures.answered(FETCH, 10.0, 10.5, 0.0, 10.75)
+    measures.answered(FOLLOWER_FETCH, 1.0, 1.0, 1.0, 2.0)
+    measures.answered(60, 0.5, 0.75, 0.0, 1.0)
+    found = parts(measures)
+    assert found[FETCH, "records"] == (0, 0.0) and found[FETCH, "log"] == (1, 0.25)
+    assert found[FOLLOWER_FETCH, "records"] == (1, 1.0)
+    assert found[60, "total"] == (1, 0.5) and (60, "queue") not in found
+
+
+def test_samples_are_a_histogram_of_prometheus() -> None:
+    measures = RequestMeasures()
+    measures.answered(PRODUCE, 0.5, 0.5, 0.502, 0.504)
+    measures.failed(PRODUCE, 6)
+    measures.failed(PRODUCE, 6)
+    measures.failed(FETCH, 999)
+    text = render(request_samples(measures))
+    assert 'barnabas_request_seconds_bucket{api="produce",part="total",le="0.0025"} 0\n' in text
+    assert 'barnabas_request_seconds_bucket{api="produce",part="total",le="0.005"} 1\n' in text
+    assert 'barnabas_request_seconds_bucket{api="produce",part="followers",le="+Inf"} 1\n' in text
+    assert 'barnabas_request_seconds_count{api="produce",part="total"} 1\n' in text
+    assert 'barnabas_request_errors_total{api="produce",error="NOT_LEADER_OR_FOLLOWER"} 2\n' in text
+    assert 'barnabas_request_errors_total{api="produce",error="UNKNOWN_SERVER_ERROR"} 0\n' in text, "rate needs a zero"
+    assert 'barnabas_request_errors_total{api="fetch",error="999"} 1\n' in text
+    assert 'barnabas_quorum_commit_seconds_bucket{le="+Inf"} 0\n' in text
+
+
+def test_a_server_measures_its_requests_in_parts() -> None:
+    async def body(world: World) -> None:
+        parked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def handle(request: Any, context: Any, reply: Any) -> None:
+            context.on_disconnect(lambda: None)
+            parked.set_result(reply)
+
+        server = await serve(world, {ApiKey.PRODUCE: handle})
+        connection = await connect(world, server)
+        waiting = connection.send(produce_request(), timeout_ms=90_000)
+        reply = await parked
+        await asyncio.sleep(3.0)
+        reply(produce_response(0))
+        await waiting
+        found = parts(server.measures)
+        assert found[PRODUCE, "followers"] == (1, 3.0) and found[PRODUCE, "total"][1] >= 3.0
+        assert found[PRODUCE, "queue"][0] == found[PRODUCE, "log"][0] == 1
+
+        def refuse(request: Any, context: Any, reply: Any) -> None:
+            raise NotLeaderOrFollowerError("elsewhere")
+
+        other = await serve(world, {ApiKey.PRODUCE: refuse})
+        refused = await connect(world, other)
+        with pytest.raises(NotLeaderOrFollowerError):
+            await refused.call(produce_request(), timeout_ms=9_000)
+        assert other.measures.errors == {(PRODUCE, 6): 1}
+        for each in (connection, refused):
+            await each.close()
+        await server.close()
+        await other.close()
+
+    run_in_simulation(body)
+
+
+def test_traffic_has_a_bounded_number_of_series_and_keeps_those_it_began() -> None:
+    traffic = TopicTraffic(2)
+    for partition in range(4):
+        traffic.of(TopicPartition("t", partition)).bytes_in += 10
+    assert dict(traffic.counters())[OTHERS].bytes_in == 20
+    assert [place.partition for place, _ in traffic.counters()] == [0, 1, -1]
+    text = render(traffic_samples(traffic, {"t"}))
+    assert 'barnabas_topic_partition_bytes_in_total{topic="t",partition="1"} 10\n' in text
+    assert 'barnabas_topic_partition_bytes_in_total{topic="",partition=""} 20\n' in text
+    assert 'topic="t"' not in render(traffic_samples(traffic, {"other"})), "a deleted topic gives its place back"
+    traffic.of(TopicPartition("other", 0)).bytes_in += 5
+    assert traffic.known[TopicPartition("other", 0)].bytes_in == 5
+
+
+@pytest.mark.parametrize(
+    ("theirs", "least"), [(1_000, 0), (1_050, 0), (1_100, 0), (1_101, 1), (999, -1), (5_000, 3_900)]
+)
+def test_the_offset_of_a_clock_does_not_count_transport(theirs: int, least: int) -> None:
+    offset = ClockOffset()
+    offset.noted(1_000, theirs, 1_100)
+    assert offset.least_ms == least
+    offset.is_own()
+    assert offset.least_ms == 0
+
+
+def test_figures_of_this_process_are_those_of_linux() -> None:
+    found = read_process()
+    assert found.cpu_s > 0 and 10_000_000 < found.memory_bytes < found.memory_limit_bytes
+    with open("/dev/null", encoding="ascii"):
+        assert read_process().descriptors == found.descriptors + 1
+    assert 0 < found.descriptors < found.descriptor_limit
+    assert found.started_s > 1_500_000_000
+
+
+def test_figures_that_a_machine_does_not_have_are_left_out(tmp_path: Path) -> None:
+    found = read_process(tmp_path, tmp_path / "none")
+    assert (found.memory_bytes, found.memory_limit_bytes, found.descriptors, found.started_s) == (-1, -1, -1, -1)
+    (tmp_path / "limit").write_text("1048576\n")
+    assert read_process(tmp_path, tmp_path / "limit").memory_limit_bytes == 1_048_576
+    watch = MachineWatch((), lambda path: DiskUsage(total_bytes=1, free_bytes=1))
+    watch.process = found
+    watch.disks["/data"] = DiskUsage(total_bytes=100, free_bytes=7)
+    text = render(machine_samples(watch, -1_500))
+    assert "process_resident_memory_bytes" not in text and "process_cpu_seconds_total" in text
+    assert 'barnabas_disk_free_bytes{folder="/data"} 7\n' in text
+    assert "barnabas_clock_offset_seconds -1.5\n" in text

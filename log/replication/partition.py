@@ -43,6 +43,10 @@ class Partition:
         self.leading = Leading(self.role, self.storage, self.reads)
         self.following = Following(self.role, self.storage, self.repair)
         self._put_off: PartitionAssignment | None = None  # None unless the log is being changed
+        # What clients have written and consumers have read here, as it was in the log: for metrics.
+        self.bytes_in = 0
+        self.records_in = 0
+        self.bytes_out = 0
 
     # --- roles -------------------------------------------------------------------------------------------------------
 

@@ -20,9 +20,9 @@ class Histogram:
         self.counts = [0] * (len(self.bounds_s) + 1)
         self.total_s = 0.0
 
-    def note(self, seconds: float) -> None:
-        self.counts[bisect_left(self.bounds_s, seconds)] += 1
-        self.total_s += seconds
+    def note(self, seconds: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds_s, seconds)] += times
+        self.total_s += seconds * times
 
     @property
     def count(self) -> int:

@@ -1,13 +1,12 @@
 """What a broker measures of its requests: how long they take, in parts, and the errors that they end with.
 
-The recording of a request is part of its hot path: one call, three or four searches in a short table, and no allocation.
+The recording is part of the hot path: requests that are handled in one wake-up and do not wait are recorded together.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final
 
-from .histogram import LATENCY_BOUNDS_S, Histogram
+from .histogram import Histogram
 
 PRODUCE: Final = 0  # the keys of both protocols
 FETCH: Final = 1
@@ -35,29 +34,34 @@ class RequestMeasures:
         self.group_appends = Histogram()
         self.commits = Histogram()  # noted by the quorum's thread
 
-    def answered(self, api: int, arrived_s: float, handed_s: float, waits_since_s: float, now_s: float) -> None:
-        """`handed_s`: when the handler got it. `waits_since_s`: when it began to wait; 0.0: it never did."""
-        total = self._totals.get(api)
-        if total is None:
-            total = self._totals[api] = Histogram()
-        took_s = now_s - arrived_s
-        total.counts[bisect_left(LATENCY_BOUNDS_S, took_s)] += 1
-        total.total_s += took_s
+    def answered(self, api: int, times_s: tuple[float, float], waits_since_s: float, now_s: float) -> None:
+        """`times_s`: its arrival, and when its handling began. `waits_since_s`: when it began to wait; 0.0: it never did."""
+        arrived_s, began_s = times_s
+        self._total(api).note(now_s - arrived_s)
         parts = self._parts.get(api)
         if parts is None:
             return
         queue, log, wait = parts
-        took_s = handed_s - arrived_s
-        queue.counts[bisect_left(LATENCY_BOUNDS_S, took_s)] += 1
-        queue.total_s += took_s
+        queue.note(began_s - arrived_s)
         if waits_since_s:
-            took_s = now_s - waits_since_s
-            wait.counts[bisect_left(LATENCY_BOUNDS_S, took_s)] += 1
-            wait.total_s += took_s
+            wait.note(now_s - waits_since_s)
             now_s = waits_since_s
-        took_s = now_s - handed_s
-        log.counts[bisect_left(LATENCY_BOUNDS_S, took_s)] += 1
-        log.total_s += took_s
+        log.note(now_s - began_s)
+
+    def answered_at_once(self, counts: dict[int, int], times_s: tuple[float, float], now_s: float) -> None:
+        """Requests that arrived together, by API, and did not wait: their answers leave together. Empties `counts`."""
+        arrived_s, began_s = times_s
+        took_s = now_s - arrived_s
+        for api, count in counts.items():
+            self._total(api).note(took_s, count)
+            parts = self._parts.get(api)
+            if parts is not None:
+                parts[0].note(began_s - arrived_s, count)
+                parts[1].note(now_s - began_s, count)
+        counts.clear()
+
+    def _total(self, api: int) -> Histogram:
+        return self._totals.get(api) or self._totals.setdefault(api, Histogram())
 
     def failed(self, api: int, code: int) -> None:
         key = (api, code)

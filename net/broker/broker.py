@@ -269,7 +269,6 @@ class Broker:
             memory=self.memory,
             quotas=self.quotas,
             measures=self.measures,
-            traffic=self.traffic,
             events=self.events.log,
             authenticator=self.authenticator,
         )

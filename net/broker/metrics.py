@@ -28,7 +28,7 @@ def samples(broker: Broker) -> Sequence[Sample]:
         *_replicas(broker),
         *_network(broker),
         *request_samples(broker.measures),
-        *traffic_samples(broker.traffic, broker.metadata.image.topics),
+        *traffic_samples(broker.traffic, broker.replication.manager.partitions()),
         *machine_samples(broker.machine, broker.controller.clock_offset.least_ms),
         *quota_samples(broker.quotas),
         *_transactions(broker),

@@ -55,7 +55,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_codec",
         "_limits",
         "_loop",
-        "_now_s",
         "_phase",
         "_server",
         "_taken",
@@ -87,7 +86,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._codec: Codec = server.codec
         self._phase = _Phase.SNIFFING
         self._taken = 0  # Frames in this turn.
-        self._now_s = server.now_s
         self._waiting_since_s = 0.0  # Frames wait in the buffer for a later turn; 0.0: none does.
 
     @property
@@ -218,12 +216,17 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._handle_received(most_frames, began_s)
         finally:
             turn.end()
-            turn.reads.used(self._taken, (self._loop.time() - began_s) * 1_000_000)
+            ended_s = self._loop.time()
+            replies = self.replies
+            if replies.at_once:
+                self._server.measures.answered_at_once(replies.at_once, replies.times_s, ended_s)
+            turn.reads.used(self._taken, (ended_s - began_s) * 1_000_000)
 
     def _handle_received(self, most_frames: int, began_s: float) -> None:
         may_read_on = False
         replies = self.replies
         replies.is_corked = True
+        replies.times_s = (self._waiting_since_s or began_s, began_s)
         try:
             may_read_on = self._take_frames(most_frames, began_s)
         except BarnabasError as error:
@@ -259,7 +262,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             if pace.frame_age_ms and 2 * len(frame) >= reader.own_bytes:
                 pace.frame_age_ms = 0  # The request that holds the memory is complete; the next one is new.
             if self._phase is _Phase.SERVING:
-                self._serve(frame, self._waiting_since_s or began_s)
+                self._serve(frame)
             else:
                 self._greet(frame)
             self._taken += 1
@@ -268,7 +271,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 break
         return not reader.pending_bytes  # Otherwise, in a later turn (`_progressed`), behind the requests of others.
 
-    def _serve(self, frame: memoryview, arrived_s: float) -> None:
+    def _serve(self, frame: memoryview) -> None:
         decoded = self._codec.decode_request(frame)
         call = Call(self, decoded)
         self.pace.frame_age_ms = 0
@@ -285,7 +288,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         requests = self._server.metrics.requests
         requests[decoded.api] = requests.get(decoded.api, 0) + 1
-        call.arrived_s, call.handed_s = arrived_s, self._now_s()
         if self._server.quotas.is_active and (self.login is None or self.login.principal is not None):
             _serve_within_quotas(self, decoded, call, len(frame))
         else:

@@ -39,10 +39,9 @@ class Call:
         "_disconnected",
         "_is_done",
         "_replies",
+        "_times_s",
         "_waits_since_s",
-        "arrived_s",
         "chunks",
-        "handed_s",
         "held_bytes",
         "usage",
     )
@@ -56,7 +55,7 @@ class Call:
         self.chunks: list[Chunk] | None = None  # Only with ordered replies: ready, but an older reply is not.
         self.held_bytes = 0  # Of these chunks.
         self.usage: Usage | None = None  # Without quotas: not measured.
-        self.arrived_s = self.handed_s = 0.0  # 0.0: No handler gets it.
+        self._times_s = replies.times_s
         self._waits_since_s = 0.0
         replies.in_flight += 1
         if replies.ordered is not None:
@@ -146,13 +145,15 @@ class Call:
         if self._disconnected is not None:
             self._disconnected = None
             self._replies.unwatch(self)
-        if self.handed_s:
-            decoded, replies = self._decoded, self._replies
-            api = decoded.api
-            if api == FETCH and getattr(decoded.payload, "replica_id", -1) >= 0:
-                api = FOLLOWER_FETCH
-            replies.answered(api, self.arrived_s, self.handed_s, self._waits_since_s, replies.now_s())
-        self._replies.finished(self, chunks)
+        replies = self._replies
+        api = self._decoded.api
+        if api == FETCH and getattr(self._decoded.payload, "replica_id", -1) >= 0:
+            api = FOLLOWER_FETCH
+        if replies.is_corked and not self._waits_since_s:
+            replies.at_once[api] = replies.at_once.get(api, 0) + 1
+        else:
+            replies.answered(api, self._times_s, self._waits_since_s, replies.now_s())
+        replies.finished(self, chunks)
 
 
 class Replies:
@@ -170,12 +171,14 @@ class Replies:
         "_watching",
         "answer_bytes",
         "answered",
+        "at_once",
         "in_flight",
         "is_corked",
         "is_open",
         "now_s",
         "ordered",
         "outbox",
+        "times_s",
     )
 
     def __init__(
@@ -195,6 +198,11 @@ class Replies:
         self._server = server
         self.now_s = server.now_s
         self.answered = server.measures.answered
+        self.times_s = (
+            0.0,
+            0.0,
+        )  # Of the requests of this wake-up: their arrival, and when the server began with them.
+        self.at_once: dict[int, int] = {}  # By API: the requests of this wake-up that are answered in it.
         self._limits = server.limits
         self._codec: Codec = server.codec
         self._on_progress = on_progress

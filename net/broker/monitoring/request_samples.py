@@ -1,15 +1,16 @@
 """Latencies, errors and traffic of a broker as samples."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
+from barnabas.log.replication.partition import Partition
 from barnabas.log.vocabulary.errors import ErrorCode
 
 from ...admin.frame.backend import Sample
 from ...base.histogram import Histogram
 from ...base.request_measures import FOLLOWER_FETCH, RequestMeasures
-from ...base.topic_traffic import TopicTraffic
+from ...base.topic_traffic import TopicTraffic, Traffic
 from ...protocol.apis import REQUEST_OF, api_name
 from ...protocol.kafka.apis import SERVED
 from ...protocol.kafka.schema import snake_case
@@ -67,10 +68,13 @@ def histogram_samples(name: str, text: str, histogram: Histogram, **labels: str)
     yield made(value=count, labels=labels, part="_count")
 
 
-def traffic_samples(traffic: TopicTraffic, topics: Collection[str]) -> Iterator[Sample]:
-    """Since the start of this broker. `topics`: those that exist."""
-    traffic.forget_all_but(topics)
-    for place, found in traffic.counters():
+def traffic_samples(traffic: TopicTraffic, partitions: Iterable[Partition]) -> Iterator[Sample]:
+    used = (
+        (item.topic_partition, Traffic(item.bytes_in, item.records_in, item.bytes_out))
+        for item in partitions
+        if item.bytes_in or item.bytes_out
+    )
+    for place, found in traffic.look(used):
         labels = {"topic": place.topic, "partition": str(place.partition) if place.topic else ""}
         for name, text, value in (
             ("bytes_in", "Bytes of record batches that clients have written to this partition here.", found.bytes_in),

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from barnabas.net.base.clock import Clock
 from barnabas.net.base.request_measures import RequestMeasures
-from barnabas.net.base.topic_traffic import TopicTraffic
 from barnabas.net.events.event_log import EventLog
 from barnabas.net.groups.group_service import GroupService
 from barnabas.net.logins.authenticator import Authenticator
@@ -45,7 +44,6 @@ class Services:
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas({}))
     measures: RequestMeasures = field(default_factory=RequestMeasures)
-    traffic: TopicTraffic = field(default_factory=lambda: TopicTraffic(0))
 
     def group_times(self, group_id: str) -> GroupTimes:
         """The settings for members in the configuration of a group."""

@@ -42,7 +42,6 @@ class FetchHandler:
         self._replication = services.replication
         self._clock = services.clock
         self._measures = services.measures
-        self._traffic = services.traffic
         self._throttle = services.throttle
         self._selection = ReplicaSelection(services.config, services.metadata)
         self._max_bytes = min(services.config.fetch_max_bytes, MAX_FETCH_BYTES)
@@ -159,15 +158,11 @@ class FetchHandler:
         is_final = False
         for item in partitions:
             topic_partition = TopicPartition(item.topic, item.partition)
-            response, must_not_wait = self._read_one(
+            response, must_not_wait, size_bytes = self._read_one(
                 request, item, topic_partition, remaining, is_first_batch=total == 0, is_first_read=is_first_read
             )
-            size_bytes = slice_size(response.records)  # type: ignore[arg-type]
             if size_bytes and request.replica_id >= 0:
                 self._throttle.sent(topic_partition, request.replica_id, size_bytes)
-            elif size_bytes:
-                traffic = self._traffic.known.get(topic_partition) or self._traffic.of(topic_partition)
-                traffic.bytes_out += size_bytes
             total += size_bytes
             remaining = max(0, remaining - size_bytes)
             is_final = is_final or must_not_wait
@@ -183,8 +178,9 @@ class FetchHandler:
         *,
         is_first_batch: bool,
         is_first_read: bool,
-    ) -> tuple[FetchPartitionResponse, bool]:
-        """The last value: whether the response must not wait (an error, divergence, another replica, news for a follower)."""
+    ) -> tuple[FetchPartitionResponse, bool, int]:
+        """Also whether the response must not wait (an error, divergence, another replica, news for a follower), and the bytes of
+        its records."""
         limit = min(max_bytes, item.max_bytes)
         read_replica = NO_REPLICA
         try:
@@ -219,7 +215,7 @@ class FetchHandler:
                 leader_id=leader_id,
                 leader_epoch=leader_epoch,
             )
-            return refused, True
+            return refused, True, 0
         is_refused = read.error != ErrorCode.NONE or read.diverging_epoch >= 0
         if is_refused:
             read_replica = NO_REPLICA
@@ -238,7 +234,10 @@ class FetchHandler:
             records=read.records,
             aborted=tuple([(found.producer_id, found.first_offset) for found in read.aborted]) if read.aborted else (),
         )
-        return response, is_refused or read.is_urgent or read_replica != NO_REPLICA
+        size_bytes = slice_size(read.records)
+        if size_bytes and request.replica_id < 0:
+            partition.bytes_out += size_bytes
+        return response, is_refused or read.is_urgent or read_replica != NO_REPLICA, size_bytes
 
     def _note_error(self, request: FetchRequest, code: int) -> None:
         self._measures.failed(FETCH if request.replica_id < 0 else FOLLOWER_FETCH, code)

@@ -52,7 +52,6 @@ class ProduceHandler:
         self._replication = services.replication
         self._clock = services.clock
         self._measures = services.measures
-        self._traffic = services.traffic
         # Of the request at hand, with acks=1: required offset and leadership. Mostly empty, so it costs such requests nothing.
         self._unflushed: dict[TopicPartition, tuple[int, int]] = {}
         self.preparing = Preparing(self._config_of, services.memory, services.verification)
@@ -148,10 +147,9 @@ class ProduceHandler:
             )
         if self._refused_sequences.refusals:
             self._refused_sequences.appended(topic_partition, read_header(item.records))
-        traffic = self._traffic.known.get(topic_partition) or self._traffic.of(topic_partition)
         if not info.duplicate:
-            traffic.bytes_in += len(item.records)
-            traffic.records_in += info.last_offset - info.first_offset + 1
+            partition.bytes_in += len(item.records)
+            partition.records_in += info.last_offset - info.first_offset + 1
         if delayed is not None:
             delayed.wait_for(topic_partition, required_offset=required_offset, leadership=partition.leadership)
         elif request.acks != 0 and partition.storage.flushes_first:

@@ -9,7 +9,6 @@ from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import BarnabasError, NotLeaderOrFollowerError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.request_measures import RequestMeasures
-from barnabas.net.base.topic_traffic import TopicTraffic
 from barnabas.net.handlers.common.services import Services
 from barnabas.net.handlers.records import produce
 from barnabas.net.handlers.records.produce import ProduceHandler
@@ -29,7 +28,7 @@ class Replication:
             raise NotLeaderOrFollowerError("the leader is broker 2")
         log = SimpleNamespace(log_start_offset=0, config=LogConfig())
         role = SimpleNamespace(leader_state=SimpleNamespace(led_since_ms=-60_000))
-        return SimpleNamespace(topic_partition=topic_partition, log=log, role=role)
+        return SimpleNamespace(topic_partition=topic_partition, log=log, role=role, bytes_in=0, records_in=0)
 
     def find(self, topic_partition: TopicPartition) -> Any:
         return self.partition(topic_partition) if topic_partition.partition == 0 else None
@@ -72,7 +71,6 @@ def test_a_producer_that_wants_no_answer_hears_of_an_error_by_its_connection(
                 memory=MemoryBudget(),
                 verification=SimpleNamespace(is_needed=lambda item: False),
                 measures=RequestMeasures(),
-                traffic=TopicTraffic(1),
             ),
         )
     )

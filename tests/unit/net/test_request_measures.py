@@ -2,7 +2,8 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from unit.net.wire_world import World, connect, produce_request, produce_response, run_in_simulation, serve
@@ -15,7 +16,7 @@ from barnabas.net.base.clock_offset import ClockOffset
 from barnabas.net.base.histogram import LATENCY_BOUNDS_S, Histogram
 from barnabas.net.base.process_figures import read_process
 from barnabas.net.base.request_measures import FETCH, FOLLOWER_FETCH, PRODUCE, RequestMeasures
-from barnabas.net.base.topic_traffic import OTHERS, TopicTraffic
+from barnabas.net.base.topic_traffic import OTHERS, TopicTraffic, Traffic
 from barnabas.net.broker.monitoring.machine import MachineWatch, machine_samples
 from barnabas.net.broker.monitoring.request_samples import request_samples, traffic_samples
 from barnabas.net.protocol.api_keys import ApiKey
@@ -39,7 +40,7 @@ def test_bounds_rise() -> None:
 
 def test_the_parts_of_a_request_that_waits_are_its_whole_time() -> None:
     measures = RequestMeasures()
-    measures.answered(PRODUCE, 10.0, 10.25, 10.75, 12.0)
+    measures.answered(PRODUCE, (10.0, 10.25), 10.75, 12.0)
     assert parts(measures) == {
         (PRODUCE, "total"): (1, 2.0),
         (PRODUCE, "queue"): (1, 0.25),
@@ -50,18 +51,20 @@ def test_the_parts_of_a_request_that_waits_are_its_whole_time() -> None:
 
 def test_a_request_that_does_not_wait_is_not_counted_as_waiting() -> None:
     measures = RequestMeasures()
-    measures.answered(FETCH, 10.0, 10.5, 0.0, 10.75)
-    measures.answered(FOLLOWER_FETCH, 1.0, 1.0, 1.0, 2.0)
-    measures.answered(60, 0.5, 0.75, 0.0, 1.0)
+    measures.answered_at_once({FETCH: 3}, (10.0, 10.5), 10.75)
+    measures.answered(FOLLOWER_FETCH, (1.0, 1.0), 1.0, 2.0)
+    measures.answered(60, (0.5, 0.75), 0.0, 1.0)
     found = parts(measures)
-    assert found[FETCH, "records"] == (0, 0.0) and found[FETCH, "log"] == (1, 0.25)
+    assert (
+        found[FETCH, "records"] == (0, 0.0) and found[FETCH, "log"] == (3, 0.75) and found[FETCH, "queue"] == (3, 1.5)
+    )
     assert found[FOLLOWER_FETCH, "records"] == (1, 1.0)
     assert found[60, "total"] == (1, 0.5) and (60, "queue") not in found
 
 
 def test_samples_are_a_histogram_of_prometheus() -> None:
     measures = RequestMeasures()
-    measures.answered(PRODUCE, 0.5, 0.5, 0.502, 0.504)
+    measures.answered(PRODUCE, (0.5, 0.5), 0.502, 0.504)
     measures.failed(PRODUCE, 6)
     measures.failed(PRODUCE, 6)
     measures.failed(FETCH, 999)
@@ -113,16 +116,25 @@ def test_a_server_measures_its_requests_in_parts() -> None:
 
 def test_traffic_has_a_bounded_number_of_series_and_keeps_those_it_began() -> None:
     traffic = TopicTraffic(2)
-    for partition in range(4):
-        traffic.of(TopicPartition("t", partition)).bytes_in += 10
-    assert dict(traffic.counters())[OTHERS].bytes_in == 20
-    assert [place.partition for place, _ in traffic.counters()] == [0, 1, -1]
-    text = render(traffic_samples(traffic, {"t"}))
-    assert 'barnabas_topic_partition_bytes_in_total{topic="t",partition="1"} 10\n' in text
-    assert 'barnabas_topic_partition_bytes_in_total{topic="",partition=""} 20\n' in text
-    assert 'topic="t"' not in render(traffic_samples(traffic, {"other"})), "a deleted topic gives its place back"
-    traffic.of(TopicPartition("other", 0)).bytes_in += 5
-    assert traffic.known[TopicPartition("other", 0)].bytes_in == 5
+    places = [TopicPartition("t", number) for number in range(4)]
+
+    def look(*sizes: int) -> dict[TopicPartition, int]:
+        found = [(place, Traffic(bytes_in=size)) for place, size in zip(places, sizes, strict=False) if size]
+        return {place: item.bytes_in for place, item in traffic.look(found)}
+
+    assert look(0, 10, 20, 30) == {places[1]: 10, places[2]: 20, OTHERS: 30}
+    assert look(5, 11, 20, 31) == {places[1]: 11, places[2]: 20, OTHERS: 36}, "the first ones keep their series"
+    assert look(5, 11, 0, 31) == {places[1]: 11, OTHERS: 36}, "what was counted among the others stays there"
+    assert look(5, 11, 7, 1) == {places[1]: 11, places[2]: 7, OTHERS: 37}, "a replica that came back counts from zero"
+
+
+def test_traffic_is_told_by_topic_and_partition() -> None:
+    used = SimpleNamespace(topic_partition=TopicPartition("t", 3), bytes_in=70, records_in=2, bytes_out=0)
+    idle = SimpleNamespace(topic_partition=TopicPartition("idle", 0), bytes_in=0, records_in=0, bytes_out=0)
+    text = render(traffic_samples(TopicTraffic(9), cast(Any, [used, idle])))
+    assert 'barnabas_topic_partition_bytes_in_total{topic="t",partition="3"} 70\n' in text
+    assert 'barnabas_topic_partition_records_in_total{topic="t",partition="3"} 2\n' in text
+    assert 'barnabas_topic_partition_bytes_in_total{topic="",partition=""} 0\n' in text and "idle" not in text
 
 
 @pytest.mark.parametrize(

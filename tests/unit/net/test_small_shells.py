@@ -214,7 +214,7 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         metadata=shell.metadata,
         lifecycle=SimpleNamespace(fenced=True),
         groups=SimpleNamespace(machines=lambda: [1, 2], unowned_counts=lambda: {"billing": 6}, parked_count=4),
-        replication=SimpleNamespace(manager=SimpleNamespace(counts=_counted), purgatory=[1, 2, 3]),
+        replication=SimpleNamespace(manager=SimpleNamespace(counts=_counted, partitions=list), purgatory=[1, 2, 3]),
         logs=_two_logs(),
         listeners=SimpleNamespace(servers={LISTENER: server}),
         authenticator=SimpleNamespace(logins=8, failed_logins=2),

@@ -21,6 +21,7 @@ wanted=()
 compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || wanted+=(postgresql)           # a server of their own for some tests
 command -v kcat >/dev/null || wanted+=(kcat)                                               # one of the clients that are tried
 command -v chromium >/dev/null || wanted+=(chromium)                                       # shows the console
+command -v prometheus >/dev/null || wanted+=(prometheus)                                   # checks metrics and alerts
 command -v java >/dev/null || [ -n "${JAVA_HOME:-}" ] || wanted+=(openjdk-17-jre-headless) # for Spark
 if [ ${#wanted[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     if [[ " ${wanted[*]} " == *" postgresql "* ]]; then

@@ -26,7 +26,8 @@ class RequestMeasures:
     """
 
     def __init__(self) -> None:
-        self._totals: dict[int, Histogram] = {}
+        # Those of the hot paths are there before they are used: a metric must exist before it is needed.
+        self._totals = {api: Histogram() for api in WAITS}
         self._parts: dict[int, tuple[Histogram, Histogram, Histogram]] = {  # queue, log, wait
             api: (Histogram(), Histogram(), Histogram()) for api in WAITS
         }
@@ -68,7 +69,7 @@ class RequestMeasures:
         self.errors[key] = self.errors.get(key, 0) + 1
 
     def histograms(self) -> Iterator[tuple[int, str, Histogram]]:
-        """API, part, and its durations; of APIs that were used."""
+        """API, part, and its durations; of the APIs that were used, and of produce and fetch."""
         for api, total in sorted(self._totals.items()):
             yield api, TOTAL, total
             if api in self._parts:

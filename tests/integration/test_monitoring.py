@@ -12,7 +12,7 @@ import yaml
 from integration.test_command import Up, run
 
 MONITORING = Path(__file__).resolve().parents[2] / "docs" / "monitoring"
-NAME = re.compile(r"\b(?:barnabas|kafka)_[a-z0-9_]+")
+NAME = re.compile(r"\b(?:barnabas|kafka|process)_[a-z0-9_]+")
 LABELS = re.compile(r"(?:by \(([^)]*)\))|\{\{ ?(?:\$labels\.)?([a-z_]+) ?\}\}")
 OF_PROMETHEUS = {"instance", "job", "le"}
 

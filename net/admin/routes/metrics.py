@@ -104,10 +104,10 @@ def _cluster_samples(
 
 
 def _led_by(node_id: int, image: MetadataImage) -> Iterator[tuple[TopicPartition, PartitionImage]]:
-    """Partitions led by this broker. A partition without a leader is reported by its preferred leader."""
+    """Partitions led by this broker. A partition without a leader is reported by the controller: its replicas may be down."""
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):
-            teller = partition.leader if partition.leader >= 0 else partition.replicas[0]
+            teller = partition.leader if partition.leader >= 0 else image.controller_id
             if teller == node_id:
                 yield TopicPartition(topic.name, index), partition
 

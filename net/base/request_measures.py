@@ -11,6 +11,8 @@ from .histogram import Histogram
 PRODUCE: Final = 0  # the keys of both protocols
 FETCH: Final = 1
 FOLLOWER_FETCH: Final = -1  # FETCH by a replica: it waits for records that a consumer may not see yet
+MAX_SOFTWARE: Final = 100
+MAX_TEXT: Final = 50
 TOTAL: Final = "total"
 QUEUE: Final = "queue"
 LOG: Final = "log"
@@ -32,6 +34,7 @@ class RequestMeasures:
             api: (Histogram(), Histogram(), Histogram()) for api in WAITS
         }
         self.errors: dict[tuple[int, int], int] = {}  # by API and code; of each partition that is refused
+        self.software: dict[tuple[str, str], int] = {}  # name and version of clients: how often they have said so
         self.group_appends = Histogram()
         self.commits = Histogram()  # noted by the quorum's thread
 
@@ -67,6 +70,12 @@ class RequestMeasures:
     def failed(self, api: int, code: int) -> None:
         key = (api, code)
         self.errors[key] = self.errors.get(key, 0) + 1
+
+    def greeted(self, name: str, version: str) -> None:
+        """Clients choose these texts, so they are cut, and of too many only the first ones are kept."""
+        key = (name[:MAX_TEXT], version[:MAX_TEXT])
+        if key in self.software or len(self.software) < MAX_SOFTWARE:
+            self.software[key] = self.software.get(key, 0) + 1
 
     def histograms(self) -> Iterator[tuple[int, str, Histogram]]:
         """API, part, and its durations; of the APIs that were used, and of produce and fetch."""

@@ -25,6 +25,7 @@ from barnabas.log.vocabulary.errors import BarnabasError, CoordinatorLoadInProgr
 from ..base.broker_clients import REPLICA_PREFIX
 from ..base.clock import Clock
 from ..base.loop_delays import LoopDelays
+from ..base.producer_samples import ProducerSamples
 from ..base.request_measures import RequestMeasures
 from ..base.topic_traffic import TopicTraffic
 from ..events.broker_events import BrokerEvents
@@ -68,6 +69,7 @@ from .core_settings import fetch_settings, quota_bursts
 from .effects import BrokerEffects
 from .listeners import BrokerListeners
 from .logins import authenticator_of
+from .monitoring.figures import BrokerFigures
 from .monitoring.machine import MachineWatch
 from .slot_machines import SlotMachines
 from .transactions import BrokerTransactions
@@ -129,7 +131,11 @@ class Broker:
         self.loop_delays = LoopDelays()  # filled by the process that runs this broker
         self.measures = RequestMeasures()
         self.traffic = TopicTraffic(config.metrics_max_partitions)
-        self.machine = MachineWatch(config.data_folders(), ports.files.disk_usage)  # run by the process, likewise
+        self.producers = ProducerSamples()
+        # Both are run by the process, likewise.
+        certificates = [path for path in (config.ssl_keystore_location, config.ssl_truststore_location) if path]
+        self.machine = MachineWatch(config.data_folders(), ports.files.disk_usage, certificates)
+        self.figures = BrokerFigures(self, self.producers)
         self.memory = MemoryBudget(config.network_memory_max_bytes)
         self.quotas = ClientQuotas(quota_bursts(config))
         self.logs = LogManager(
@@ -247,7 +253,12 @@ class Broker:
         users, clock = ports.users, ports.clock
         self.authenticator = authenticator_of(config, users, clock, image, audit, ports.tokens, is_current)
         self.services = self._build_services()
-        handlers = build_handlers(self.services, shut_down=self.shutdown_requested.set, storage=self.storage)
+        handlers = build_handlers(
+            self.services,
+            shut_down=self.shutdown_requested.set,
+            storage=self.storage,
+            describe_broker=self.figures.describe,
+        )
         self.dispatcher = Dispatcher(ports.intercepted(handlers), guard_of(self.access))
 
     def _build_services(self) -> Services:
@@ -269,6 +280,7 @@ class Broker:
             memory=self.memory,
             quotas=self.quotas,
             measures=self.measures,
+            producers=self.producers,
             events=self.events.log,
             authenticator=self.authenticator,
         )

@@ -129,6 +129,7 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None], adapt
         background.append(asyncio.create_task(_look_where_clients_are_sent(broker)))
         background.append(asyncio.create_task(measure(broker.loop_delays)))
         background.append(asyncio.create_task(broker.machine.run()))
+        background.append(asyncio.create_task(broker.figures.run()))
         await stop.wait()
         if broker.metadata.image.is_emptied(broker.node_id):
             decommissioned()

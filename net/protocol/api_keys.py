@@ -63,3 +63,4 @@ class ApiKey(IntEnum):
     # 1020 to 1022: FORWARDED.
     EVENTS = 1023
     DELETE_OFFSETS = 1024
+    DESCRIBE_BROKER = 1025

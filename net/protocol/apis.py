@@ -33,6 +33,7 @@ from barnabas.log.vocabulary.transaction_messages import (
 
 from . import event_messages, group_responses, requests, responses, transaction_operations, user_messages
 from .api_keys import ApiKey
+from .broker_figures import DescribeBrokerRequest, DescribeBrokerResponse
 from .kafka.apis import KafkaApi
 from .kafka.schema import snake_case
 from .requests import Request
@@ -79,6 +80,7 @@ APIS: dict[int, tuple[type[Request], type[Response]]] = {
     ApiKey.UNREAD: (requests.UnreadRequest, group_responses.UnreadResponse),
     ApiKey.UNDO_OFFSET_RESET: (requests.UndoOffsetResetRequest, UndoOffsetResetResponse),
     ApiKey.BROKER_SHUTDOWN: (requests.BrokerShutdownRequest, responses.EmptyResponse),
+    ApiKey.DESCRIBE_BROKER: (DescribeBrokerRequest, DescribeBrokerResponse),
     ApiKey.DESCRIBE_STORAGE: (requests.DescribeStorageRequest, responses.DescribeStorageResponse),
     ApiKey.BRING_BACK_FOLDER: (requests.BringBackFolderRequest, responses.DescribeStorageResponse),
     ApiKey.INIT_TRANSACTIONS: (InitTransactionsRequest, ProducerIdentity),

@@ -39,6 +39,7 @@ from barnabas.log.vocabulary.transaction_messages import (
     TransactionMarker,
 )
 
+from .broker_figures import DescribeBrokerRequest
 from .event_messages import EventsRequest
 from .transaction_operations import (
     AbortHangingRequest,
@@ -408,6 +409,7 @@ Request = (
     | UndoOffsetResetRequest
     | BrokerShutdownRequest
     | DescribeStorageRequest
+    | DescribeBrokerRequest
     | BringBackFolderRequest
     | DescribeAclsRequest
     | DescribeQuotasRequest

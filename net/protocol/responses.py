@@ -22,6 +22,7 @@ from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.quorum import CommittedCommand, QuorumPeer
 from barnabas.log.vocabulary.transaction_messages import NOT_STARTED, GroupOutcome, ProducerIdentity
 
+from .broker_figures import DescribeBrokerResponse
 from .event_messages import EventsResponse
 from .group_responses import (
     DescribeGroupResponse,
@@ -356,6 +357,7 @@ Response = (
     | DescribeClusterResponse
     | DescribeQuorumResponse
     | DescribeStorageResponse
+    | DescribeBrokerResponse
     | AlterVotersResponse
     | QuorumRoleResponse
     | ControllerCallResponse

@@ -348,6 +348,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.client_id = theirs.client_id
         if self.is_on_probation and not self._is_identified():
             return
+        if theirs.client_software:
+            name, _, version = theirs.client_software.partition(" ")
+            self._server.measures.greeted(name, version)
         hello = self._server.greeting()
         self.replies.outbox.put([write_hello(hello)])
         if any(hello.min_version <= version <= hello.max_version for version in theirs.versions):

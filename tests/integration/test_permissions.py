@@ -63,6 +63,7 @@ from barnabas.net.client.connection.security import SecurityOptions
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.protocol import requests as q
+from barnabas.net.protocol.broker_figures import DescribeBrokerRequest
 from barnabas.net.wire.rpc import RpcPool
 from barnabas.net.wire.tcp import TcpNetwork
 from barnabas.net.wire.tls import TlsContexts, TlsFiles
@@ -203,6 +204,7 @@ READS: tuple[Any, ...] = (
     q.DescribeClusterRequest(),
     q.DescribeQuorumRequest(),
     q.DescribeStorageRequest(node_id=0),
+    DescribeBrokerRequest(node_id=0),
 )
 CHANGES: tuple[Any, ...] = (
     q.CreateTopicRequest(name="mine"),

@@ -13,6 +13,11 @@ LOOK_S: Final = 10.0  # for all questions; those without an answer are named in 
 _FINDING: Final = (
     Field(name="weight", type="string", description="critical, problem or risk.", required=True),
     Field(name="what", type="string", description="What is wrong.", required=True),
+    Field(
+        name="since_ms",
+        type="any",
+        description="Milliseconds since 1970: since when, as far as it is known; else null.",
+    ),
     Field(name="costs", type="string", description="Whom it hurts, and how; may be empty.", required=True),
     Field(name="cure", type="string", description="What to do; may be empty.", required=True),
 )
@@ -25,10 +30,7 @@ _ANSWER: Final = (
 async def _doctor(call: Call) -> Reply:
     picture = await call.ask(lambda admin: look(admin, limit_s=LOOK_S))
     found = diagnose(picture)
-    rows = [
-        {"weight": item.weight.name.lower(), "what": item.what, "costs": item.costs, "cure": item.cure}
-        for item in found
-    ]
+    rows = [item.row for item in found]
     healthy = all(item.weight < Weight.PROBLEM for item in found)
     return Reply(body=call.item("BarnabasDoctor", ("doctor",), {"healthy": healthy, "findings": rows}))
 

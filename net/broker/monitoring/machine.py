@@ -6,12 +6,14 @@ import platform
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Final
 
 from barnabas.log.disk.files import DiskUsage
 
 from ...admin.frame.backend import Sample
 from ...base.process_figures import ProcessFigures, read_process
+from ...protocol.broker_figures import CertificateEnd
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -22,7 +24,12 @@ class MachineWatch:
     """`usage_of` tells the usage of a folder's disk, or raises OSError or a BarnabasError. Each folder has a thread of its own,
     which a hanging disk may hold for ever; the thread ends with the process."""
 
-    def __init__(self, folders: Sequence[str], usage_of: Callable[[str], DiskUsage]) -> None:
+    def __init__(
+        self, folders: Sequence[str], usage_of: Callable[[str], DiskUsage], certificates: Sequence[str] = ()
+    ) -> None:
+        """`certificates`: PEM files."""
+        self.certificates: list[CertificateEnd] = []
+        self._certificate_files = certificates
         self.process: ProcessFigures | None = None  # None: not looked at yet
         self.disks: dict[str, DiskUsage] = {}  # by folder; without those that cannot be asked
         self._folders = folders
@@ -46,6 +53,7 @@ class MachineWatch:
 
     def _look_at_process(self) -> None:
         self.process = read_process()
+        self.certificates = [end for path in self._certificate_files for end in certificate_ends(path)]
 
     def _look_at_disk(self, path: str) -> None:
         try:
@@ -53,6 +61,24 @@ class MachineWatch:
         except Exception as error:  # noqa: BLE001 - the thread must go on whatever a disk answers
             self.disks.pop(path, None)
             logger.debug("disk not seen folder=%s error=%s", path, error)
+
+
+def certificate_ends(path: str) -> list[CertificateEnd]:
+    """Of the certificates in a PEM file; none without the library cryptography, or if the file cannot be read now."""
+    try:
+        from cryptography import x509
+
+        found = x509.load_pem_x509_certificates(Path(path).read_bytes())
+    except (ImportError, OSError, ValueError):
+        return []
+    return [
+        CertificateEnd(
+            path=path,
+            subject=item.subject.rfc4514_string(),
+            ends_ms=int(item.not_valid_after_utc.timestamp() * 1000),
+        )
+        for item in found
+    ]
 
 
 def own_version() -> str:

@@ -1,6 +1,7 @@
 """How commands show the data folders of a broker."""
 
-from barnabas.net.client.admin.cluster_health import folder_cause, utc_time
+from barnabas.net.client.admin.cluster_health import folder_cause
+from barnabas.net.client.admin.finding import utc_time
 from barnabas.net.protocol.responses import DescribeStorageResponse, StorageFolder, TroubledFolder
 
 from .output import Output

@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from barnabas.net.client.admin.cluster_health import utc_time
+from barnabas.net.client.admin.finding import utc_time
 
 from ..frame.command import Context, Verb, number_from
 from ..frame.exit_codes import CommandError, ExitCode

@@ -3,11 +3,12 @@
 import asyncio
 from argparse import ArgumentParser
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError
 
-from ...client.admin.finding import Finding, Weight
+from ...client.admin.finding import Finding, Weight, utc_time
 from ..frame.command import Context, Verb
 from ..frame.exit_codes import ExitCode
 from ..frame.reachability import address_causes
@@ -21,24 +22,59 @@ _NOTHING: Final = "nothing is wrong that the cluster can tell"
 
 
 def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--watch", action="store_true", help="look again and again, and print what comes and goes")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--watch", action="store_true", help="look again and again, and print what comes and goes")
+    group.add_argument(
+        "--bundle",
+        metavar="FILE",
+        help="write FILE (.tar.gz) for a maintainer: findings, cluster, events, metrics, configurations; no records, no secrets",
+    )
 
 
 async def _doctor(context: Context) -> int:
     """Exit code 3 if something is wrong now; risks alone leave it 0."""
+    if context.arguments.bundle is not None:
+        return await _bundle(context, Path(context.arguments.bundle))
     async with context.connector.admin(context.bootstrap) as admin:
         if context.arguments.watch:
             await _watch(context, admin)
         async with asyncio.timeout(context.arguments.timeout):
             found = await _examined(context, admin)
     if context.out.is_json:
-        context.out.record({"healthy": not _is_ill(found), "findings": [_row(item) for item in found]})
+        context.out.record({"healthy": not _is_ill(found), "findings": [item.row for item in found]})
     else:
         for item in found:
             _print(context, item)
         if not found:
             context.out.text(_NOTHING)
     return ExitCode.UNHEALTHY if _is_ill(found) else ExitCode.OK
+
+
+async def _bundle(context: Context, path: Path) -> int:
+    """Write it whatever the cluster answers. Exit code 4: nothing of the cluster could be asked."""
+    from importlib.metadata import version
+
+    from ..bundle.archive import Archive  # imports the client
+    from ..bundle.gathering import Gathering, add_frame
+
+    archive, code = Archive(), ExitCode.OK
+    found: list[Finding] = []
+    try:
+        async with asyncio.timeout(context.arguments.timeout), context.connector.admin(context.bootstrap) as admin:
+            found = await _examined(context, admin)
+            await Gathering(admin, archive).all()
+    except (BarnabasError, OSError) as error:  # a TimeoutError is an OSError
+        archive.omitted["cluster"] = str(error) or f"no answer within {context.arguments.timeout:g} s; raise --timeout"
+        code = ExitCode.UNREACHABLE
+    add_frame(archive, found, version("barnabas"))
+    size_bytes = await asyncio.to_thread(archive.write, path)
+    told = {"bundle": str(path), "size_bytes": size_bytes, "findings": len(found), "unanswered": len(archive.omitted)}
+    context.out.line(
+        f"wrote {path}: {size_bytes / 1024:.0f} KiB, {len(found)} findings, {len(archive.omitted)} questions without an answer;"
+        " it has no records and no secrets, but names: look through it before you pass it on",
+        told,
+    )
+    return code
 
 
 async def _watch(context: Context, admin: "Admin") -> None:
@@ -74,7 +110,7 @@ async def _seen(context: Context, admin: "Admin", known: dict[str, Finding] | No
 
 def _tell(context: Context, event: str, item: Finding) -> None:
     if context.out.is_json:
-        context.out.record({"event": event, **_row(item)})
+        context.out.record({"event": event, **item.row})
     elif event == "gone":
         context.out.text(f"{'GONE':<10}{item.what}")
     else:
@@ -93,13 +129,10 @@ def _is_ill(found: list[Finding]) -> bool:
     return any(item.weight >= Weight.PROBLEM for item in found)
 
 
-def _row(item: Finding) -> dict[str, object]:
-    return {"weight": item.weight.name.lower(), "what": item.what, "costs": item.costs, "cure": item.cure}
-
-
 def _print(context: Context, item: Finding) -> None:
     context.out.text(f"{item.weight.name:<10}{item.what}")
-    for label, text in (("costs", item.costs), ("cure", item.cure)):
+    since = utc_time(item.since_ms) if item.since_ms >= 0 else ""
+    for label, text in (("since", since), ("costs", item.costs), ("cure", item.cure)):
         if text:
             context.out.text(f"{'':10}{label + ':':<7}{text}")
 

@@ -22,6 +22,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...base.clock import Clock
 from ...protocol import requests as q
+from ...protocol.broker_figures import DescribeBrokerRequest, DescribeBrokerResponse
 from ...protocol.responses import (
     AlterVotersResponse,
     ConfigEntry,
@@ -349,6 +350,12 @@ class Admin(GroupAdmin):
         """Describe the data folders of a broker and their problems."""
         request = q.DescribeStorageRequest(node_id=node_id)
         response: DescribeStorageResponse = await self._client.call(node_id, request, timeout_ms=self._timeout_ms)
+        return response
+
+    async def describe_broker(self, node_id: int) -> DescribeBrokerResponse:
+        """Figures of a broker's machine, load and clients."""
+        request = DescribeBrokerRequest(node_id=node_id)
+        response: DescribeBrokerResponse = await self._client.call(node_id, request, timeout_ms=self._timeout_ms)
         return response
 
     async def bring_back_folder(self, node_id: int, path: str) -> DescribeStorageResponse:

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -23,7 +22,7 @@ from ...protocol.responses import (
     TroubledFolder,
 )
 from ..connection.errors import BarnabasError
-from .finding import Finding, Weight
+from .finding import Finding, Weight, utc_time
 
 if TYPE_CHECKING:  # commands import this module without importing a client
     from .admin import Admin
@@ -87,21 +86,24 @@ def _of_quorum(quorum: DescribeQuorumResponse) -> list[Finding]:
 
 
 def _of_brokers(cluster: DescribeClusterResponse) -> list[Finding]:
-    causes = [
+    causes: list[str] = [
         f"a committed metadata record is quarantined: {item}; change or delete the object it describes"
         for item in cluster.quarantined
     ]
+    since_ms: dict[str, int] = {}
     for broker in cluster.brokers:
         if broker.fenced:
             causes.append(f"broker {broker.node_id} is fenced: it is down, cut off, or not yet caught up")
         elif broker.in_controlled_shutdown:
             causes.append(f"broker {broker.node_id} is shutting down")
-        causes += [folder_cause(broker.node_id, folder) for folder in broker.troubled_folders]
+        for folder in broker.troubled_folders:
+            causes.append(folder_cause(broker.node_id, folder))
+            since_ms[causes[-1]] = folder.since_ms
         if broker.decommissioning and not broker.replica_count:
             causes.append(
                 f"broker {broker.node_id} is empty; finish with `barnabas broker decommission {broker.node_id}`"
             )
-    return [Finding(weight=Weight.PROBLEM, what=cause) for cause in causes]
+    return [Finding(weight=Weight.PROBLEM, what=cause, since_ms=since_ms.get(cause, -1)) for cause in causes]
 
 
 def folder_cause(node_id: int, folder: TroubledFolder) -> str:
@@ -217,7 +219,3 @@ def ignored_settings(cluster: DescribeClusterResponse) -> list[str]:
 
 def some(names: list[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + (" ..." if len(names) > NAMES_SHOWN else "")
-
-
-def utc_time(wall_ms: int) -> str:
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

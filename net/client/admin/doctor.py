@@ -4,9 +4,10 @@
 """
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from shlex import quote
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -14,6 +15,7 @@ from barnabas.log.vocabulary.group_messages import UnownedPartition
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.log.vocabulary.transaction_messages import TransactionState
 
+from ...protocol.event_messages import MAX_PAGE, ClusterEvent, EventKind
 from ...protocol.group_responses import DescribeGroupResponse
 from ...protocol.lag import Lag
 from ...protocol.responses import (
@@ -24,7 +26,7 @@ from ...protocol.responses import (
     PartitionMetadata,
     TopicMetadata,
 )
-from ...protocol.transaction_operations import ListedTransaction
+from ...protocol.transaction_operations import ListedTransaction, ListTransactionsResponse
 from ..connection.errors import BarnabasError
 from .cluster_health import (
     ignored_settings,
@@ -35,10 +37,12 @@ from .cluster_health import (
     unclean_elections,
     without_newcomers,
 )
+from .doctor_figures import BrokerLook, look_at_broker, of_figures, slow_followers, wall_ms
 from .finding import Finding, Weight
 
 if TYPE_CHECKING:  # commands import this module without importing a client
     from .admin import Admin
+    from .events import EventPage
 
 MAX_TOPICS: Final = 1_000  # whose configuration is read
 MAX_GROUPS: Final = 200  # that are asked
@@ -47,6 +51,7 @@ ALMOST_FULL: Final = 0.10  # of a disk is free
 LAGGING_ENTRIES: Final = 1_000  # of the quorum's log
 UNREAD_AFTER_MS: Final = 30_000  # a partition of a group with members; a rebalance takes less
 LONG_TRANSACTION_MS: Final = 600_000
+BEHIND_MS: Final = 300_000  # of a group with members
 SOON: Final = 0.8  # of the retention time has passed for the oldest unread record
 LEADERS_AWAY: Final = 0.2  # of all partitions; fewer are on their way back
 FEW_PARTITIONS: Final = 10  # whose leaders may be anywhere
@@ -76,6 +81,9 @@ class Picture:
     long_transactions: Sequence[ListedTransaction] = ()
     transaction_problems: Sequence[Finding] = ()
     unanswered: Sequence[str] = ()  # questions without an answer in time
+    figures: Sequence[BrokerLook] = ()
+    events: Sequence[ClusterEvent] = ()  # the oldest first
+    now_ms: int = -1  # wall clock of who looks
     unreachable: Sequence[str] = ()  # what is wrong with brokers' addresses, as seen by who looks
 
 
@@ -92,13 +100,13 @@ async def look(admin: "Admin", *, limit_s: float) -> Picture:
     )
     user_topics = [topic.name for topic in topics if not topic.internal][:MAX_TOPICS]
     present = [broker.node_id for broker in cluster.brokers if not broker.fenced]
-    moves, limits, storage, (groups, lags), long_ones, found = await asyncio.gather(
+    (figures, events), moves, limits, storage, (groups, lags), (long_ones, found) = await asyncio.gather(
+        _figures_and_events(admin, questions, present),
         questions.one("moves of partitions", admin.describe_moves, DescribeMovesResponse(moves=())),
         questions.each("configuration of", user_topics, lambda name: _limits(admin, name)),
         questions.each("data folders of broker", present, admin.describe_storage),
         _groups_and_lags(admin, questions),
-        questions.one("long transactions", lambda: admin.transactions.list(longer_than_ms=LONG_TRANSACTION_MS), None),
-        questions.one("transactions that hang", lambda: transaction_problems(admin), ()),
+        _transactions(admin, questions),
     )
     return Picture(
         cluster=cluster,
@@ -106,11 +114,32 @@ async def look(admin: "Admin", *, limit_s: float) -> Picture:
         topics=without_newcomers(topics, moves.moves),
         limits=limits,
         storage=list(storage.values()),
+        figures=list(figures.values()),
+        events=() if events is None else [item.event for item in events.events],
+        now_ms=wall_ms(),
         groups=groups,
         lags=lags,
         long_transactions=() if long_ones is None else long_ones.transactions,
         transaction_problems=found,
         unanswered=sorted(questions.unanswered),
+    )
+
+
+async def _figures_and_events(
+    admin: "Admin", questions: "_Questions", present: Sequence[int]
+) -> tuple[Mapping[int, BrokerLook], "EventPage | None"]:
+    return await asyncio.gather(
+        questions.each("figures of broker", present, lambda node_id: look_at_broker(admin, node_id)),
+        questions.one("events", lambda: admin.events(kinds=_DATED, limit=MAX_PAGE), None),
+    )
+
+
+async def _transactions(
+    admin: "Admin", questions: "_Questions"
+) -> tuple["ListTransactionsResponse | None", Sequence[Finding]]:
+    return await asyncio.gather(
+        questions.one("long transactions", lambda: admin.transactions.list(longer_than_ms=LONG_TRANSACTION_MS), None),
+        questions.one("transactions that hang", lambda: transaction_problems(admin), ()),
     )
 
 
@@ -186,8 +215,37 @@ def diagnose(picture: Picture) -> list[Finding]:
         *_past(picture),
         *_unanswered(picture),
         *_addresses(picture),
+        *_behind(picture),
+        *of_figures(picture.figures, picture.topics, picture.now_ms),
+        *slow_followers(picture.cluster, picture.topics, picture.figures),
     ]
-    return sorted(found, key=lambda item: -item.weight)
+    return sorted((_dated(item, picture) for item in found), key=lambda item: -item.weight)
+
+
+def _dated(item: Finding, picture: Picture) -> Finding:
+    """Since when, from the events that the brokers have kept."""
+    since_ms = item.since_ms
+    if item.key == "the quorum has no leader" and picture.quorum.unconfirmed_ms >= 0:
+        since_ms = picture.now_ms - picture.quorum.unconfirmed_ms
+    for pattern, name, key in _BEGINNINGS:
+        told = pattern.match(item.what)
+        if told and since_ms < 0:
+            subject = told.groupdict().get("node")
+            newest = [
+                event.at_ms
+                for event in picture.events
+                if event.name == name and (subject is None or event.fields.get(key) == subject)
+            ]
+            since_ms = max(newest, default=-1)
+    return item if since_ms == item.since_ms else replace(item, since_ms=since_ms)
+
+
+_DATED: Final = (EventKind.BROKER.value, EventKind.ELECTION.value, EventKind.ISR.value)
+_BEGINNINGS: Final = (
+    (re.compile(r"broker (?P<node>\d+) is fenced"), "fenced", "broker"),
+    (re.compile(r"\d+ partitions have no leader"), "leaderless", ""),
+    (re.compile(r"\d+ partitions have (replicas out of sync|fewer replicas in sync)"), "isr", ""),
+)
 
 
 def _writes(picture: Picture) -> Iterator[Finding]:
@@ -319,6 +377,48 @@ def _retention(picture: Picture) -> Iterator[Finding]:
                 costs="records are deleted before they are read",
                 cure=f"start more readers, or barnabas topic alter {place.topic} -c retention.ms=MS",
             )
+
+
+def _behind(picture: Picture) -> Iterator[Finding]:
+    """Groups whose members have partitions, and do not keep up with them."""
+    readers = {
+        (group.group_id, TopicPartition(owned.topic, number)): member
+        for group in picture.groups
+        for member in group.members
+        for owned in member.assigned
+        for number in owned.partitions
+    }
+    late: dict[tuple[str, str], list[tuple[TopicPartition, Lag]]] = {}
+    for group_id, lags in picture.lags.items():
+        for place, lag in lags.items():
+            member = readers.get((group_id, place))
+            if member is not None and lag.lag and lag.lag_ms >= BEHIND_MS:
+                late.setdefault((group_id, member.member_id), []).append((place, lag))
+    for (group_id, member_id), places in late.items():
+        member = readers[group_id, places[0][0]]
+        longest = max(lag.lag_ms for _, lag in places)
+        yield Finding(
+            weight=Weight.RISK,
+            key=f"reads too slowly: group {group_id!r}, member {member_id}",
+            what=f"member {member.client_id or member_id} on {member.client_host} of group {group_id!r} reads too slowly, is"
+            f" stuck, or catches up: it is {longest // 1000} s behind in {some([str(place) for place, _ in places])}",
+            costs=f"{sum(lag.lag for _, lag in places)} records wait for it",
+            cure=f"`barnabas group describe {quote(group_id)}` twice shows whether it advances; make it faster, restart it,"
+            " or add members",
+            since_ms=picture.now_ms - longest,
+        )
+    for group in picture.groups:
+        for member in group.members:
+            if member.slow_ms >= UNREAD_AFTER_MS:
+                yield Finding(
+                    weight=Weight.PROBLEM,
+                    key=f"does not follow its assignment: group {group.group_id!r}, member {member.member_id}",
+                    what=f"member {member.client_id or member.member_id} on {member.client_host} of group {group.group_id!r} has"
+                    f" not followed its new assignment for {member.slow_ms // 1000} s",
+                    costs="the partitions that it must give up have no other reader",
+                    cure="it polls too rarely: shorten what it does between two polls, or restart it",
+                    since_ms=picture.now_ms - member.slow_ms,
+                )
 
 
 def _single_copies(picture: Picture) -> Iterator[Finding]:

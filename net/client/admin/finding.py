@@ -1,6 +1,7 @@
 """What is wrong with a cluster, or may go wrong: one statement with its weight."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import IntEnum
 
 
@@ -22,7 +23,23 @@ class Finding:
     costs: str = ""
     cure: str = ""
     key: str = ""
+    since_ms: int = -1  # wall clock: since when, as far as the cluster knows; -1: it does not
+
+    @property
+    def row(self) -> dict[str, object]:
+        """For programs."""
+        return {
+            "weight": self.weight.name.lower(),
+            "what": self.what,
+            "since_ms": self.since_ms if self.since_ms >= 0 else None,
+            "costs": self.costs,
+            "cure": self.cure,
+        }
 
     @property
     def identity(self) -> str:
         return self.key or self.what
+
+
+def utc_time(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

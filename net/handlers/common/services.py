@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass, field
 
 from barnabas.net.base.clock import Clock
+from barnabas.net.base.producer_samples import ProducerSamples
 from barnabas.net.base.request_measures import RequestMeasures
 from barnabas.net.events.event_log import EventLog
 from barnabas.net.groups.group_service import GroupService
@@ -44,6 +45,7 @@ class Services:
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas({}))
     measures: RequestMeasures = field(default_factory=RequestMeasures)
+    producers: ProducerSamples = field(default_factory=ProducerSamples)
 
     def group_times(self, group_id: str) -> GroupTimes:
         """The settings for members in the configuration of a group."""

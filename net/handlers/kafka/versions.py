@@ -14,10 +14,16 @@ from barnabas.net.protocol.kafka.versions_api import NO_EPOCH, versions_response
 from barnabas.net.server.dispatcher import Handler, Reply, RequestContext
 
 
-def api_versions(metadata_offset: Callable[[], int]) -> Handler:
+def api_versions(
+    metadata_offset: Callable[[], int], greeted: Callable[[str, str], None] = lambda name, version: None
+) -> Handler:
+    """`greeted` gets name and version of the client's software, of clients that say them (KIP-511)."""
+
     def handle(request: KafkaRequest[bodies.ApiVersionsRequest], context: RequestContext, reply: Reply) -> None:
         offset = metadata_offset()
         epoch = offset if offset > 0 else NO_EPOCH
+        if request.body.client_software_name:
+            greeted(request.body.client_software_name, request.body.client_software_version)
         has_sasl = context.login is not None
         reply(KafkaResponse(body=versions_response(version=request.version, epoch=epoch, has_sasl=has_sasl)))
 

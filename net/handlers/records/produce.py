@@ -52,6 +52,7 @@ class ProduceHandler:
         self._replication = services.replication
         self._clock = services.clock
         self._measures = services.measures
+        self._samples = services.producers
         # Of the request at hand, with acks=1: required offset and leadership. Mostly empty, so it costs such requests nothing.
         self._unflushed: dict[TopicPartition, tuple[int, int]] = {}
         self.preparing = Preparing(self._config_of, services.memory, services.verification)
@@ -64,6 +65,11 @@ class ProduceHandler:
         if request.acks not in VALID_ACKS:
             raise InvalidRequiredAcksError(f"acks={request.acks} is invalid; use 0, 1 or -1 (all)")
         check_count(request.partitions)
+        self._samples.turn -= 1
+        if self._samples.turn <= 0:
+            batches = [item.records for item in request.partitions]
+            now_s = self._clock.now_ms() / 1000
+            self._samples.note(context.client_id, context.client_host, request.acks, batches, now_s)
         refused = self.preparing.at_once(request, context.connection)
         if refused is None:
             self.preparing.later(request, context, lambda made, bad: self._serve_later(made, bad, context, reply))

@@ -61,6 +61,7 @@ OF_PERMISSIONS = {"DescribeAclsRequest", "CreateAclsRequest", "DeleteAclsRequest
 OF_QUOTAS = {"DescribeQuotasRequest", "AlterQuotasRequest"}
 OF_EVENTS = {"EventsRequest"}
 OF_DELETED_OFFSETS = {"DeleteOffsetsRequest"}
+OF_FIGURES = {"DescribeBrokerRequest"}
 
 
 def asked(request_type: Any) -> DecodedRequest:
@@ -90,6 +91,7 @@ def messages() -> dict[str, tuple[Any, Any]]:
         (OF_QUOTAS, Samples()),
         (OF_EVENTS, Samples()),
         (OF_DELETED_OFFSETS, Samples()),
+        (OF_FIGURES, Samples()),
     ):
         made |= _of_one_time(names, some)
     return made
@@ -100,7 +102,7 @@ def _of_one_time(names: set[str] | None, samples: Samples) -> dict[str, tuple[An
 
     def is_here(request_type: Any) -> bool:
         name = request_type.__name__
-        later = LATER | LATEST | OF_USERS | OF_PERMISSIONS | OF_QUOTAS | OF_EVENTS | OF_DELETED_OFFSETS
+        later = LATER | LATEST | OF_USERS | OF_PERMISSIONS | OF_QUOTAS | OF_EVENTS | OF_DELETED_OFFSETS | OF_FIGURES
         return name not in later if names is None else name in names
 
     made: dict[str, tuple[Any, Any]] = {}

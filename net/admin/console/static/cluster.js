@@ -45,7 +45,7 @@ const KINDS = { critical: "bad", problem: "bad", risk: "warn" };
 function finding(item) {
   return h("div", { class: `finding ${item.weight}` },
     h("p", {}, badge(item.weight, KINDS[item.weight]), " ", h("strong", {}, item.what)),
-    item.costs && h("p", {}, item.costs), item.cure && h("p", { class: "soft" }, `Cure: ${item.cure}`));
+    item.since_ms && h("p", { class: "soft" }, `Since ${new Date(item.since_ms).toISOString()}`), item.costs && h("p", {}, item.costs), item.cure && h("p", { class: "soft" }, `Cure: ${item.cure}`));
 }
 
 export function doctorPage(context) {

@@ -1,0 +1,137 @@
+"""Answers DescribeBroker: the figures of this broker, and rates over the last half to whole minute."""
+
+import asyncio
+import platform
+from collections.abc import Iterator
+from heapq import nlargest
+from typing import TYPE_CHECKING, Final
+
+from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
+from ...base.producer_samples import EVERY, ProducerSamples
+from ...protocol.broker_figures import (
+    ClientSoftware,
+    DescribeBrokerRequest,
+    DescribeBrokerResponse,
+    PartitionRate,
+    ProducerHabits,
+)
+from ...server.dispatcher import RequestContext
+from .machine import own_version
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+BUSIEST: Final = 50  # partitions that are told
+LOOK_AGAIN_S: Final = 30.0
+
+
+class Counters:
+    """What rates are made of."""
+
+    def __init__(self, broker: "Broker", now_s: float) -> None:
+        self.at_s = now_s
+        servers = [server.metrics for server in broker.listeners.servers.values()]
+        self.connections = sum(item.connections_accepted + item.connections_refused for item in servers)
+        self.bytes = {
+            item.topic_partition: (item.bytes_in, item.bytes_out)
+            for item in broker.replication.manager.partitions()
+            if item.bytes_in or item.bytes_out
+        }
+
+
+class BrokerFigures:
+    """`run` keeps the counters that rates are made of."""
+
+    def __init__(self, broker: "Broker", producers: ProducerSamples) -> None:
+        self._broker = broker
+        self._producers = producers
+        self._older: Counters | None = None
+        self._newer: Counters | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._older, self._newer = self._newer, Counters(self._broker, self._broker.ports.clock.now_ms() / 1000)
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def describe(self, request: DescribeBrokerRequest, context: RequestContext) -> DescribeBrokerResponse:
+        broker = self._broker
+        if request.node_id != broker.node_id:
+            raise InvalidRequestError(
+                f"this is broker {broker.node_id}, not {request.node_id}; send the request to that broker"
+            )
+        now_s = broker.ports.clock.now_ms() / 1000
+        rates = list(self._rates(now_s))
+        process = broker.machine.process
+        servers = broker.listeners.servers.values()
+        return DescribeBrokerResponse(
+            node_id=broker.node_id,
+            version=own_version(),
+            python=platform.python_version(),
+            wall_ms=broker.ports.clock.wall_ms(),
+            started_ms=int(process.started_s * 1000) if process else -1,
+            cpu_s=process.cpu_s if process else -1.0,
+            memory_bytes=process.memory_bytes if process else -1,
+            memory_limit_bytes=process.memory_limit_bytes if process else -1,
+            descriptors=process.descriptors if process else -1,
+            descriptor_limit=process.descriptor_limit if process else -1,
+            loop_delay_ms=int(broker.loop_delays.longest_s * 1000),
+            connections=sum(server.connection_count for server in servers),
+            max_connections=broker.config.max_connections,
+            connections_per_s=self._connections_per_s(now_s),
+            in_per_s=sum(item.in_per_s for item in rates),
+            out_per_s=sum(item.out_per_s for item in rates),
+            busiest=tuple(nlargest(BUSIEST, rates, key=lambda item: item.in_per_s + item.out_per_s)),
+            producers=tuple(self._habits(now_s)),
+            software=tuple(
+                ClientSoftware(name=name, version=version, greetings=count)
+                for (name, version), count in broker.measures.software.items()
+            ),
+            certificates=tuple(broker.machine.certificates),
+        )
+
+    @property
+    def _before(self) -> Counters | None:
+        return self._older or self._newer
+
+    def _rates(self, now_s: float) -> Iterator[PartitionRate]:
+        before = self._before
+        if before is None:
+            return
+        passed_s = max(1.0, now_s - before.at_s)
+        for item in self._broker.replication.manager.partitions():
+            if item.bytes_in or item.bytes_out:
+                place: TopicPartition = item.topic_partition
+                was_in, was_out = before.bytes.get(place, (0, 0))
+                yield PartitionRate(
+                    topic=place.topic,
+                    partition=place.partition,
+                    in_per_s=max(0, int((item.bytes_in - was_in) / passed_s)),
+                    out_per_s=max(0, int((item.bytes_out - was_out) / passed_s)),
+                )
+
+    def _connections_per_s(self, now_s: float) -> float:
+        before = self._before
+        if before is None:
+            return 0.0
+        now = sum(
+            server.metrics.connections_accepted + server.metrics.connections_refused
+            for server in self._broker.listeners.servers.values()
+        )
+        return max(0, now - before.connections) / max(1.0, now_s - before.at_s)
+
+    def _habits(self, now_s: float) -> Iterator[ProducerHabits]:
+        seconds, found = self._producers.habits(now_s)
+        for client_id, habits in found.items():
+            yield ProducerHabits(
+                client_id=client_id,
+                client_host=habits.host,
+                requests_per_s=habits.requests * EVERY / seconds,
+                batches=habits.batches,
+                record_count=habits.records,
+                size_bytes=habits.size_bytes,
+                few_acks=habits.few_acks,
+                not_idempotent=habits.not_idempotent,
+            )

@@ -1,0 +1,68 @@
+"""What one broker says of its machine, its load and its clients, for `barnabas doctor`. Each broker answers for itself."""
+
+from barnabas.log.vocabulary.message import Items, Message
+
+
+class DescribeBrokerRequest(Message, frozen=True, kw_only=True):
+    """The figures of the broker that is asked."""
+
+    node_id: int
+
+
+class PartitionRate(Message, frozen=True, kw_only=True):
+    """Bytes of clients per second, as in the log."""
+
+    topic: str
+    partition: int
+    in_per_s: int
+    out_per_s: int
+
+
+class ProducerHabits(Message, frozen=True, kw_only=True):
+    """How a client produces; from a part of its requests in the last one to two minutes."""
+
+    client_id: str
+    client_host: str  # of the first of these requests
+    requests_per_s: float
+    batches: int
+    record_count: int
+    size_bytes: int
+    few_acks: int  # of these batches: with acks=0 or acks=1
+    not_idempotent: int  # of these batches, with acks=all
+
+
+class ClientSoftware(Message, frozen=True, kw_only=True):
+    name: str
+    version: str
+    greetings: int  # since the start of the broker
+
+
+class CertificateEnd(Message, frozen=True, kw_only=True):
+    path: str
+    subject: str
+    ends_ms: int  # wall clock
+
+
+class DescribeBrokerResponse(Message, frozen=True, kw_only=True):
+    """-1: unknown."""
+
+    node_id: int
+    version: str
+    python: str
+    wall_ms: int
+    started_ms: int
+    cpu_s: float
+    memory_bytes: int
+    memory_limit_bytes: int
+    descriptors: int
+    descriptor_limit: int
+    loop_delay_ms: int  # the longest of the last one to two minutes
+    connections: int
+    max_connections: int
+    connections_per_s: float  # accepted and refused ones
+    in_per_s: int
+    out_per_s: int
+    busiest: Items[PartitionRate] = ()
+    producers: Items[ProducerHabits] = ()
+    software: Items[ClientSoftware] = ()
+    certificates: Items[CertificateEnd] = ()

@@ -91,7 +91,9 @@ def test_a_member_that_does_not_keep_up(cluster: Cluster) -> None:
             producer.send("orders", b"x", partition=3, timestamp_ms=old_ms).result(LIMIT_S)
     with Admin(cluster.bootstrap_servers) as admin:
         admin.commit_offsets("billing", {("orders", 3): 1})
-    with Consumer("orders", bootstrap=cluster.bootstrap_servers, group="billing", client_id="slow") as reader:
+    with Consumer(
+        "orders", bootstrap=cluster.bootstrap_servers, group="billing", client_id="slow", auto_commit=False
+    ) as reader:
         ends_s = time.monotonic() + LIMIT_S
         while not reader.poll(timeout_ms=200):
             assert time.monotonic() < ends_s

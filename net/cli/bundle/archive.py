@@ -5,6 +5,7 @@ import io
 import os
 import tarfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,17 @@ _CUT: Final = "\n... cut: the part has more than the limit of a bundle\n"
 _FOLDER: Final = "barnabas-doctor"
 
 
+def _plain(value: Any) -> Any:
+    """Messages as objects: on the wire they are arrays, which a reader could not understand."""
+    if isinstance(value, msgspec.Struct):
+        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
 class Archive:
     """Parts by name. What does not fit is cut or left out, and named in `omitted`."""
 
@@ -30,8 +42,7 @@ class Archive:
 
     def add(self, name: str, value: Any) -> None:
         """A value of messages and JSON's types."""
-        plain = msgspec.to_builtins(value, str_keys=True)
-        text = msgspec.json.format(msgspec.json.encode(without_secrets(plain)), indent=1)
+        text = msgspec.json.format(msgspec.json.encode(without_secrets(_plain(value))), indent=1)
         self._keep(name, text)
 
     def add_text(self, name: str, text: str) -> None:

@@ -40,6 +40,7 @@ from .frame.origins import (
     cross_origin_headers,
     is_admitted,
 )
+from .frame.packing import Packing
 from .frame.permissions import caller_of, check_body_of, check_call, shown
 from .routes import (
     acls,
@@ -84,6 +85,7 @@ _FEED: Final = web.AppKey("feed", Feed)
 _READS: Final = web.AppKey("reads", asyncio.Semaphore)
 _LARGE: Final = web.AppKey("large", asyncio.Semaphore)
 _DOUBTS: Final = web.AppKey("doubts", Doubts)
+_PACKING: Final = web.AppKey("packing", Packing)
 _CONNECTIONS: Final = web.AppKey("connections", AdminConnections)
 _NAMES: Final = ("topic_name", "resource_name", "principal")  # fields of bodies that name what a call changes
 
@@ -160,6 +162,7 @@ def build_app(backend: AdminBackend, connections: AdminConnections | None = None
     app[_READS] = asyncio.Semaphore(record_reading.READS_AT_ONCE)
     app[_LARGE] = asyncio.Semaphore(LARGE_AT_ONCE)
     app[_DOUBTS] = Doubts()
+    app[_PACKING] = Packing()
     # An empty pool is false.
     app[_CONNECTIONS] = AdminConnections(time.monotonic) if connections is None else connections
     for route in ROUTES:
@@ -279,8 +282,10 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.StreamRespon
 
 async def _told(request: web.Request, route: Route, reply: Reply) -> web.Response:
     if route.method == "GET" and route.path.startswith("/v3/"):
-        return _with_doubt(reply, await request.app[_DOUBTS].now(request.app[_BACKEND]))
-    return _response(reply)
+        answer = _with_doubt(reply, await request.app[_DOUBTS].now(request.app[_BACKEND]))
+    else:
+        answer = _response(reply)
+    return await request.app[_PACKING].packed(request, answer)
 
 
 async def _written(request: web.Request, response: web.Response) -> web.Response:

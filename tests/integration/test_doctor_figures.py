@@ -33,7 +33,8 @@ def cluster(started: Cluster) -> Iterator[Cluster]:
 
 
 def test_producers_with_few_acks_and_without_idempotence(cluster: Cluster) -> None:
-    for number, settings in enumerate(({"acks": "1"}, {"acks": "all", "enable.idempotence": False})):
+    ways: tuple[dict[str, object], ...] = ({"acks": "1"}, {"acks": "all", "enable.idempotence": False})
+    for number, settings in enumerate(ways):
         producer = RdProducer(
             {"bootstrap.servers": cluster.bootstrap_servers, "client.id": f"p{number}", "linger.ms": 0, **settings}
         )

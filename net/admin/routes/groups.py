@@ -13,6 +13,7 @@ from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMe
 from ..frame.call import Call, Json, Reply, Route
 from ..frame.errors import kafka_error, not_found
 from ..frame.lags import GroupLag, lags_of
+from ..frame.paging import PAGE, paged
 from .clusters import CLUSTER
 
 GROUPS = f"{CLUSTER}/consumer-groups"
@@ -47,8 +48,14 @@ def _coordinator(image: MetadataImage, group: ListedGroup) -> int:
 
 async def _list(call: Call) -> Reply:
     groups = await call.ask(lambda admin: admin.list_groups()) if call.shows_some(ResourceKind.GROUP) else []
-    data = [_group(call, group.group_id, group.state, "", _coordinator(call.image, group)) for group in groups]
-    return call.listed("KafkaConsumerGroupList", ("consumer-groups",), data)
+    found = {group.group_id: group for group in groups}
+    return paged(
+        call,
+        "KafkaConsumerGroupList",
+        ("consumer-groups",),
+        sorted(found),
+        lambda name: _group(call, name, found[name].state, "", _coordinator(call.image, found[name])),
+    )
 
 
 async def _get(call: Call) -> Reply:
@@ -187,7 +194,7 @@ async def _lag_summary(call: Call) -> Reply:
 
 
 ROUTES = (
-    Route(method="GET", path=GROUPS, handler=_list, summary="All consumer groups"),
+    Route(method="GET", path=GROUPS, handler=_list, summary="All consumer groups", query=PAGE),
     Route(method="GET", path=GROUP, handler=_get, summary="One consumer group"),
     Route(method="DELETE", path=GROUP, handler=_delete, summary="Delete a group", status=HTTPStatus.NO_CONTENT),
     Route(method="GET", path=f"{GROUP}/consumers", handler=_list_consumers, summary="Members of a group"),

@@ -8,6 +8,7 @@ from barnabas.log.vocabulary.topic_partition import INTERNAL_TOPICS
 
 from ..frame.call import Call, Field, Json, Reply, Route, objects, optional_text, text_of
 from ..frame.errors import bad_request, not_found
+from ..frame.paging import PAGE, paged
 from .clusters import CLUSTER
 
 TOPIC = CLUSTER + "/topics/{topic_name}"
@@ -36,8 +37,14 @@ def _known(call: Call, topic: TopicImage) -> Json:
 
 
 async def _list(call: Call) -> Reply:
-    topics = [_known(call, topic) for name, topic in sorted(call.image.topics.items()) if call.shows_topic(name)]
-    return call.listed("KafkaTopicList", ("topics",), topics)
+    topics = call.image.topics
+    return paged(
+        call,
+        "KafkaTopicList",
+        ("topics",),
+        sorted(topics),
+        lambda name: _known(call, topics[name]) if call.shows_topic(name) else None,
+    )
 
 
 async def _get(call: Call) -> Reply:
@@ -115,8 +122,13 @@ def _partition(call: Call, topic: str, index: int, partition: PartitionImage) ->
 
 async def _list_partitions(call: Call) -> Reply:
     topic = call.topic()
-    data = [_partition(call, topic.name, index, partition) for index, partition in enumerate(topic.partitions)]
-    return call.listed("KafkaPartitionList", ("topics", topic.name, "partitions"), data)
+    return paged(
+        call,
+        "KafkaPartitionList",
+        ("topics", topic.name, "partitions"),
+        range(len(topic.partitions)),
+        lambda index: _partition(call, topic.name, index, topic.partitions[index]),
+    )
 
 
 async def _get_partition(call: Call) -> Reply:
@@ -225,7 +237,7 @@ _GROW_BODY = (
 )
 
 ROUTES = (
-    Route(method="GET", path=f"{CLUSTER}/topics", handler=_list, summary="All topics"),
+    Route(method="GET", path=f"{CLUSTER}/topics", handler=_list, summary="All topics", query=PAGE),
     Route(
         method="POST",
         path=f"{CLUSTER}/topics",
@@ -244,7 +256,9 @@ ROUTES = (
     Route(method="GET", path=TOPIC, handler=_get, summary="One topic"),
     Route(method="PATCH", path=TOPIC, handler=_grow, summary="Add partitions to a topic", body=_GROW_BODY),
     Route(method="DELETE", path=TOPIC, handler=_delete, summary="Delete a topic", status=HTTPStatus.NO_CONTENT),
-    Route(method="GET", path=f"{TOPIC}/partitions", handler=_list_partitions, summary="Partitions of a topic"),
+    Route(
+        method="GET", path=f"{TOPIC}/partitions", handler=_list_partitions, summary="Partitions of a topic", query=PAGE
+    ),
     Route(
         method="GET",
         path=f"{TOPIC}/partitions/-/reassignment",

@@ -24,10 +24,6 @@ from barnabas.log.vocabulary.errors import BarnabasError, CoordinatorLoadInProgr
 
 from ..base.broker_clients import REPLICA_PREFIX
 from ..base.clock import Clock
-from ..base.loop_delays import LoopDelays
-from ..base.producer_samples import ProducerSamples
-from ..base.request_measures import RequestMeasures
-from ..base.topic_traffic import TopicTraffic
 from ..events.broker_events import BrokerEvents
 from ..groups.group_service import GroupService
 from ..groups.rebalance_events import RebalanceEvents
@@ -70,7 +66,6 @@ from .effects import BrokerEffects
 from .listeners import BrokerListeners
 from .logins import authenticator_of
 from .monitoring.figures import BrokerFigures
-from .monitoring.machine import MachineWatch
 from .slot_machines import SlotMachines
 from .transactions import BrokerTransactions
 
@@ -128,14 +123,7 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self.listeners = BrokerListeners(config, ports.listener_network, max_descriptor=ports.max_client_descriptor)
         self.turn = Turn()
-        self.loop_delays = LoopDelays()  # filled by the process that runs this broker
-        self.measures = RequestMeasures()
-        self.traffic = TopicTraffic(config.metrics_max_partitions)
-        self.producers = ProducerSamples()
-        # Both are run by the process, likewise.
-        certificates = [path for path in (config.ssl_keystore_location, config.ssl_truststore_location) if path]
-        self.machine = MachineWatch(config.data_folders(), ports.files.disk_usage, certificates)
-        self.figures = BrokerFigures(self, self.producers)
+        self.figures = BrokerFigures(self)  # run by the process that runs this broker
         self.memory = MemoryBudget(config.network_memory_max_bytes)
         self.quotas = ClientQuotas(quota_bursts(config))
         self.logs = LogManager(
@@ -174,7 +162,7 @@ class Broker:
             turn=self.turn,
             memory=self.memory,
             quotas=self.quotas,
-            measures=self.measures,
+            measures=self.figures.measures,
         )
         if self.ports.writes_events:
             await self.events.open(self.config.data_folders()[0], self.ports.files, self.ports.fatal)
@@ -250,15 +238,9 @@ class Broker:
         audit = audit_of(config, ports.clock, self.events.log)
         image, is_current = (lambda: self.metadata.image), (lambda: self.metadata.is_current)
         self.access = access_of(config, image, audit, is_current)
-        users, clock = ports.users, ports.clock
-        self.authenticator = authenticator_of(config, users, clock, image, audit, ports.tokens, is_current)
+        self.authenticator = authenticator_of(config, ports.users, ports.clock, image, audit, ports.tokens, is_current)
         self.services = self._build_services()
-        handlers = build_handlers(
-            self.services,
-            shut_down=self.shutdown_requested.set,
-            storage=self.storage,
-            describe_broker=self.figures.describe,
-        )
+        handlers = build_handlers(self.services, shut_down=self.shutdown_requested.set, storage=self.storage)
         self.dispatcher = Dispatcher(ports.intercepted(handlers), guard_of(self.access))
 
     def _build_services(self) -> Services:
@@ -279,8 +261,7 @@ class Broker:
             verification=self.transactions.verification,
             memory=self.memory,
             quotas=self.quotas,
-            measures=self.measures,
-            producers=self.producers,
+            figures=self.figures,
             events=self.events.log,
             authenticator=self.authenticator,
         )
@@ -296,7 +277,7 @@ class Broker:
             make_machine=self.slot_machines.make,
             fatal=ports.fatal,
             max_group_size=max(config.group_max_size, config.group_consumer_max_size),
-            append_times=self.measures.group_appends,
+            append_times=self.figures.measures.group_appends,
         )
         self.slots.observe(RebalanceEvents(self.events.log))
         self.groups = GroupService(metadata=self.metadata, slots=self.slots)

@@ -23,7 +23,6 @@ from barnabas.log.disk.files import RealFiles
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError
 
 from ..base.clock import SystemClock
-from ..base.loop_delays import measure
 from ..base.printable import JsonFormatter, PrintableFormatter, printable
 from ..sasl.verifiers import UserFile, read_users
 from ..server.descriptors import raise_descriptor_limit
@@ -127,8 +126,6 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None], adapt
         if tokens is not None:
             background.append(asyncio.create_task(keep_fresh(config, tokens)))
         background.append(asyncio.create_task(_look_where_clients_are_sent(broker)))
-        background.append(asyncio.create_task(measure(broker.loop_delays)))
-        background.append(asyncio.create_task(broker.machine.run()))
         background.append(asyncio.create_task(broker.figures.run()))
         await stop.wait()
         if broker.metadata.image.is_emptied(broker.node_id):

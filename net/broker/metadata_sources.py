@@ -147,5 +147,5 @@ def _build_quorum(
         snapshot_policy=ports.snapshot_policy or snapshot_policy(broker.config),
         max_strangers=broker.ports.max_strangers,
         tls=broker.ports.quorum_tls,
-        committed_in=broker.measures.commits.note,
+        committed_in=broker.figures.measures.commits.note,
     )

@@ -27,9 +27,9 @@ def samples(broker: Broker) -> Sequence[Sample]:
         *_loop(broker),
         *_replicas(broker),
         *_network(broker),
-        *request_samples(broker.measures),
-        *traffic_samples(broker.traffic, broker.replication.manager.partitions()),
-        *machine_samples(broker.machine, broker.controller.clock_offset.least_ms),
+        *request_samples(broker.figures.measures),
+        *traffic_samples(broker.figures.traffic, broker.replication.manager.partitions()),
+        *machine_samples(broker.figures.machine, broker.controller.clock_offset.least_ms),
         *quota_samples(broker.quotas),
         *_transactions(broker),
         *_cleaner(broker),
@@ -66,7 +66,7 @@ def group_samples(unowned: Mapping[str, int]) -> Iterator[Sample]:
 
 
 def _loop(broker: Broker) -> Iterator[Sample]:
-    delays = broker.loop_delays
+    delays = broker.figures.loop_delays
     text = "Longest delay of the event loop within the last one to two minutes."
     yield _gauge("loop_delay_max_seconds", text, delays.longest_s)
     yield _counter("loop_checks", "Checks of the event loop's delay, ten a second.", delays.checks)

@@ -1,7 +1,6 @@
 """Which handler serves which API: the table that a dispatcher is made of."""
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from barnabas.log.vocabulary.cluster_changes import (
     FORWARDED,
@@ -13,9 +12,8 @@ from barnabas.log.vocabulary.cluster_changes import (
 from barnabas.net.logs.storage_service import StorageService
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.apis import key_of
-from barnabas.net.protocol.broker_figures import DescribeBrokerRequest, DescribeBrokerResponse
 from barnabas.net.protocol.kafka.apis import KafkaApi
-from barnabas.net.server.dispatcher import Handler, RequestContext, answering
+from barnabas.net.server.dispatcher import Handler, answering
 
 from .common.changes import ForwardingHandler
 from .common.services import Services
@@ -53,12 +51,8 @@ from .security.quotas import KafkaQuotaHandlers, QuotaHandlers
 from .security.sasl import KafkaSaslHandlers
 from .security.users import LoginHandler, UserHandlers
 
-DescribeBroker = Callable[[DescribeBrokerRequest, RequestContext], Coroutine[Any, Any, DescribeBrokerResponse]]
 
-
-def build_handlers(
-    services: Services, *, shut_down: Callable[[], None], storage: StorageService, describe_broker: DescribeBroker
-) -> dict[int, Handler]:
+def build_handlers(services: Services, *, shut_down: Callable[[], None], storage: StorageService) -> dict[int, Handler]:
     disks = StorageHandlers(services.node_id, storage)
     topics = TopicHandlers(services)
     cluster = ClusterHandlers(services, shut_down=shut_down)
@@ -96,7 +90,7 @@ def build_handlers(
         ApiKey.UNREGISTER_BROKER: answering(cluster.unregister, survives_disconnect=True),
         ApiKey.BROKER_SHUTDOWN: answering(cluster.shut_down),
         ApiKey.DESCRIBE_STORAGE: answering(disks.describe),
-        ApiKey.DESCRIBE_BROKER: answering(describe_broker),
+        ApiKey.DESCRIBE_BROKER: answering(services.figures.describe),
         ApiKey.BRING_BACK_FOLDER: answering(disks.bring_back, survives_disconnect=True),
         ApiKey.DESCRIBE_MOVES: answering(moves.describe),
         **{row.api_key: answering(forwarding, survives_disconnect=True) for row in FORWARDED},
@@ -158,7 +152,7 @@ def _kafka_handlers(
     kafka_offsets = KafkaOffsetHandlers(services)
     kafka_group_admin = KafkaGroupAdminHandlers(services, groups)
     return {
-        KafkaApi.API_VERSIONS: api_versions(lambda: services.metadata.image.offset, services.measures.greeted),
+        KafkaApi.API_VERSIONS: api_versions(lambda: services.metadata.image.offset, services.figures.measures.greeted),
         KafkaApi.FIND_COORDINATOR: answering(kafka_groups.find_coordinator),
         KafkaApi.JOIN_GROUP: answering(kafka_groups.join),
         KafkaApi.SYNC_GROUP: answering(kafka_groups.sync),

@@ -211,9 +211,9 @@ class Cluster:
 
         return Fault("lose_quorum", undo)
 
-    def advance_clock(self, seconds: float) -> Fault:
+    def advance_clock(self, seconds: float, *, brokers: Brokers = None) -> Fault:
         """The brokers' wall clocks: time stamps, retention, expiry of offsets. Timeouts and timers go on as before."""
-        return self._started.injection.advance_clock(round(seconds * 1000))
+        return self._started.injection.advance_clock(self._chosen(brokers), round(seconds * 1000))
 
     # --- faults of requests -------------------------------------------------------------------------------------------
 

@@ -112,15 +112,8 @@ class Injection:
         ]
         return self._ask(f"{'lose_answer' if error is None else 'fail'}({api})", *asked, cleaning=lambda: _drop(tokens))
 
-    def advance_clock(self, by_ms: int) -> Fault:
-        self._plan.clock_offset_ms += by_ms
-        self._tell()
-
-        def undo() -> None:
-            self._plan.clock_offset_ms -= by_ms
-            self._tell()
-
-        return self._fault(f"advance_clock({by_ms} ms)", undo)
+    def advance_clock(self, node_ids: Iterable[int], by_ms: int) -> Fault:
+        return self._ask(f"advance_clock({by_ms} ms)", Asked(brokers=self._set(node_ids), clock_offset_ms=by_ms))
 
     def drop_connections(self, node_ids: Iterable[int], client_id: str | None) -> int:
         chosen = [node_id for node_id in self._checked(node_ids) if self._takes_orders(node_id)]

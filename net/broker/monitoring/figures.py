@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Final
 from barnabas.log.vocabulary.errors import InvalidRequestError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
+from ...base.loop_delays import LoopDelays, measure
 from ...base.producer_samples import EVERY, ProducerSamples
+from ...base.request_measures import RequestMeasures
+from ...base.topic_traffic import TopicTraffic
 from ...protocol.broker_figures import (
     ClientSoftware,
     DescribeBrokerRequest,
@@ -18,7 +21,7 @@ from ...protocol.broker_figures import (
     ProducerHabits,
 )
 from ...server.dispatcher import RequestContext
-from .machine import own_version
+from .machine import MachineWatch, own_version
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -42,16 +45,26 @@ class Counters:
 
 
 class BrokerFigures:
-    """`run` keeps the counters that rates are made of."""
+    """What a broker measures, held for it; `run` looks at what does not tell by itself."""
 
-    def __init__(self, broker: "Broker", producers: ProducerSamples) -> None:
+    def __init__(self, broker: "Broker") -> None:
+        """Before the broker is built: of it, only `config` and `ports` are there."""
         self._broker = broker
-        self._producers = producers
+        config = broker.config
+        self.loop_delays = LoopDelays()
+        self.measures = RequestMeasures()
+        self.traffic = TopicTraffic(config.metrics_max_partitions)
+        self.producers = ProducerSamples()
+        certificates = [path for path in (config.ssl_keystore_location, config.ssl_truststore_location) if path]
+        self.machine = MachineWatch(config.data_folders(), broker.ports.files.disk_usage, certificates)
         self._older: Counters | None = None
         self._newer: Counters | None = None
 
     async def run(self) -> None:
         """Until cancelled."""
+        await asyncio.gather(measure(self.loop_delays), self.machine.run(), self._count())
+
+    async def _count(self) -> None:
         while True:
             self._older, self._newer = self._newer, Counters(self._broker, self._broker.ports.clock.now_ms() / 1000)
             await asyncio.sleep(LOOK_AGAIN_S)
@@ -64,7 +77,7 @@ class BrokerFigures:
             )
         now_s = broker.ports.clock.now_ms() / 1000
         rates = list(self._rates(now_s))
-        process = broker.machine.process
+        process = self.machine.process
         servers = broker.listeners.servers.values()
         return DescribeBrokerResponse(
             node_id=broker.node_id,
@@ -77,7 +90,7 @@ class BrokerFigures:
             memory_limit_bytes=process.memory_limit_bytes if process else -1,
             descriptors=process.descriptors if process else -1,
             descriptor_limit=process.descriptor_limit if process else -1,
-            loop_delay_ms=int(broker.loop_delays.longest_s * 1000),
+            loop_delay_ms=int(self.loop_delays.longest_s * 1000),
             connections=sum(server.connection_count for server in servers),
             max_connections=broker.config.max_connections,
             connections_per_s=self._connections_per_s(now_s),
@@ -87,9 +100,9 @@ class BrokerFigures:
             producers=tuple(self._habits(now_s)),
             software=tuple(
                 ClientSoftware(name=name, version=version, greetings=count)
-                for (name, version), count in broker.measures.software.items()
+                for (name, version), count in self.measures.software.items()
             ),
-            certificates=tuple(broker.machine.certificates),
+            certificates=tuple(self.machine.certificates),
         )
 
     @property
@@ -123,7 +136,7 @@ class BrokerFigures:
         return max(0, now - before.connections) / max(1.0, now_s - before.at_s)
 
     def _habits(self, now_s: float) -> Iterator[ProducerHabits]:
-        seconds, found = self._producers.habits(now_s)
+        seconds, found = self.producers.habits(now_s)
         for client_id, habits in found.items():
             yield ProducerHabits(
                 client_id=client_id,

@@ -4,7 +4,7 @@ timeout."""
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
 from random import Random
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
@@ -54,6 +54,8 @@ from .users import UserAdmin
 
 TOPIC = 2  # Resource types, as in Kafka.
 BROKER = 4
+
+T = TypeVar("T")
 
 
 class Admin(GroupAdmin):
@@ -348,21 +350,17 @@ class Admin(GroupAdmin):
 
     async def describe_storage(self, node_id: int) -> DescribeStorageResponse:
         """Describe the data folders of a broker and their problems."""
-        request = q.DescribeStorageRequest(node_id=node_id)
-        response: DescribeStorageResponse = await self._client.call(node_id, request, timeout_ms=self._timeout_ms)
-        return response
+        return await _of_broker(self, node_id, q.DescribeStorageRequest(node_id=node_id), DescribeStorageResponse)
 
     async def describe_broker(self, node_id: int) -> DescribeBrokerResponse:
         """Figures of a broker's machine, load and clients."""
-        request = DescribeBrokerRequest(node_id=node_id)
-        response: DescribeBrokerResponse = await self._client.call(node_id, request, timeout_ms=self._timeout_ms)
-        return response
+        return await _of_broker(self, node_id, DescribeBrokerRequest(node_id=node_id), DescribeBrokerResponse)
 
     async def bring_back_folder(self, node_id: int, path: str) -> DescribeStorageResponse:
         """Recover a data folder after a disk repair; its replicas fetch until they are in sync again."""
-        request = q.BringBackFolderRequest(node_id=node_id, path=path)
-        response: DescribeStorageResponse = await self._client.call(node_id, request, timeout_ms=self._timeout_ms)
-        return response
+        return await _of_broker(
+            self, node_id, q.BringBackFolderRequest(node_id=node_id, path=path), DescribeStorageResponse
+        )
 
     # --- how ---------------------------------------------------------------------------------------------------------
 
@@ -388,3 +386,9 @@ async def _unless_exists(
         partition_count=len(topic.partitions),
         replication_factor=replicas,
     )
+
+
+async def _of_broker(admin: Admin, node_id: int, request: q.Request, kind: type[T]) -> T:
+    response = await admin._client.call(node_id, request, timeout_ms=admin._timeout_ms)
+    assert isinstance(response, kind)
+    return response

@@ -2,7 +2,9 @@
 
 import random
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from barnabas.log.vocabulary.errors import UnsupportedVersionError
 from barnabas.net.base.clock import Clock
 from barnabas.net.base.producer_samples import ProducerSamples
 from barnabas.net.base.request_measures import RequestMeasures
@@ -14,7 +16,9 @@ from barnabas.net.logs.replication_throttle import ReplicationThrottle
 from barnabas.net.metadata.broker_to_controller import ControllerChannel
 from barnabas.net.metadata.metadata_service import MetadataService
 from barnabas.net.metadata.producer_ids import ProducerIds
+from barnabas.net.protocol.broker_figures import DescribeBrokerRequest, DescribeBrokerResponse
 from barnabas.net.quotas.client_quotas import ClientQuotas
+from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.server.memory_budget import MemoryBudget
 from barnabas.net.settings.config import BrokerConfig
 from barnabas.net.settings.group_config import GroupTimes, times_of
@@ -22,6 +26,27 @@ from barnabas.net.transactions.marker_writer import MarkerWriter
 from barnabas.net.transactions.transaction_operations import TransactionOperations
 from barnabas.net.transactions.transaction_service import TransactionService
 from barnabas.net.transactions.verification import TransactionVerification
+
+
+class Figures(Protocol):
+    """What a broker measures of itself."""
+
+    @property
+    def measures(self) -> RequestMeasures: ...
+    @property
+    def producers(self) -> ProducerSamples: ...
+    async def describe(self, request: DescribeBrokerRequest, context: RequestContext) -> DescribeBrokerResponse: ...
+
+
+class NoFigures:
+    """Measures for nobody."""
+
+    def __init__(self) -> None:
+        self.measures = RequestMeasures()
+        self.producers = ProducerSamples()
+
+    async def describe(self, request: DescribeBrokerRequest, context: RequestContext) -> DescribeBrokerResponse:
+        raise UnsupportedVersionError("this broker does not measure itself")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +69,7 @@ class Services:
     events: EventLog
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas({}))
-    measures: RequestMeasures = field(default_factory=RequestMeasures)
-    producers: ProducerSamples = field(default_factory=ProducerSamples)
+    figures: Figures = field(default_factory=NoFigures)
 
     def group_times(self, group_id: str) -> GroupTimes:
         """The settings for members in the configuration of a group."""

@@ -41,7 +41,7 @@ class FetchHandler:
     def __init__(self, services: Services) -> None:
         self._replication = services.replication
         self._clock = services.clock
-        self._measures = services.measures
+        self._measures = services.figures.measures
         self._throttle = services.throttle
         self._selection = ReplicaSelection(services.config, services.metadata)
         self._max_bytes = min(services.config.fetch_max_bytes, MAX_FETCH_BYTES)

@@ -51,8 +51,8 @@ class ProduceHandler:
     def __init__(self, services: Services) -> None:
         self._replication = services.replication
         self._clock = services.clock
-        self._measures = services.measures
-        self._samples = services.producers
+        self._measures = services.figures.measures
+        self._samples = services.figures.producers
         # Of the request at hand, with acks=1: required offset and leadership. Mostly empty, so it costs such requests nothing.
         self._unflushed: dict[TopicPartition, tuple[int, int]] = {}
         self.preparing = Preparing(self._config_of, services.memory, services.verification)

@@ -17,6 +17,7 @@ class Asked:
     is_of_quorum: bool = False  # a cut of the connections between voters only
     network_delay_ms: int = 0
     disk_delay_ms: int = 0
+    clock_offset_ms: int = 0
     is_disk_full: bool = False
     request: RequestFault | None = None
 
@@ -27,7 +28,6 @@ class FaultPlan:
 
     addresses: Mapping[int, Sequence[Address]]
     asked: list[Asked] = field(default_factory=list)
-    clock_offset_ms: int = 0
 
     def of(self, node_id: int) -> Faults:
         """All faults of one broker: delays add up."""
@@ -37,7 +37,7 @@ class FaultPlan:
             network_delay_ms=sum(fault.network_delay_ms for fault in own),
             disk_delay_ms=sum(fault.disk_delay_ms for fault in own),
             is_disk_full=any(fault.is_disk_full for fault in own),
-            clock_offset_ms=self.clock_offset_ms,
+            clock_offset_ms=sum(fault.clock_offset_ms for fault in own),
             requests=tuple(fault.request for fault in own if fault.request is not None),
         )
 

@@ -8,9 +8,7 @@ import pytest
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import BarnabasError, NotLeaderOrFollowerError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.base.producer_samples import ProducerSamples
-from barnabas.net.base.request_measures import RequestMeasures
-from barnabas.net.handlers.common.services import Services
+from barnabas.net.handlers.common.services import NoFigures, Services
 from barnabas.net.handlers.records import produce
 from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
@@ -71,8 +69,7 @@ def test_a_producer_that_wants_no_answer_hears_of_an_error_by_its_connection(
                 clock=SimpleNamespace(now_ms=lambda: 0),
                 memory=MemoryBudget(),
                 verification=SimpleNamespace(is_needed=lambda item: False),
-                measures=RequestMeasures(),
-                producers=ProducerSamples(),
+                figures=NoFigures(),
             ),
         )
     )

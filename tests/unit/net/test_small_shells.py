@@ -202,14 +202,19 @@ def _cleaned() -> CleanerTotals:
     return totals
 
 
+def _measured() -> Any:
+    delays = LoopDelays()
+    delays.note(0.02, 0.0)
+    delays.note(0.0, 0.1)
+    machine = MachineWatch((), lambda path: DiskUsage(total_bytes=1, free_bytes=1))
+    return SimpleNamespace(loop_delays=delays, measures=RequestMeasures(), traffic=TopicTraffic(0), machine=machine)
+
+
 @simulated
 async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> None:
     shell = await Shell.start()
     shell.source.publish(image_of(broker(0), offset=77), term=6)
     server = _served(shell)
-    delays = LoopDelays()
-    delays.note(0.02, 0.0)
-    delays.note(0.0, 0.1)
     watched = SimpleNamespace(
         metadata=shell.metadata,
         lifecycle=SimpleNamespace(fenced=True),
@@ -218,16 +223,13 @@ async def test_a_brokers_metrics_have_units_labels_and_the_values_of_now() -> No
         logs=_two_logs(),
         listeners=SimpleNamespace(servers={LISTENER: server}),
         authenticator=SimpleNamespace(logins=8, failed_logins=2),
-        loop_delays=delays,
         journal_storage=None,
         transactions=SimpleNamespace(watch=SimpleNamespace(totals=TransactionTotals())),
         slot_machines=SimpleNamespace(counts=TransactionCounts()),
         cleaner_service=SimpleNamespace(cleaner=SimpleNamespace(totals=_cleaned())),
         ports=SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: 9_500)),
         quotas=ClientQuotas({}),
-        measures=RequestMeasures(),
-        traffic=TopicTraffic(0),
-        machine=MachineWatch((), lambda path: DiskUsage(total_bytes=1, free_bytes=1)),
+        figures=_measured(),
         controller=SimpleNamespace(clock_offset=SimpleNamespace(least_ms=-1_500)),
     )
     of_all = samples(cast(Any, watched))

@@ -50,14 +50,7 @@ def test_the_controller_decides_on_each(row: Forwarding) -> None:
 @simulated
 async def test_it_reaches_the_controller_and_the_answer_waits_for_this_broker(row: Forwarding) -> None:
     world = await HandlerWorld.start(T, authorizer_class_name="acl")
-    dispatcher = Dispatcher(
-        build_handlers(
-            world.services,
-            shut_down=lambda: None,
-            storage=cast(Any, None),
-            describe_broker=cast(Any, None),
-        )
-    )
+    dispatcher = Dispatcher(build_handlers(world.services, shut_down=lambda: None, storage=cast(Any, None)))
     codec, request = MsgpackCodec(), Samples().full(row.request)
     if isinstance(request, AlterUsersRequest):  # its handler draws a secret, which is in no request of a client
         world.source.publish(replace(world.source.image, login_secret=LoginSecret(value=b"of the cluster")))

@@ -22,16 +22,7 @@ T = topic("t", partition(1, epoch=4), topic_id=T_ID)
 async def started(**settings: str) -> tuple[HandlerWorld, KafkaClient]:
     world = await HandlerWorld.start(T, **settings)
     no_disks = cast(Any, None)
-    return world, KafkaClient(
-        Dispatcher(
-            build_handlers(
-                world.services,
-                shut_down=lambda: None,
-                storage=no_disks,
-                describe_broker=no_disks,
-            )
-        )
-    )
+    return world, KafkaClient(Dispatcher(build_handlers(world.services, shut_down=lambda: None, storage=no_disks)))
 
 
 def asked(*names: str, ids: dict[str, str | None] | None = None, creates: bool = False) -> Any:

@@ -40,9 +40,7 @@ class QuotaWorld:
     def __init__(self, world: HandlerWorld) -> None:
         self.world = world
         self.handlers = QuotaHandlers(world.services)
-        handlers = build_handlers(
-            world.services, shut_down=lambda: None, storage=cast(Any, None), describe_broker=cast(Any, None)
-        )
+        handlers = build_handlers(world.services, shut_down=lambda: None, storage=cast(Any, None))
         self.kafka = KafkaClient(Dispatcher(handlers))
         self._controller = SingleController(0)
         self._controller.ask(replace(self._controller.registration(0), max_feature_level=NEWEST_LEVEL))

@@ -350,17 +350,15 @@ class Admin(GroupAdmin):
 
     async def describe_storage(self, node_id: int) -> DescribeStorageResponse:
         """Describe the data folders of a broker and their problems."""
-        return await _of_broker(self, node_id, q.DescribeStorageRequest(node_id=node_id), DescribeStorageResponse)
+        return await _of(self, node_id, q.DescribeStorageRequest(node_id=node_id), DescribeStorageResponse)
 
     async def describe_broker(self, node_id: int) -> DescribeBrokerResponse:
         """Figures of a broker's machine, load and clients."""
-        return await _of_broker(self, node_id, DescribeBrokerRequest(node_id=node_id), DescribeBrokerResponse)
+        return await _of(self, node_id, DescribeBrokerRequest(node_id=node_id), DescribeBrokerResponse)
 
     async def bring_back_folder(self, node_id: int, path: str) -> DescribeStorageResponse:
         """Recover a data folder after a disk repair; its replicas fetch until they are in sync again."""
-        return await _of_broker(
-            self, node_id, q.BringBackFolderRequest(node_id=node_id, path=path), DescribeStorageResponse
-        )
+        return await _of(self, node_id, q.BringBackFolderRequest(node_id=node_id, path=path), DescribeStorageResponse)
 
     # --- how ---------------------------------------------------------------------------------------------------------
 
@@ -388,7 +386,8 @@ async def _unless_exists(
     )
 
 
-async def _of_broker(admin: Admin, node_id: int, request: q.Request, kind: type[T]) -> T:
+async def _of(admin: Admin, node_id: int, request: q.Request, kind: type[T]) -> T:
+    """The answer of one broker."""
     response = await admin._client.call(node_id, request, timeout_ms=admin._timeout_ms)
     assert isinstance(response, kind)
     return response

@@ -165,12 +165,12 @@ class Admin(GroupAdmin):
         )
 
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
-        topics = (await self._metadata(None)).topics
+        topics = (await _metadata(self, None)).topics
         return sorted(topic.name for topic in topics if include_internal or not topic.internal)
 
     async def describe_topic(self, name: str) -> TopicMetadata:
         """Describe the partitions with leaders, replicas and ISR. Raises UnknownTopicOrPartitionError."""
-        (topic,) = (await self._metadata((name,))).topics
+        (topic,) = (await _metadata(self, (name,))).topics
         if topic.error:
             raise error_for(topic.error, topic.message or f"topic {name!r}")
         return topic
@@ -183,7 +183,7 @@ class Admin(GroupAdmin):
 
     async def describe_topics(self, *, include_internal: bool = True) -> list[TopicMetadata]:
         """Describe all topics with their partitions, sorted by name."""
-        topics = (await self._metadata(None)).topics
+        topics = (await _metadata(self, None)).topics
         return sorted((t for t in topics if include_internal or not t.internal), key=lambda topic: topic.name)
 
     async def find_offsets(
@@ -360,12 +360,6 @@ class Admin(GroupAdmin):
         """Recover a data folder after a disk repair; its replicas fetch until they are in sync again."""
         return await _of(self, node_id, q.BringBackFolderRequest(node_id=node_id, path=path), DescribeStorageResponse)
 
-    # --- how ---------------------------------------------------------------------------------------------------------
-
-    async def _metadata(self, topics: tuple[str, ...] | None) -> MetadataResponse:
-        response: MetadataResponse = await self._ask.anywhere(q.MetadataRequest(topics=topics))
-        return response
-
 
 __all__ = ["BROKER", "EARLIEST", "LATEST", "TOPIC", "Admin"]
 
@@ -390,4 +384,9 @@ async def _of(admin: Admin, node_id: int, request: q.Request, kind: type[T]) -> 
     """The answer of one broker."""
     response = await admin._client.call(node_id, request, timeout_ms=admin._timeout_ms)
     assert isinstance(response, kind)
+    return response
+
+
+async def _metadata(admin: Admin, topics: tuple[str, ...] | None) -> MetadataResponse:
+    response: MetadataResponse = await admin._ask.anywhere(q.MetadataRequest(topics=topics))
     return response

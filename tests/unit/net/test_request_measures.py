@@ -114,6 +114,22 @@ def test_a_server_measures_its_requests_in_parts() -> None:
     run_in_simulation(body)
 
 
+def test_a_request_that_waits_and_is_answered_in_the_same_wake_up_has_waited() -> None:
+    async def body(world: World) -> None:
+        def handle(request: Any, context: Any, reply: Any) -> None:
+            context.on_disconnect(lambda: None)
+            reply(produce_response(0))
+
+        server = await serve(world, {ApiKey.PRODUCE: handle})
+        connection = await connect(world, server)
+        await connection.call(produce_request(), timeout_ms=9_000)
+        assert parts(server.measures)[PRODUCE, "followers"][0] == 1
+        await connection.close()
+        await server.close()
+
+    run_in_simulation(body)
+
+
 def test_traffic_has_a_bounded_number_of_series_and_keeps_those_it_began() -> None:
     traffic = TopicTraffic(2)
     places = [TopicPartition("t", number) for number in range(4)]

@@ -145,6 +145,12 @@ def test_samples_of_producers() -> None:
     assert samples.habits(4 * WINDOW_S)[1] == {}, "they are forgotten"
 
 
+def test_old_samples_are_forgotten_also_if_nobody_looked_meanwhile() -> None:
+    samples = ProducerSamples()
+    samples.note("a", "h", 1, [batch(1, -1)], 0.0)
+    assert samples.habits(3 * WINDOW_S)[1] == {}
+
+
 def test_samples_are_bounded() -> None:
     samples = ProducerSamples()
     for number in range(MAX_CLIENTS + 5):

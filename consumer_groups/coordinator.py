@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from barnabas.kraft.group_state.group_slots import PartitionKey, SlotState, slot_of
 from barnabas.kraft.metadata.records import Record
-from barnabas.log.vocabulary.errors import GroupIdNotFoundError, NotCoordinatorError
+from barnabas.log.vocabulary.errors import GroupIdNotFoundError, InconsistentGroupProtocolError, NotCoordinatorError
 from barnabas.log.vocabulary.group_messages import (
     CommittedOffset,
     ConsumerGroupHeartbeatRequest,
@@ -78,7 +78,8 @@ class GroupCoordinator:
     ) -> None:
         """`moved_from`: the previous coordinator, as text, if it is known. `match_budget` belongs to the event loop; all its
         coordinators share it."""
-        settings = settings or GroupSettings()
+        settings = self.settings = settings or GroupSettings()
+        self.rng = rng
         if isinstance(records, SlotState):
             self.state = records.copy()  # the same, in a hundredth of the time
         else:
@@ -128,6 +129,13 @@ class GroupCoordinator:
         self._watch = Watch(view=self._view)
         self._tracker = RebalanceTracker(view=self._view, watch=self._watch)
         self._tracker.take_over(moved_from, now_ms)
+
+    @property
+    def topics(self) -> TopicsView:
+        return self._targets.topics
+
+    def has_group(self, group_id: str) -> bool:
+        return group_id in self.state.groups or self._classic.has_members(group_id) or group_id in self.state.offsets
 
     @property
     def slot(self) -> int:
@@ -188,6 +196,8 @@ class GroupCoordinator:
     ) -> CoordinatorResult[None]:
         """The classic protocol. The ticket is answered by this result or by a later one, with a JoinGroupResponse or an error.
         `needs_known_id` False: the client is too old to join a second time with the id that it receives (KIP-394)."""
+        if request.group_id in self.state.shares.groups:
+            raise InconsistentGroupProtocolError(f"group {request.group_id} is a share group: choose another name")
         self._check_slot(request.group_id)
         decision = self._decision(now_ms, client_host)
         with self._tracker.noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
@@ -387,3 +397,7 @@ class GroupCoordinator:
     def _check_slot(self, group_id: str) -> None:
         if slot_of(group_id) != self.state.slot:
             raise NotCoordinatorError(f"group {group_id} belongs to slot {slot_of(group_id)}, not to slot {self.slot}")
+        if group_id in self.state.shares.groups:
+            raise GroupIdNotFoundError(
+                f"group {group_id} is a share group: read it with a share consumer, or choose another name"
+            )

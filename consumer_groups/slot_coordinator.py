@@ -1,6 +1,6 @@
-"""The coordinator of one slot: the machine of its groups and the machine of its transactions, over one state.
+"""The coordinator of one slot: the machines of its groups, share groups and transactions, over one state.
 
-A slot has one writer. Both machines replay their decisions into the same `SlotState`, and the shell appends the records of both
+A slot has one writer. All machines replay their decisions into the same `SlotState`, and the shell appends the records of all
 in the order of their results; the duties of the shell stand in `coordinator`.
 """
 
@@ -8,8 +8,9 @@ from collections.abc import Set as AbstractSet
 
 from .coordinator import GroupCoordinator
 from .explain.watch import GroupAlert
-from .model.messages import CoordinatorResult
+from .model.messages import CoordinatorResult, GroupDescription, ListedGroup
 from .offsets.transactional_offsets import TransactionalOffsets
+from .share.coordinator import ShareCoordinator
 from .subscriptions.subscriptions import TopicsView
 from .transactions.coordinator import TransactionCoordinator
 from .transactions.counts import TransactionCounts
@@ -28,30 +29,59 @@ class SlotCoordinator:
         """`groups` is the only other owner of its state."""
         self.groups = groups
         self.offsets = TransactionalOffsets(state=groups.state, offsets=groups.offsets)
+        self.shares = ShareCoordinator(
+            state=groups.state,
+            settings=groups.settings,
+            topics=groups.topics,
+            rng=groups.rng,
+            now_ms=now_ms,
+            is_other_group=groups.has_group,
+        )
         self.transactions = TransactionCoordinator(state=groups.state, settings=settings, now_ms=now_ms, counts=counts)
 
     def tick(self, now_ms: int) -> CoordinatorResult[tuple[GroupAlert, ...]]:
         groups = self.groups.tick(now_ms)
+        shares = self.shares.tick(now_ms)
         transactions = self.transactions.tick(now_ms)
         return CoordinatorResult(
-            records=(*groups.records, *transactions.records), response=groups.response, answers=groups.answers
+            records=(*groups.records, *shares.records, *transactions.records),
+            response=groups.response,
+            answers=groups.answers,
         )
 
     def next_deadline_ms(self) -> int | None:
-        of_groups, of_transactions = self.groups.next_deadline_ms(), self.transactions.next_deadline_ms()
-        if of_groups is None or of_transactions is None:
-            return of_transactions if of_groups is None else of_groups
-        return min(of_groups, of_transactions)
+        deadlines_ms = [machine.next_deadline_ms() for machine in (self.groups, self.shares, self.transactions)]
+        return min([at_ms for at_ms in deadlines_ms if at_ms is not None], default=None)
 
     @property
     def follows_topics(self) -> bool:
         """Whether a change of topics needs a decision (`topics_changed`); if not, `take_topics` suffices."""
-        return self.groups.follows_topics
+        return self.groups.follows_topics or self.shares.follows_topics
 
     def take_topics(self, topics: TopicsView) -> None:
         self.groups.take_topics(topics)
+        self.shares.take_topics(topics)
 
     def topics_changed(
         self, topics: TopicsView, now_ms: int, *, recreated: AbstractSet[str], changed: AbstractSet[str]
     ) -> CoordinatorResult[None]:
-        return self.groups.topics_changed(topics, now_ms, recreated=recreated, changed=changed)
+        groups = self.groups.topics_changed(topics, now_ms, recreated=recreated, changed=changed)
+        shares = self.shares.topics_changed(topics, now_ms, recreated=recreated, changed=changed)
+        return CoordinatorResult(records=(*groups.records, *shares.records), response=None, answers=groups.answers)
+
+    # --- groups of any type -------------------------------------------------------------------------------------------
+
+    def list_groups(self) -> tuple[ListedGroup, ...]:
+        return (*self.groups.list_groups().response, *self.shares.listed())
+
+    def describe_group(self, group_id: str) -> CoordinatorResult[GroupDescription]:
+        """A group that does not exist is described as DEAD."""
+        if self.shares.has_group(group_id):
+            return self.shares.describe(group_id)
+        return self.groups.describe_group(group_id=group_id)
+
+    def delete_group(self, group_id: str, now_ms: int) -> CoordinatorResult[None]:
+        """Raises NonEmptyGroupError, GroupIdNotFoundError."""
+        if self.shares.has_group(group_id):
+            return self.shares.delete_group(group_id, now_ms)
+        return self.groups.delete_group(group_id=group_id, now_ms=now_ms)

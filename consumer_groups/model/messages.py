@@ -71,6 +71,7 @@ class DescribedMember:
     assigned: tuple[TopicPartitions, ...]
     pending_revocation: tuple[TopicPartitions, ...]
     target: tuple[TopicPartitions, ...]
+    rack: str | None = None
     classic_metadata: bytes = b""  # classic members: for the protocol that the group has chosen
     classic_assignment: bytes = b""
 

@@ -35,6 +35,9 @@ class GroupSettings:
     max_group_id_length: int = 255  # in every record of a group, each committed offset included
     # A group takes about 3 kB on every voter, so 50 full slots take 150 MB.
     max_groups_per_slot: int = _KEYS.group_max_per_slot
+    share_session_timeout_ms: int = _KEYS.group_share_session_timeout_ms
+    share_heartbeat_interval_ms: int = _KEYS.group_share_heartbeat_interval_ms
+    max_share_group_size: int = _KEYS.group_share_max_size
     # Assignors that members may request; the first is the default. Kafka's default list begins with uniform, too.
     assignors: tuple[str, ...] = _KEYS.group_consumer_assignors
     # group.consumer.assignment.interval.ms (KIP-1263): the longest time between two assignments of a group. When many members

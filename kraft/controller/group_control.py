@@ -10,10 +10,10 @@ from collections.abc import Container, Sequence
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, NotCoordinatorError
 
 from ..group_state.group_slots import MAX_STAGED_PARTS
-from ..group_state.group_state import GROUP_RECORDS, TRANSACTION_RECORDS
+from ..group_state.group_state import GROUP_RECORDS, SHARE_RECORDS, TRANSACTION_RECORDS
 from ..metadata.controller_result import ControllerResult
 from ..metadata.delta import MetadataDelta
-from ..metadata.feature_levels import TRANSACTIONS_LEVEL, raised_level
+from ..metadata.feature_levels import SHARE_GROUPS_LEVEL, TRANSACTIONS_LEVEL, raised_level
 from ..metadata.image import NO_COORDINATOR, SLOT_COUNT
 from ..metadata.records import Record, SlotRecord, StagedDecisionRecord, UnknownRecordError
 from ..metadata.requests import AppendGroupRecords, GroupRecordsAppended, RenewSlot, SlotAppend, SlotRefusal
@@ -94,11 +94,14 @@ def _records_of_slot(view: MetadataDelta, node_id: int, item: SlotAppend) -> tup
 
 
 def _raised_level(view: MetadataDelta, records: Sequence[Record]) -> tuple[Record, ...]:
-    """The first record of transactions raises the feature level of the cluster."""
+    """The first record of transactions, or of share groups, raises the feature level of the cluster."""
+    found: tuple[Record, ...] = ()
     for item in records:
+        if isinstance(item, SHARE_RECORDS):
+            return raised_level(view, SHARE_GROUPS_LEVEL, "share groups")
         if isinstance(item, TRANSACTION_RECORDS):
-            return raised_level(view, TRANSACTIONS_LEVEL, "transactions")
-    return ()
+            found = raised_level(view, TRANSACTIONS_LEVEL, "transactions")
+    return found
 
 
 def renew_slot(view: MetadataDelta, request: RenewSlot) -> ControllerResult:

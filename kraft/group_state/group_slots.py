@@ -44,10 +44,11 @@ from ..metadata.records import (
     decode_batch,
     encode_batch,
 )
-from .group_state import AnyGroupRecord
+from .group_state import AnyGroupRecord, AnyShareRecord
 from .offsets_log import NO_LOG_OFFSET, POSITION_BITS, SHOWN_RECORDS, SlotLog, SlotTail, first_log_offset, read_log
 from .pending_offsets import PartitionKey as PartitionKey
 from .pending_offsets import PendingOffsets
+from .share_groups import ShareGroups
 
 # A `PartitionKey` is a plain tuple, never a TopicPartition: gc stops tracking only exact tuples of atoms.
 # Offset, leader epoch (-1: not known), metadata, commit timestamp in ms, place in __consumer_offsets (-1: not known).
@@ -171,6 +172,7 @@ class SlotState:
     pending: PendingOffsets = field(
         default_factory=PendingOffsets
     )  # offsets of open transactions, of the slot's groups
+    shares: ShareGroups = field(default_factory=ShareGroups)
 
     def __eq__(self, other: object) -> bool:
         """Compares the state for decisions only: a coordinator's own copy does not know the log offsets of its records."""
@@ -187,6 +189,7 @@ class SlotState:
             self.staged,
             self.transactions,
             self.pending,
+            self.shares,
         )
 
     __hash__ = None  # type: ignore[assignment]  # it changes
@@ -250,6 +253,7 @@ class SlotState:
             for reset in resets:
                 yield replace(reset, coordinator_epoch=epoch)
         yield from self._transaction_records()  # after the offsets, which overrule pending ones
+        yield from self.shares.records(slot=self.slot, coordinator_epoch=epoch)
         for part in self.staged:
             yield replace(part, coordinator_epoch=epoch)
 
@@ -291,6 +295,7 @@ class SlotState:
             staged=self.staged,
             transactions=self.transactions.copy(),
             pending=self.pending.copy(),
+            shares=self.shares.copy(),
         )
 
     def offset(self, group_id: str, key: PartitionKey) -> OffsetValue | None:
@@ -359,7 +364,10 @@ class SlotState:
             case TransactionRecord() | RemoveTransactionRecord() | PendingOffsetsRecord() | PendingOffsetsEndedRecord():
                 self._apply_to_transaction(record)
             case _:
-                self._apply_to_member(record)
+                if isinstance(record, AnyShareRecord):
+                    self.shares.replay(record)
+                else:
+                    self._apply_to_member(record)
 
     def _apply_to_transaction(
         self,
@@ -541,6 +549,8 @@ class GroupSlots:
             remembering = self._slots[slot].groups_with_resets_of(name)
             for group_id in remembering:
                 self._writable(slot).forget_resets_of_topic(group_id, name)
+            if self._slots[slot].shares.has_states_of(name):
+                self._writable(slot).shares.delete_topic(name)
             for group_id in self._slots[slot].groups_pending_for(name):
                 self._writable(slot).pending.forget_topic(group_id, name)
 

@@ -15,13 +15,27 @@ from ..metadata.records import (
     RemoveGroupRecord,
     RemoveMemberRecord,
     RemoveOffsetRecord,
+    RemoveShareGroupRecord,
+    RemoveShareMemberRecord,
+    RemoveShareStatesRecord,
     RemoveTransactionRecord,
+    ShareGroupRecord,
+    ShareMemberRecord,
+    ShareStateRecord,
     StagedDecisionRecord,
     TargetAssignmentRecord,
     TransactionRecord,
 )
 from .offsets_log import SlotLog
 
+AnyShareRecord = (
+    ShareGroupRecord
+    | RemoveShareGroupRecord
+    | ShareMemberRecord
+    | RemoveShareMemberRecord
+    | ShareStateRecord
+    | RemoveShareStatesRecord
+)
 AnyGroupRecord = (
     GroupRecord
     | RemoveGroupRecord
@@ -37,12 +51,21 @@ AnyGroupRecord = (
     | RemoveTransactionRecord
     | PendingOffsetsRecord
     | PendingOffsetsEndedRecord
+    | AnyShareRecord
 )
 TRANSACTION_RECORDS = (
     TransactionRecord,
     RemoveTransactionRecord,
     PendingOffsetsRecord,
     PendingOffsetsEndedRecord,
+)
+SHARE_RECORDS = (
+    ShareGroupRecord,
+    RemoveShareGroupRecord,
+    ShareMemberRecord,
+    RemoveShareMemberRecord,
+    ShareStateRecord,
+    RemoveShareStatesRecord,
 )
 GROUP_RECORDS = (
     GroupRecord,
@@ -56,6 +79,7 @@ GROUP_RECORDS = (
     OffsetResetRecord,
     StagedDecisionRecord,
     *TRANSACTION_RECORDS,
+    *SHARE_RECORDS,
 )
 
 

@@ -18,7 +18,8 @@ FIRST_LEVEL: Final = 1
 TRANSACTIONS_LEVEL: Final = 2  # the records of transactions and their pending offsets
 SECURITY_LEVEL: Final = 3  # the records of users and permissions
 QUOTAS_LEVEL: Final = 4  # the records of quotas
-NEWEST_LEVEL: Final = QUOTAS_LEVEL  # of this version
+SHARE_GROUPS_LEVEL: Final = 5  # the records of share groups
+NEWEST_LEVEL: Final = SHARE_GROUPS_LEVEL  # of this version
 
 
 class _Registered(Protocol):

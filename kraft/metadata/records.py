@@ -18,6 +18,7 @@ from barnabas.log.vocabulary.access.scram import LoginSecret, UserCredential
 from barnabas.log.vocabulary.group_messages import PartitionOffset, TopicPartitions
 from barnabas.log.vocabulary.message import Message, encode
 from barnabas.log.vocabulary.node_address import NodeAddress
+from barnabas.log.vocabulary.share.messages import ShareRange
 from barnabas.log.vocabulary.transaction_messages import TransactionTopic
 
 from .image import NO_LEADER, Endpoint, FolderTrouble
@@ -442,6 +443,71 @@ class PendingOffsetsEndedRecord(Record, frozen=True, kw_only=True, tag=54):
     producer_id: int
     producer_epoch: int
     is_commit: bool
+
+
+# --- share groups (KIP-932): in the slots of groups, beside them; feature level 5 ---------------------------------------
+
+
+class ShareGroupRecord(Record, frozen=True, kw_only=True, tag=90):
+    """A share group, created or changed. `group_epoch` grows when the assignment changes (members, topics)."""
+
+    slot: int
+    coordinator_epoch: int
+    group_id: str
+    group_epoch: int
+
+
+class RemoveShareGroupRecord(Record, frozen=True, kw_only=True, tag=91):
+    """A share group is gone, with its members and all of its states."""
+
+    slot: int
+    coordinator_epoch: int
+    group_id: str
+
+
+class ShareMemberRecord(Record, frozen=True, kw_only=True, tag=92):
+    """A member of a share group joined, or changed its subscription. Its assignment follows from all members and the topics."""
+
+    slot: int
+    coordinator_epoch: int
+    group_id: str
+    member_id: str
+    client_id: str
+    client_host: str
+    rack: str | None
+    subscribed_topics: tuple[str, ...]
+
+
+class RemoveShareMemberRecord(Record, frozen=True, kw_only=True, tag=93):
+    slot: int
+    coordinator_epoch: int
+    group_id: str
+    member_id: str
+
+
+class ShareStateRecord(Record, frozen=True, kw_only=True, tag=94):
+    """What a share group has done with the records of one partition, whole."""
+
+    slot: int
+    coordinator_epoch: int
+    group_id: str
+    topic: str
+    partition: int
+    topic_id: str
+    leader_epoch: int  # of the partition's leader that loaded it last; -1: none has
+    load_id: int  # drawn at random for each load or change by an admin: writes of an earlier one are refused
+    sequence: int  # of the leader's last write since it was loaded
+    start_offset: int  # every record before it is acknowledged, archived or deleted
+    ranges: tuple[ShareRange, ...] = ()  # from the start offset on, without gaps
+
+
+class RemoveShareStatesRecord(Record, frozen=True, kw_only=True, tag=95):
+    """The states of all partitions of a topic are gone from a share group."""
+
+    slot: int
+    coordinator_epoch: int
+    group_id: str
+    topic: str
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

@@ -404,6 +404,27 @@ class BrokerKeys:
         int32(0, unit=Unit.MILLISECONDS),
         "Time that the first member of an empty classic group waits for more members.",
     )
+    group_share_heartbeat_interval_ms: int = key(5_000, _TIME, "Interval of the heartbeats of members of share groups.")
+    group_share_session_timeout_ms: int = key(
+        45_000, _TIME, "Time without a heartbeat before a member is removed from its share group."
+    )
+    group_share_max_size: int = key(200, COUNT, "Maximum members of a share group.")
+    group_share_max_share_sessions: int = key(
+        2_000, COUNT, "Maximum share sessions at a broker: members of share groups that read from it."
+    )
+    group_share_record_lock_duration_ms: int = key(
+        30_000,
+        int32(100, 3_600_000, unit=Unit.MILLISECONDS),
+        "Time that a member of a share group may take to acknowledge a record before it is given out again.",
+    )
+    group_share_delivery_count_limit: int = key(
+        5, int32(1, 100), "Deliveries of a record to a share group after which it is archived."
+    )
+    group_share_partition_max_record_locks: int = key(
+        2_000,
+        int32(10, 10_000),
+        "Maximum records of a partition that are given out to a share group, counted from the first that is not acknowledged.",
+    )
     offset_metadata_max_bytes: int = key(4096, int32(0, unit=Unit.BYTES), "Maximum bytes of metadata of an offset.")
     offsets_retention_minutes: int = key(
         10_080, int32(1, unit=Unit.MINUTES), "Time that offsets outlive the members of a group."

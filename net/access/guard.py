@@ -13,8 +13,9 @@ from .changes import ADMINISTRATIVE, outcome_of, target_of
 from .kafka_rules import KAFKA_RULES
 from .own_rules import OWN_RULES
 from .rules import Rule, free
+from .shares import SHARE_RULES
 
-RULES: Final[dict[int, Rule]] = {int(api): rule for api, rule in {**OWN_RULES, **KAFKA_RULES}.items()}
+RULES: Final[dict[int, Rule]] = {int(api): rule for api, rule in {**OWN_RULES, **KAFKA_RULES, **SHARE_RULES}.items()}
 
 
 class Guard:

@@ -46,6 +46,10 @@ class GroupService:
         """Topic -> its id, of the view that the machines have."""
         return self._slots.topics.ids
 
+    def slots(self) -> list[SlotCoordinator]:
+        """The machines of the slots that this broker hosts."""
+        return self._slots.machines()
+
     def machines(self) -> list[GroupCoordinator]:
         return [machine.groups for machine in self._slots.machines()]
 

@@ -50,6 +50,9 @@ from .security.kafka_users import KafkaUserHandlers
 from .security.quotas import KafkaQuotaHandlers, QuotaHandlers
 from .security.sasl import KafkaSaslHandlers
 from .security.users import LoginHandler, UserHandlers
+from .shares.kafka import KafkaShareHandlers
+from .shares.kafka_admin import KafkaShareAdminHandlers
+from .shares.own import ShareHandlers
 
 
 def build_handlers(services: Services, *, shut_down: Callable[[], None], storage: StorageService) -> dict[int, Handler]:
@@ -118,6 +121,27 @@ def build_handlers(services: Services, *, shut_down: Callable[[], None], storage
         **_kafka_topic_handlers(services, fetch, topics, offsets),
         **_acl_handlers(services),
         **_quota_handlers(services),
+        **_share_handlers(services),
+    }
+
+
+def _share_handlers(services: Services) -> dict[int, Handler]:
+    own = ShareHandlers(services)
+    kafka = KafkaShareHandlers(services, own)
+    admin = KafkaShareAdminHandlers(services)
+    return {
+        ApiKey.SHARE_GROUP_HEARTBEAT: answering(own.heartbeat),
+        ApiKey.SHARE_FETCH: answering(own.fetch),
+        ApiKey.SHARE_ACKNOWLEDGE: answering(own.acknowledge, survives_disconnect=True),
+        ApiKey.LOAD_SHARE_STATES: answering(own.load_states, survives_disconnect=True),
+        ApiKey.WRITE_SHARE_STATES: answering(own.write_states, survives_disconnect=True),
+        KafkaApi.SHARE_GROUP_HEARTBEAT: answering(kafka.heartbeat),
+        KafkaApi.SHARE_FETCH: answering(kafka.fetch),
+        KafkaApi.SHARE_ACKNOWLEDGE: answering(kafka.acknowledge, survives_disconnect=True),
+        KafkaApi.SHARE_GROUP_DESCRIBE: answering(admin.describe),
+        KafkaApi.DESCRIBE_SHARE_GROUP_OFFSETS: answering(admin.describe_offsets),
+        KafkaApi.ALTER_SHARE_GROUP_OFFSETS: answering(admin.alter_offsets, survives_disconnect=True),
+        KafkaApi.DELETE_SHARE_GROUP_OFFSETS: answering(admin.delete_offsets, survives_disconnect=True),
     }
 
 

@@ -23,6 +23,16 @@ from barnabas.log.vocabulary.group_messages import (
     SyncGroupResponse,
     UndoOffsetResetResponse,
 )
+from barnabas.log.vocabulary.share.messages import (
+    LoadShareStatesRequest,
+    LoadShareStatesResponse,
+    ShareAcknowledgeRequest,
+    ShareFetchRequest,
+    ShareFetchResponse,
+    ShareGroupHeartbeatRequest,
+    WriteShareStatesRequest,
+    WriteShareStatesResponse,
+)
 from barnabas.log.vocabulary.transaction_messages import (
     AddToTransactionRequest,
     EndTransactionRequest,
@@ -108,6 +118,11 @@ APIS: dict[int, tuple[type[Request], type[Response]]] = {
     ApiKey.DESCRIBE_QUOTAS: (requests.DescribeQuotasRequest, responses.DescribeQuotasResponse),
     ApiKey.DESCRIBE_MOVES: (requests.DescribeMovesRequest, responses.DescribeMovesResponse),
     ApiKey.EVENTS: (event_messages.EventsRequest, event_messages.EventsResponse),
+    ApiKey.SHARE_GROUP_HEARTBEAT: (ShareGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
+    ApiKey.SHARE_FETCH: (ShareFetchRequest, ShareFetchResponse),
+    ApiKey.SHARE_ACKNOWLEDGE: (ShareAcknowledgeRequest, ShareFetchResponse),
+    ApiKey.LOAD_SHARE_STATES: (LoadShareStatesRequest, LoadShareStatesResponse),
+    ApiKey.WRITE_SHARE_STATES: (WriteShareStatesRequest, WriteShareStatesResponse),
     **{row.api_key: (row.request, row.response or responses.EmptyResponse) for row in FORWARDED},
 }
 

@@ -31,6 +31,13 @@ from barnabas.log.vocabulary.group_messages import (
 )
 from barnabas.log.vocabulary.message import Items, Message
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
+from barnabas.log.vocabulary.share.messages import (
+    LoadShareStatesRequest,
+    ShareAcknowledgeRequest,
+    ShareFetchRequest,
+    ShareGroupHeartbeatRequest,
+    WriteShareStatesRequest,
+)
 from barnabas.log.vocabulary.transaction_messages import (
     AddToTransactionRequest,
     EndTransactionRequest,
@@ -427,5 +434,10 @@ Request = (
     | AbortHangingRequest
     | AuthenticateRequest
     | DescribeUsersRequest
+    | ShareGroupHeartbeatRequest
+    | ShareFetchRequest
+    | ShareAcknowledgeRequest
+    | LoadShareStatesRequest
+    | WriteShareStatesRequest
     | ForwardedRequest
 )

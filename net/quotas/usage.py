@@ -19,7 +19,14 @@ from .client_quotas import ClientQuotas
 
 # Of brokers only; what else they send has a kind that names them, or comes from a certificate.
 _BROKER_APIS: Final = frozenset(
-    {ApiKey.CONTROLLER_CALL, ApiKey.METADATA_FEED, ApiKey.WRITE_MARKERS, ApiKey.QUORUM_ROLE}
+    {
+        ApiKey.CONTROLLER_CALL,
+        ApiKey.METADATA_FEED,
+        ApiKey.WRITE_MARKERS,
+        ApiKey.QUORUM_ROLE,
+        ApiKey.LOAD_SHARE_STATES,
+        ApiKey.WRITE_SHARE_STATES,
+    }
 )
 _KINDS: Final[dict[int, QuotaKind]] = {
     int(ApiKey.PRODUCE): QuotaKind.PRODUCE,

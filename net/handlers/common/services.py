@@ -22,6 +22,7 @@ from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.server.memory_budget import MemoryBudget
 from barnabas.net.settings.config import BrokerConfig
 from barnabas.net.settings.group_config import GroupTimes, times_of
+from barnabas.net.shares.share_service import ShareService
 from barnabas.net.transactions.marker_writer import MarkerWriter
 from barnabas.net.transactions.transaction_operations import TransactionOperations
 from barnabas.net.transactions.transaction_service import TransactionService
@@ -65,6 +66,7 @@ class Services:
     markers: MarkerWriter
     transaction_operations: TransactionOperations
     verification: TransactionVerification
+    shares: ShareService
     authenticator: Authenticator
     events: EventLog
     memory: MemoryBudget = field(default_factory=MemoryBudget)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from barnabas.consumer_groups.model.messages import DescribedMember, GroupDescription
 from barnabas.consumer_groups.model.partitions import to_set
 from barnabas.consumer_groups.model.states import GroupPhase
+from barnabas.consumer_groups.share.coordinator import SHARE_PROTOCOL
 from barnabas.kraft.group_state.group_slots import CLASSIC_PROTOCOL
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.group_messages import TopicPartitions
@@ -40,6 +41,9 @@ _CLASSIC_STATES = {
 _CONSUMER_STATES = {**_CLASSIC_STATES, GroupPhase.ASSIGNING: "Assigning", GroupPhase.RECONCILING: "Reconciling"}
 
 
+_TYPES = {CLASSIC_PROTOCOL: "Classic", SHARE_PROTOCOL: "Share"}
+
+
 class KafkaGroupAdminHandlers:
     def __init__(self, services: Services, own: GroupHandlers) -> None:
         self._services = services
@@ -52,8 +56,8 @@ class KafkaGroupAdminHandlers:
         states = {state.lower() for state in request.body.states_filter}
         kinds = {kind.lower() for kind in request.body.types_filter}
         groups = []
-        for machine in self._groups.machines():
-            for group in machine.list_groups().response:
+        for machine in self._groups.slots():
+            for group in machine.list_groups():
                 is_classic = group.protocol == CLASSIC_PROTOCOL
                 state = (_CLASSIC_STATES if is_classic else _CONSUMER_STATES)[group.phase]
                 if (states and state.lower() not in states) or (kinds and group.protocol not in kinds):
@@ -63,7 +67,7 @@ class KafkaGroupAdminHandlers:
                         group_id=group.group_id,
                         protocol_type=group.protocol_type,
                         group_state=state,
-                        group_type="Classic" if is_classic else "Consumer",
+                        group_type=_TYPES.get(group.protocol, "Consumer"),
                     )
                 )
         return KafkaResponse(body=bodies.ListGroupsResponse(groups=groups))
@@ -95,7 +99,7 @@ class KafkaGroupAdminHandlers:
                     )
                 )
                 continue
-            if found.phase is GroupPhase.DEAD or found.protocol == CLASSIC_PROTOCOL:
+            if found.phase is GroupPhase.DEAD or found.protocol in _TYPES:
                 message = (
                     f"group {group_id} is not a consumer group" if found.protocol else f"there is no group {group_id}"
                 )
@@ -129,7 +133,7 @@ class KafkaGroupAdminHandlers:
         return ErrorCode.NONE
 
     async def _found(self, group_id: str) -> GroupDescription:
-        return await self._groups.handle(group_id, lambda machine: machine.describe_group(group_id=group_id))
+        return await self._groups.handle_slot(group_id, lambda machine: machine.describe_group(group_id))
 
     def _consumer_group(self, found: GroupDescription) -> bodies.ConsumerGroupDescribeResponse.DescribedGroup:
         members = [

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from barnabas.consumer_groups.model.messages import CommitPlace
 from barnabas.consumer_groups.model.states import GroupPhase
+from barnabas.consumer_groups.share.coordinator import SHARE_PROTOCOL
 from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, GroupIdNotFoundError, error_for
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
@@ -181,18 +182,18 @@ class GroupHandlers:
                     protocol=group.protocol,
                     member_count=group.member_count,
                 )
-                for machine in self._groups.machines()
-                for group in machine.list_groups().response
+                for machine in self._groups.slots()
+                for group in machine.list_groups()
             )
         )
 
     async def describe_group(self, request: DescribeGroupRequest, context: RequestContext) -> DescribeGroupResponse:
         group_id = request.group_id
-        found = await self._groups.handle(group_id, lambda machine: machine.describe_group(group_id=group_id))
+        found = await self._groups.handle_slot(group_id, lambda machine: machine.describe_group(group_id))
         if found.phase is GroupPhase.DEAD:
             raise GroupIdNotFoundError(f"there is no group {request.group_id!r}; see them all: barnabas group list")
         told = None
-        if request.explain:
+        if request.explain and found.protocol != SHARE_PROTOCOL:
             now_ms = self._groups.now_ms()
             told = await self._groups.handle(
                 group_id, lambda machine: machine.explain_group(group_id=group_id, now_ms=now_ms)
@@ -200,9 +201,9 @@ class GroupHandlers:
         return group_description(found, told, self._services.node_id)
 
     async def delete_group(self, request: DeleteGroupRequest, context: RequestContext) -> EmptyResponse:
-        await self._groups.handle(
+        await self._groups.handle_slot(
             request.group_id,
-            lambda machine: machine.delete_group(group_id=request.group_id, now_ms=self._groups.now_ms()),
+            lambda machine: machine.delete_group(request.group_id, self._groups.now_ms()),
         )
         return EmptyResponse()
 

@@ -63,6 +63,13 @@ class KafkaApi(IntEnum):
     CONSUMER_GROUP_HEARTBEAT = _KAFKA + 68
     CONSUMER_GROUP_DESCRIBE = _KAFKA + 69
     LIST_CONFIG_RESOURCES = _KAFKA + 74
+    SHARE_GROUP_HEARTBEAT = _KAFKA + 76
+    SHARE_GROUP_DESCRIBE = _KAFKA + 77
+    SHARE_FETCH = _KAFKA + 78
+    SHARE_ACKNOWLEDGE = _KAFKA + 79
+    DESCRIBE_SHARE_GROUP_OFFSETS = _KAFKA + 90
+    ALTER_SHARE_GROUP_OFFSETS = _KAFKA + 91
+    DELETE_SHARE_GROUP_OFFSETS = _KAFKA + 92
 
     @staticmethod
     def of(key: int) -> "KafkaApi":
@@ -152,6 +159,13 @@ SERVED: dict[int, Served] = {
     68: Served(name="ConsumerGroupHeartbeat", versions=Versions(0, 1)),
     69: Served(name="ConsumerGroupDescribe", versions=Versions(0, 1)),
     74: Served(name="ListConfigResources", versions=Versions(0, 1)),
+    76: Served(name="ShareGroupHeartbeat", versions=Versions(1, 1)),
+    77: Served(name="ShareGroupDescribe", versions=Versions(1, 1)),
+    78: Served(name="ShareFetch", versions=Versions(1, 2)),
+    79: Served(name="ShareAcknowledge", versions=Versions(1, 2)),
+    90: Served(name="DescribeShareGroupOffsets", versions=Versions(0, 1)),
+    91: Served(name="AlterShareGroupOffsets", versions=Versions(0, 0)),
+    92: Served(name="DeleteShareGroupOffsets", versions=Versions(0, 0)),
 }
 LISTED: dict[int, Versions] = {key: served.versions for key, served in SERVED.items() if served.is_listed}
 LISTED_WITH_SASL: dict[int, Versions] = {key: served.versions for key, served in SERVED.items()}

@@ -16,6 +16,7 @@ FEATURES: dict[str, tuple[int, int, int]] = {
     "metadata.version": (_METADATA_VERSION_MIN, _METADATA_VERSION, _METADATA_VERSION),
     "kraft.version": (0, 0, 0),  # Kafka's own requests for changing voters are not served
     "group.version": (0, 1, 1),  # KIP-848
+    "share.version": (0, 1, 1),  # KIP-932
     "transaction.version": (0, 2, 2),  # KIP-890: clients use Produce v12, EndTxn v5 and TxnOffsetCommit v5
 }
 

@@ -1,0 +1,1 @@
+"""Handlers of share groups, in both protocols."""

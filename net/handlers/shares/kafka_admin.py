@@ -1,0 +1,191 @@
+"""ShareGroupDescribe (77), DescribeShareGroupOffsets (90), AlterShareGroupOffsets (91), DeleteShareGroupOffsets (92): share groups
+for admin tools.
+
+Versions: 1, 0-1, 0, 0. Behaviour: the coordinator of each group answers from its own state; offsets are changed only while the
+group has no members. Differs from Kafka: the lag is not told (-1), because only the leaders of the partitions know their ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from barnabas.consumer_groups.model.messages import GroupDescription
+from barnabas.consumer_groups.model.states import GroupPhase
+from barnabas.consumer_groups.share.coordinator import SHARE_PROTOCOL
+from barnabas.kraft.metadata.records import ShareStateRecord
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.log.vocabulary.group_messages import PartitionOffset, TopicPartitions
+from barnabas.net.base.slices import sliced
+from barnabas.net.protocol.kafka import bodies
+from barnabas.net.protocol.kafka.apis import NO_TOPIC_ID, OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
+from barnabas.net.server.dispatcher import RequestContext
+
+from ..common.services import Services
+from ..kafka.access import ALL_GROUP_OPERATIONS
+
+_STATES = {GroupPhase.EMPTY: "Empty", GroupPhase.STABLE: "Stable"}
+_NO_START = -1  # the group has not read the partition
+
+_Groups = bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
+_Topics = bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic
+_Partitions = bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition
+
+
+class KafkaShareAdminHandlers:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._groups = services.groups
+
+    async def describe(
+        self, request: KafkaRequest[bodies.ShareGroupDescribeRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.ShareGroupDescribeResponse]:
+        answer = bodies.ShareGroupDescribeResponse.DescribedGroup
+        groups = []
+        async for group_id in sliced(request.body.group_ids, self._groups.now_ms):
+            try:
+                found = await self._found(group_id)
+            except BarnabasError as error:
+                groups.append(answer(group_id=group_id, error_code=error.code, error_message=error.message))
+                continue
+            if found.protocol != SHARE_PROTOCOL:
+                message = (
+                    f"group {group_id} is not a share group" if found.protocol else f"there is no group {group_id}"
+                )
+                groups.append(answer(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=message))
+                continue
+            group = self._share_group(found)
+            asked = request.body.include_authorized_operations
+            group.authorized_operations = ALL_GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED
+            groups.append(group)
+        return KafkaResponse(body=bodies.ShareGroupDescribeResponse(groups=groups))
+
+    async def _found(self, group_id: str) -> GroupDescription:
+        return await self._groups.handle_slot(group_id, lambda machine: machine.describe_group(group_id))
+
+    def _share_group(self, found: GroupDescription) -> bodies.ShareGroupDescribeResponse.DescribedGroup:
+        answer = bodies.ShareGroupDescribeResponse
+        return answer.DescribedGroup(
+            group_id=found.group_id,
+            group_state=_STATES[found.phase],
+            group_epoch=found.group_epoch,
+            assignment_epoch=found.assignment_epoch,
+            assignor_name=found.assignor,
+            members=[
+                answer.Member(
+                    member_id=member.member_id,
+                    rack_id=member.rack,
+                    member_epoch=member.member_epoch,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    subscribed_topic_names=member.subscribed_topics,
+                    assignment=self._assignment(member.assigned),
+                )
+                for member in found.members
+            ],
+        )
+
+    def _assignment(self, assigned: tuple[TopicPartitions, ...]) -> bodies.ShareGroupDescribeResponse.Assignment:
+        answer = bodies.ShareGroupDescribeResponse
+        return answer.Assignment(
+            topic_partitions=[
+                answer.TopicPartitions(
+                    topic_id=self._topic_id(item.topic), topic_name=item.topic, partitions=item.partitions
+                )
+                for item in assigned
+            ]
+        )
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    async def describe_offsets(
+        self, request: KafkaRequest[bodies.DescribeShareGroupOffsetsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.DescribeShareGroupOffsetsResponse]:
+        groups = []
+        async for group in sliced(request.body.groups, self._groups.now_ms):
+            group_id = group.group_id
+            try:
+                states = await self._states(group_id)
+            except BarnabasError as error:
+                groups.append(_Groups(group_id=group_id, topics=[], error_code=error.code, error_message=error.message))
+                continue
+            if group.topics is None:
+                wanted = list(states)
+            else:
+                wanted = [(topic.topic_name, number) for topic in group.topics for number in topic.partitions]
+            groups.append(_Groups(group_id=group_id, topics=self._offsets(states, wanted), error_message=None))
+        return KafkaResponse(body=bodies.DescribeShareGroupOffsetsResponse(groups=groups))
+
+    async def _states(self, group_id: str) -> dict[tuple[str, int], ShareStateRecord]:
+        found = await self._groups.handle_slot(group_id, lambda machine: machine.shares.offsets(group_id))
+        return {(state.topic, state.partition): state for state in found}
+
+    def _offsets(
+        self, states: dict[tuple[str, int], ShareStateRecord], wanted: Iterable[tuple[str, int]]
+    ) -> list[bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic]:
+        found = []
+        for topic, keys in groupby(sorted(wanted), key=lambda key: key[0]):
+            partitions = []
+            for key in keys:
+                state = states.get(key)
+                partitions.append(
+                    _Partitions(
+                        partition_index=key[1],
+                        start_offset=_NO_START if state is None else state.start_offset,
+                        leader_epoch=0 if state is None else max(0, state.leader_epoch),
+                        error_message=None,
+                    )
+                )
+            found.append(_Topics(topic_name=topic, topic_id=self._topic_id(topic), partitions=partitions))
+        return found
+
+    async def alter_offsets(
+        self, request: KafkaRequest[bodies.AlterShareGroupOffsetsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.AlterShareGroupOffsetsResponse]:
+        body, groups, answer = request.body, self._groups, bodies.AlterShareGroupOffsetsResponse
+        offsets = tuple(
+            PartitionOffset(topic=topic.topic_name, partition=item.partition_index, offset=item.start_offset)
+            for topic in body.topics
+            for item in topic.partitions
+        )
+        outcomes = await groups.handle_slot(
+            body.group_id,
+            lambda machine: machine.shares.alter_offsets(body.group_id, offsets, groups.topic_ids, groups.now_ms()),
+        )
+        topics = [
+            answer.AlterShareGroupOffsetsResponseTopic(
+                topic_name=topic,
+                topic_id=self._topic_id(topic),
+                partitions=[
+                    answer.AlterShareGroupOffsetsResponsePartition(
+                        partition_index=item.partition, error_code=item.error, error_message=item.message or None
+                    )
+                    for item in items
+                ],
+            )
+            for topic, items in groupby(outcomes, key=lambda item: item.topic)
+        ]
+        return KafkaResponse(body=answer(responses=topics, error_message=None))
+
+    async def delete_offsets(
+        self, request: KafkaRequest[bodies.DeleteShareGroupOffsetsRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.DeleteShareGroupOffsetsResponse]:
+        body, groups, answer = request.body, self._groups, bodies.DeleteShareGroupOffsetsResponse
+        names = tuple(topic.topic_name for topic in body.topics)
+        outcomes = await groups.handle_slot(
+            body.group_id, lambda machine: machine.shares.delete_offsets(body.group_id, names, groups.now_ms())
+        )
+        topics = [
+            answer.DeleteShareGroupOffsetsResponseTopic(
+                topic_name=item.topic,
+                topic_id=self._topic_id(item.topic),
+                error_code=item.error,
+                error_message=item.message or None,
+            )
+            for item in outcomes
+        ]
+        return KafkaResponse(body=answer(responses=topics, error_message=None))
+
+    def _topic_id(self, name: str) -> bytes:
+        topic = self._services.metadata.image.topics.get(name)
+        return NO_TOPIC_ID if topic is None else bytes.fromhex(topic.topic_id)

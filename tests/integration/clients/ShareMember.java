@@ -18,8 +18,8 @@ import org.apache.kafka.common.config.ConfigResource;
 /**
  * A member of a share group: ShareMember BOOTSTRAP GROUP TOPIC POLICY COUNT [KEY=VALUE ...]
  *
- * Prints "got PARTITION OFFSET DELIVERIES VALUE" for each record, and "acked PARTITION OFFSET TYPE" once its acknowledgement is
- * answered without an error. It ends after COUNT such answers, or when it is killed. KEY=VALUE are configurations of the group,
+ * Prints "TIME got PARTITION OFFSET DELIVERIES VALUE" for each record, and "TIME acked PARTITION OFFSET TYPE" once its
+ * acknowledgement is answered without an error. It ends after COUNT such answers, or when it is killed. KEY=VALUE are configurations of the group,
  * which are set first. Policies: accept, release-first (each record once), reject-odd (odd values), hold (nothing is acknowledged).
  */
 public class ShareMember {
@@ -35,14 +35,14 @@ public class ShareMember {
         properties.put("value.deserializer", "org.apache.kafka.common.serialization.StringDeserializer");
         try (KafkaShareConsumer<String, String> consumer = new KafkaShareConsumer<>(properties)) {
             consumer.subscribe(List.of(topic));
-            System.out.println("ready");
+            say("ready");
             int acknowledged = 0;
             while (acknowledged < count) {
                 ConsumerRecords<String, String> records = consumer.poll(Duration.ofMillis(200));
                 List<String> pending = new ArrayList<>();
                 for (ConsumerRecord<String, String> record : records) {
                     short deliveries = record.deliveryCount().orElse((short) 0);
-                    System.out.println("got " + record.partition() + " " + record.offset() + " " + deliveries + " " + record.value());
+                    say("got " + record.partition() + " " + record.offset() + " " + deliveries + " " + record.value());
                     AcknowledgeType type = choose(policy, record.value(), deliveries);
                     if (type == null) continue;
                     consumer.acknowledge(record, type);
@@ -50,23 +50,26 @@ public class ShareMember {
                 }
                 if (policy.equals("hold") && !records.isEmpty()) Thread.sleep(Long.MAX_VALUE);
                 if (pending.isEmpty()) continue;
-                Map<TopicIdPartition, Optional<KafkaException>> answers = consumer.commitSync(Duration.ofSeconds(60));
-                acknowledged += told(answers, pending);
+                acknowledged += told(consumer.commitSync(Duration.ofSeconds(60)), pending);
             }
         }
-        System.out.println("closed");
+        say("closed");
+    }
+
+    static void say(String text) {
+        System.out.println(System.currentTimeMillis() + " " + text);
     }
 
     static int told(Map<TopicIdPartition, Optional<KafkaException>> answers, List<String> pending) {
         int found = 0;
         for (Map.Entry<TopicIdPartition, Optional<KafkaException>> answer : answers.entrySet()) {
             if (answer.getValue().isPresent()) {
-                System.out.println("refused " + answer.getKey().partition() + " " + answer.getValue().get());
+                say("refused " + answer.getKey().partition() + " " + answer.getValue().get());
                 continue;
             }
             for (String item : pending) {
                 if (item.startsWith(answer.getKey().partition() + " ")) {
-                    System.out.println("acked " + item);
+                    say("acked " + item);
                     found++;
                 }
             }

@@ -118,7 +118,7 @@ class GroupCoordinator:
             offsets=self.offsets,
             now_ms=now_ms,
         )
-        self._view = GroupView(
+        self.view = GroupView(
             state=self.state,
             settings=settings,
             log=self._log,
@@ -126,16 +126,9 @@ class GroupCoordinator:
             membership=self._membership,
             classic=self._classic,
         )
-        self._watch = Watch(view=self._view)
-        self._tracker = RebalanceTracker(view=self._view, watch=self._watch)
+        self._watch = Watch(view=self.view)
+        self._tracker = RebalanceTracker(view=self.view, watch=self._watch)
         self._tracker.take_over(moved_from, now_ms)
-
-    @property
-    def topics(self) -> TopicsView:
-        return self._targets.topics
-
-    def has_group(self, group_id: str) -> bool:
-        return group_id in self.state.groups or self._classic.has_members(group_id) or group_id in self.state.offsets
 
     @property
     def slot(self) -> int:
@@ -358,7 +351,7 @@ class GroupCoordinator:
     def explain_group(self, *, group_id: str, now_ms: int) -> CoordinatorResult[GroupExplanation]:
         """What the group is waiting for now. The explanation of a group that does not exist is empty."""
         self._check_slot(group_id)
-        return CoordinatorResult(records=(), response=explained(group_id, self._view, now_ms))
+        return CoordinatorResult(records=(), response=explained(group_id, self.view, now_ms))
 
     def take_rebalances(self) -> tuple[RebalanceNews, ...]:
         """The rebalances that have begun or ended since the last call."""

@@ -32,12 +32,17 @@ class SlotCoordinator:
         self.shares = ShareCoordinator(
             state=groups.state,
             settings=groups.settings,
-            topics=groups.topics,
+            topics=groups.view.targets.topics,
             rng=groups.rng,
             now_ms=now_ms,
-            is_other_group=groups.has_group,
+            is_other_group=self._has_group,
         )
         self.transactions = TransactionCoordinator(state=groups.state, settings=settings, now_ms=now_ms, counts=counts)
+
+    def _has_group(self, group_id: str) -> bool:
+        """Whether a group of consumers has the name."""
+        state = self.groups.state
+        return group_id in state.groups or group_id in state.offsets or self.groups.view.classic.has_members(group_id)
 
     def tick(self, now_ms: int) -> CoordinatorResult[tuple[GroupAlert, ...]]:
         groups = self.groups.tick(now_ms)

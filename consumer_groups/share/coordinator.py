@@ -1,57 +1,34 @@
-"""The coordinator of the share groups of one slot (KIP-932): their members, and the states that leaders of partitions store here.
+"""The coordinator of the share groups of one slot (KIP-932): their members. `states` keeps what they have done with records.
 
-Members own nothing, so a change of the assignment needs no handshake: a member learns it with its next heartbeat. The leader of a
-partition loads the state of a group once, with its leader epoch; the load id that it gets makes the writes of every earlier
-leader, and of its own earlier loads, void. The duties of the shell stand in `consumer_groups.coordinator`.
+Members own nothing, so a change of the assignment needs no handshake: a member learns it with its next heartbeat. The duties of
+the shell stand in `consumer_groups.coordinator`.
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from msgspec.structs import replace
-
-from barnabas.kraft.group_state.group_slots import SlotState, slot_of
+from barnabas.kraft.group_state.group_slots import SlotState
 from barnabas.kraft.group_state.share_groups import ShareGroup
 from barnabas.kraft.metadata.records import (
     RemoveShareGroupRecord,
     RemoveShareMemberRecord,
-    RemoveShareStatesRecord,
     ShareGroupRecord,
     ShareMemberRecord,
-    ShareStateRecord,
 )
 from barnabas.log.vocabulary.errors import (
-    BarnabasError,
-    ErrorCode,
-    FencedLeaderEpochError,
     FencedMemberEpochError,
     GroupIdNotFoundError,
     GroupMaxSizeReachedError,
     InvalidRequestError,
-    NonEmptyGroupError,
-    NotCoordinatorError,
     UnknownMemberIdError,
-    UnknownTopicIdError,
 )
 from barnabas.log.vocabulary.group_messages import (
-    NO_OFFSET,
     ConsumerGroupHeartbeatResponse,
-    PartitionOffset,
-    PartitionOutcome,
 )
-from barnabas.log.vocabulary.share.errors import FencedStateEpochError
 from barnabas.log.vocabulary.share.messages import (
-    LoadedShareState,
-    LoadShareStatesRequest,
-    LoadShareStatesResponse,
     ShareGroupHeartbeatRequest,
-    ShareStateOutcome,
-    ShareStateToLoad,
-    ShareStateToWrite,
-    WriteShareStatesRequest,
-    WriteShareStatesResponse,
 )
 
 from ..model.deadlines import Deadlines
@@ -62,12 +39,11 @@ from ..model.settings import GroupSettings
 from ..model.states import GroupPhase, MemberState
 from ..subscriptions.subscriptions import TopicsView
 from .assignor import Assignment, assign
+from .states import ShareStates
 
 SHARE_PROTOCOL: Final = "share"
 ASSIGNOR: Final = "simple"
 USUAL: Final = -1  # the group's configuration sets no time
-MAX_RANGES: Final = 20_000  # of one state: above the largest group.share.partition.max.record.locks
-_LOAD_ID_BITS: Final = 53  # as random as it must be to tell two loads of a partition
 
 
 class ShareCoordinator:
@@ -85,8 +61,7 @@ class ShareCoordinator:
     ) -> None:
         self._state = state
         self._settings = settings
-        self._topics = topics
-        self._rng = rng
+        self.states = ShareStates(state=state, topics=topics, rng=rng)
         self._is_other_group = is_other_group
         self._sessions = Deadlines()
         self._assignments: dict[str, Assignment] = {}  # by group; those of a change are dropped
@@ -137,7 +112,7 @@ class ShareCoordinator:
 
     def _check_request(self, request: ShareGroupHeartbeatRequest) -> None:
         check_group_id(request.group_id, self._settings)
-        self._check_slot(request.group_id)
+        self.states.check_slot(request.group_id)
         if self._is_other_group(request.group_id):
             raise GroupIdNotFoundError(
                 f"group {request.group_id} is not a share group: choose another name, or delete that group"
@@ -235,7 +210,7 @@ class ShareCoordinator:
     def _assignment(self, group_id: str) -> Assignment:
         found = self._assignments.get(group_id)
         if found is None:
-            found = assign(self._state.shares.groups[group_id].members, self._topics)
+            found = assign(self._state.shares.groups[group_id].members, self.states.topics)
             self._assignments[group_id] = found
         return found
 
@@ -256,123 +231,20 @@ class ShareCoordinator:
         return bool(self._state.shares.groups)
 
     def take_topics(self, topics: TopicsView) -> None:
-        self._topics = topics
+        self.states.topics = topics
 
     def topics_changed(
         self, topics: TopicsView, now_ms: int, *, recreated: AbstractSet[str], changed: AbstractSet[str]
     ) -> CoordinatorResult[None]:
-        """The quorum drops the states of a deleted topic; those here were in flight at that time."""
-        before, self._topics = self._topics, topics
+        before, self.states.topics = self.states.topics, topics
         decision = Decision(state=self._state, now_ms=now_ms)
         other = {name for name in changed if before.get(name) != topics.get(name)} | recreated
         gone = {name for name in other if name not in topics or name in recreated}
         for group_id, group in self._state.shares.groups.items():
-            for topic in sorted({key[0] for key in group.states} & gone):
-                decision.add(self._without_states(group_id, topic))
+            self.states.topics_gone(group_id, gone, decision)
             if any(not other.isdisjoint(member.subscribed_topics) for member in group.members.values()):
                 self._raise_epoch(group_id, decision)
         return CoordinatorResult(records=decision.finish(), response=None)
-
-    # --- states of partitions -----------------------------------------------------------------------------------------
-
-    def load(
-        self, request: LoadShareStatesRequest, topic_ids: Mapping[str, str], now_ms: int
-    ) -> CoordinatorResult[LoadShareStatesResponse]:
-        """From now on, only this leader may write these states. Raises GroupIdNotFoundError."""
-        group = self._group(request.group_id)
-        decision = Decision(state=self._state, now_ms=now_ms)
-        loaded = []
-        for item in request.states:
-            try:
-                record = self._taken_over(request.group_id, group, item, topic_ids)
-            except BarnabasError as error:
-                loaded.append(LoadedShareState(error=error.code, message=error.message))
-                continue
-            decision.add(record)
-            loaded.append(
-                LoadedShareState(load_id=record.load_id, start_offset=record.start_offset, ranges=record.ranges)
-            )
-        return CoordinatorResult(records=decision.finish(), response=LoadShareStatesResponse(states=tuple(loaded)))
-
-    def _taken_over(
-        self, group_id: str, group: ShareGroup, item: ShareStateToLoad, topic_ids: Mapping[str, str]
-    ) -> ShareStateRecord:
-        if topic_ids.get(item.topic) != item.topic_id or not 0 <= item.partition < self._topics.get(item.topic, 0):
-            raise UnknownTopicIdError(
-                f"{item.topic}-{item.partition} is not known at the coordinator of {group_id}; try again"
-            )
-        before = group.states.get((item.topic, item.partition))
-        if before is None or before.topic_id != item.topic_id:
-            return self._state_record(
-                group_id, item.topic, item.partition, item.topic_id, item.initial_offset, item.leader_epoch
-            )
-        if item.leader_epoch < before.leader_epoch:
-            raise FencedLeaderEpochError(
-                f"leader epoch {item.leader_epoch} of {item.topic}-{item.partition} is over: epoch {before.leader_epoch} has begun"
-            )
-        return replace(
-            before,
-            coordinator_epoch=self._state.coordinator_epoch,
-            leader_epoch=item.leader_epoch,
-            load_id=self._new_load_id(),
-            sequence=0,
-        )
-
-    def write(self, request: WriteShareStatesRequest, now_ms: int) -> CoordinatorResult[WriteShareStatesResponse]:
-        """Store what leaders have done. Raises GroupIdNotFoundError."""
-        group = self._group(request.group_id)
-        decision = Decision(state=self._state, now_ms=now_ms)
-        outcomes = []
-        for item in request.states:
-            try:
-                decision.add(self._written(group, item))
-            except BarnabasError as error:
-                outcomes.append(ShareStateOutcome(error=error.code, message=error.message))
-            else:
-                outcomes.append(ShareStateOutcome())
-        return CoordinatorResult(records=decision.finish(), response=WriteShareStatesResponse(outcomes=tuple(outcomes)))
-
-    def _written(self, group: ShareGroup, item: ShareStateToWrite) -> ShareStateRecord:
-        before = group.states.get((item.topic, item.partition))
-        if before is None or item.load_id != before.load_id or item.sequence <= before.sequence:
-            raise FencedStateEpochError(
-                f"the state of {item.topic}-{item.partition} was loaded or changed since this leader loaded it: load it again"
-            )
-        if len(item.ranges) > MAX_RANGES or item.start_offset < 0:
-            raise InvalidRequestError(
-                f"a state of {len(item.ranges)} ranges from offset {item.start_offset} is not stored"
-            )
-        return replace(
-            before,
-            coordinator_epoch=self._state.coordinator_epoch,
-            sequence=item.sequence,
-            start_offset=item.start_offset,
-            ranges=item.ranges,
-        )
-
-    def _state_record(
-        self, group_id: str, topic: str, partition: int, topic_id: str, start_offset: int, leader_epoch: int = -1
-    ) -> ShareStateRecord:
-        return ShareStateRecord(
-            slot=self._state.slot,
-            coordinator_epoch=self._state.coordinator_epoch,
-            group_id=group_id,
-            topic=topic,
-            partition=partition,
-            topic_id=topic_id,
-            leader_epoch=leader_epoch,
-            load_id=self._new_load_id(),
-            sequence=0,
-            start_offset=start_offset,
-        )
-
-    def _new_load_id(self) -> int:
-        return self._rng.getrandbits(_LOAD_ID_BITS)
-
-    def _without_states(self, group_id: str, topic: str) -> RemoveShareStatesRecord:
-        return RemoveShareStatesRecord(
-            slot=self._state.slot, coordinator_epoch=self._state.coordinator_epoch, group_id=group_id, topic=topic
-        )
 
     # --- operators ----------------------------------------------------------------------------------------------------
 
@@ -393,7 +265,7 @@ class ShareCoordinator:
 
     def describe(self, group_id: str) -> CoordinatorResult[GroupDescription]:
         """A group that does not exist is described as DEAD."""
-        self._check_slot(group_id)
+        self.states.check_slot(group_id)
         group = self._state.shares.groups.get(group_id)
         if group is None:
             return CoordinatorResult(records=(), response=GroupDescription(group_id=group_id, phase=GroupPhase.DEAD))
@@ -429,7 +301,7 @@ class ShareCoordinator:
 
     def delete_group(self, group_id: str, now_ms: int) -> CoordinatorResult[None]:
         """Raises NonEmptyGroupError, GroupIdNotFoundError."""
-        self._check_empty(group_id)
+        self.states.empty(group_id)
         decision = Decision(state=self._state, now_ms=now_ms)
         decision.add(
             RemoveShareGroupRecord(
@@ -438,72 +310,6 @@ class ShareCoordinator:
         )
         self._assignments.pop(group_id, None)
         return CoordinatorResult(records=decision.finish(), response=None)
-
-    def offsets(self, group_id: str) -> CoordinatorResult[tuple[ShareStateRecord, ...]]:
-        """The states of all partitions that the group has read. Raises GroupIdNotFoundError."""
-        states = self._group(group_id).states
-        return CoordinatorResult(records=(), response=tuple(states[key] for key in sorted(states)))
-
-    def alter_offsets(
-        self, group_id: str, offsets: tuple[PartitionOffset, ...], topic_ids: Mapping[str, str], now_ms: int
-    ) -> CoordinatorResult[tuple[PartitionOutcome, ...]]:
-        """Begin elsewhere: all records from these offsets on are available. Raises NonEmptyGroupError, GroupIdNotFoundError."""
-        group = self._check_empty(group_id)
-        decision = Decision(state=self._state, now_ms=now_ms)
-        outcomes = []
-        for item in offsets:
-            error, message = ErrorCode.NONE, ""
-            if not 0 <= item.partition < self._topics.get(item.topic, 0) or item.topic not in topic_ids:
-                error, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist"
-            elif item.offset <= NO_OFFSET:
-                error, message = ErrorCode.INVALID_REQUEST, f"offset {item.offset} is negative"
-            else:
-                before = group.states.get((item.topic, item.partition))
-                epoch = -1 if before is None else before.leader_epoch
-                topic_id = topic_ids[item.topic]
-                decision.add(self._state_record(group_id, item.topic, item.partition, topic_id, item.offset, epoch))
-            outcomes.append(PartitionOutcome(topic=item.topic, partition=item.partition, error=error, message=message))
-        return CoordinatorResult(records=decision.finish(), response=tuple(outcomes))
-
-    def delete_offsets(
-        self, group_id: str, topics: tuple[str, ...], now_ms: int
-    ) -> CoordinatorResult[tuple[PartitionOutcome, ...]]:
-        """Forget the states of whole topics: the group begins there as a new one. Raises NonEmptyGroupError,
-        GroupIdNotFoundError."""
-        group = self._check_empty(group_id)
-        decision = Decision(state=self._state, now_ms=now_ms)
-        known = {key[0] for key in group.states}
-        outcomes = []
-        for topic in topics:
-            if topic in known:
-                decision.add(self._without_states(group_id, topic))
-                outcomes.append(PartitionOutcome(topic=topic, partition=-1))
-            else:
-                code, message = (
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"group {group_id} has no offsets of topic {topic}",
-                )
-                outcomes.append(PartitionOutcome(topic=topic, partition=-1, error=code, message=message))
-        return CoordinatorResult(records=decision.finish(), response=tuple(outcomes))
-
-    def _check_empty(self, group_id: str) -> ShareGroup:
-        group = self._group(group_id)
-        if group.members:
-            raise NonEmptyGroupError(f"group {group_id} has {len(group.members)} members: stop them first")
-        return group
-
-    def _group(self, group_id: str) -> ShareGroup:
-        self._check_slot(group_id)
-        group = self._state.shares.groups.get(group_id)
-        if group is None:
-            raise GroupIdNotFoundError(f"there is no share group {group_id}")
-        return group
-
-    def _check_slot(self, group_id: str) -> None:
-        if slot_of(group_id) != self._state.slot:
-            raise NotCoordinatorError(
-                f"group {group_id} belongs to slot {slot_of(group_id)}, not to slot {self._state.slot}"
-            )
 
 
 def _has_changed(member: ShareMemberRecord, request: ShareGroupHeartbeatRequest) -> bool:

@@ -48,14 +48,14 @@ class Span:
     first_offset: int
     last_offset: int
     state: RecordState
-    delivery_count: int = 0
+    deliveries: int = 0
     member_id: str = NO_MEMBER
     deadline_ms: int = -1
 
     def is_like(self, other: "Span") -> bool:
-        return (self.state, self.delivery_count, self.member_id, self.deadline_ms) == (
+        return (self.state, self.deliveries, self.member_id, self.deadline_ms) == (
             other.state,
-            other.delivery_count,
+            other.deliveries,
             other.member_id,
             other.deadline_ms,
         )
@@ -91,7 +91,7 @@ class SharePartition:
 
     def _append(self, last_offset: int, state: RecordState, delivery_count: int = 0) -> None:
         self._spans.append(
-            Span(first_offset=self.end_offset, last_offset=last_offset, state=state, delivery_count=delivery_count)
+            Span(first_offset=self.end_offset, last_offset=last_offset, state=state, deliveries=delivery_count)
         )
         self.end_offset = last_offset + 1
 
@@ -130,7 +130,7 @@ class SharePartition:
         for span in self._spans:
             state = RecordState.AVAILABLE if span.state is RecordState.ACQUIRED else span.state
             last = found[-1] if found else None
-            if last is not None and (last.state, last.delivery_count) == (state, span.delivery_count):
+            if last is not None and (last.state, last.delivery_count) == (state, span.deliveries):
                 first_offset = found.pop().first_offset
             else:
                 first_offset = span.first_offset
@@ -139,7 +139,7 @@ class SharePartition:
                     first_offset=first_offset,
                     last_offset=span.last_offset,
                     state=int(state),
-                    delivery_count=span.delivery_count,
+                    delivery_count=span.deliveries,
                 )
             )
         return tuple(found)
@@ -193,10 +193,10 @@ class SharePartition:
                 self._split(span.first_offset + most)
             most -= span.last_offset - span.first_offset + 1
             span.state, span.member_id, span.deadline_ms = RecordState.ACQUIRED, member_id, deadline_ms
-            span.delivery_count += 1
+            span.deliveries += 1
             found.append(
                 AcquiredRecords(
-                    first_offset=span.first_offset, last_offset=span.last_offset, delivery_count=span.delivery_count
+                    first_offset=span.first_offset, last_offset=span.last_offset, delivery_count=span.deliveries
                 )
             )
         return found
@@ -243,9 +243,9 @@ class SharePartition:
             if span.first_offset > batch.last_offset:
                 return
             if span.state is not RecordState.ACQUIRED or span.member_id != member_id:
+                offset = max(span.first_offset, batch.first_offset)
                 raise InvalidRecordStateError(
-                    f"member {member_id} does not hold the lock of record {max(span.first_offset, batch.first_offset)}: it is over, "
-                    "or the record is acknowledged"
+                    f"member {member_id} does not hold the lock of record {offset}: it is over, or the record is acknowledged"
                 )
 
     def _settle(self, span: Span, kind: int, now_ms: int) -> None:
@@ -264,7 +264,7 @@ class SharePartition:
         self.version += 1
 
     def _release(self, span: Span) -> None:
-        is_last = span.delivery_count >= self.settings.delivery_count_limit
+        is_last = span.deliveries >= self.settings.delivery_count_limit
         self._end(span, RecordState.ARCHIVED if is_last else RecordState.AVAILABLE)
 
     # --- releasing ----------------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ class SharePartition:
             first_offset=offset,
             last_offset=span.last_offset,
             state=span.state,
-            delivery_count=span.delivery_count,
+            deliveries=span.deliveries,
             member_id=span.member_id,
             deadline_ms=span.deadline_ms,
         )

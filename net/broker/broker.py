@@ -59,7 +59,6 @@ from ..settings.cluster_settings import ClusterSettingsReport, file_settings
 from ..settings.config import BrokerConfig
 from ..settings.server_limits import UNLIMITED_DESCRIPTORS
 from ..shares.share_service import ShareService
-from ..shares.state_store import ShareStateStore
 from ..wire.network import Network
 from ..wire.rpc import RpcPool
 from .access import access_of, audit_of, guard_of
@@ -237,7 +236,6 @@ class Broker:
         self.flusher = self._build_flusher()
         self.repair = self._build_repair()
         self._build_slots()
-        self.shares = self._build_shares()
         audit = audit_of(config, ports.clock, self.events.log)
         image, is_current = (lambda: self.metadata.image), (lambda: self.metadata.is_current)
         self.access = access_of(config, image, audit, is_current)
@@ -262,7 +260,7 @@ class Broker:
             markers=self.transactions.writer,
             transaction_operations=self.transactions.operations,
             verification=self.transactions.verification,
-            shares=self.shares,
+            shares=ShareService(self, self.ports.clock, self.ports.fatal),
             memory=self.memory,
             quotas=self.quotas,
             figures=self.figures,
@@ -295,16 +293,6 @@ class Broker:
             replication=self.replication,
             slots=self.slots,
             producer_ids=self.producer_ids,
-        )
-
-    def _build_shares(self) -> ShareService:
-        return ShareService(
-            config=self.config,
-            clock=self.ports.clock,
-            metadata=self.metadata,
-            replication=self.replication,
-            store=ShareStateStore(node_id=self.node_id, groups=self.groups, controller=self.controller),
-            fatal=self.ports.fatal,
         )
 
     def _connect(self) -> None:
@@ -474,7 +462,7 @@ class Broker:
         while True:
             await asyncio.sleep(EXPIRY_INTERVAL_MS / 1000)
             self.replication.expire()
-            self.shares.tick()
+            self.services.shares.tick()
 
     async def _check_isr(self) -> None:
         interval_ms = max(1, self.config.replica_lag_time_max_ms // 2)
@@ -511,7 +499,7 @@ class Broker:
         await self.fetchers.close()
         await self.flusher.close()
         await self.repair.close()
-        await self.shares.close()
+        await self.services.shares.close()
         await self.slots.close()
         await self.transactions.close()
         await self.producer_ids.close()

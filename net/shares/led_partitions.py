@@ -1,9 +1,9 @@
 """The share partitions that this broker has loaded, because it leads their partitions: one machine each, and its stored state.
 
 A change is stored at the coordinator of the group before it is answered. One request at a time goes to the coordinator for each
-group, with the whole state of every partition that has changed meanwhile, so a busy group costs few requests. It is repeated until
-it is stored, or until the coordinator says that somebody else has loaded the state: then the machine is dropped with all that
-waits for it, because what it decided since its last stored state is void.
+group, with the whole state of every partition that has changed meanwhile, so a busy group costs few requests. It is repeated
+until it is stored, or until the coordinator says that somebody else has loaded the state: then the machine is dropped with all
+that waits for it, because what it decided since its last stored state is void.
 """
 
 import asyncio

@@ -5,7 +5,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from barnabas.consumer_groups.share.share_partition import BatchSpan, SharePartition
 from barnabas.log.format.record_batch import BatchHeader, iter_headers
@@ -36,8 +36,10 @@ from barnabas.log.vocabulary.share.messages import (
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..base.clock import Clock
+from ..groups.group_service import GroupService
 from ..groups.slot_tasks import SlotTasks
 from ..logs.replication_service import ReplicationService
+from ..metadata.broker_to_controller import ControllerChannel
 from ..metadata.metadata_service import MetadataService
 from ..server.purgatory import DelayedFetch, ReadUpTo
 from ..settings.config import BrokerConfig
@@ -55,25 +57,33 @@ MAX_RECORDS: Final = 100_000  # of one answer, if the client names no limit
 _READ_COMMITTED: Final = 1
 
 
+class BrokerParts(Protocol):
+    """The parts of a broker that it works with."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def config(self) -> BrokerConfig: ...
+    @property
+    def metadata(self) -> MetadataService: ...
+    @property
+    def replication(self) -> ReplicationService: ...
+    @property
+    def groups(self) -> GroupService: ...
+    @property
+    def controller(self) -> ControllerChannel: ...
+
+
 class ShareService:
-    def __init__(
-        self,
-        *,
-        config: BrokerConfig,
-        clock: Clock,
-        metadata: MetadataService,
-        replication: ReplicationService,
-        store: ShareStateStore,
-        fatal: Callable[[str], None],
-    ) -> None:
-        self._config = config
+    def __init__(self, parts: BrokerParts, clock: Clock, fatal: Callable[[str], None]) -> None:
+        self._config = parts.config
         self._clock = clock
-        self._metadata = metadata
-        self._replication = replication
-        self.store = store
+        self._metadata = parts.metadata
+        self._replication = parts.replication
+        self.store = ShareStateStore(node_id=parts.node_id, groups=parts.groups, controller=parts.controller)
         self._tasks = SlotTasks(fatal)
-        self.sessions = ShareSessions(config.group_share_max_share_sessions)
-        self.led = LedSharePartitions(store=store, spawn=self._tasks.spawn)
+        self.sessions = ShareSessions(parts.config.group_share_max_share_sessions)
+        self.led = LedSharePartitions(store=self.store, spawn=self._tasks.spawn)
         self._loading: dict[Key, asyncio.Task[LedSharePartition]] = {}
         self._swept_ms = clock.now_ms()
 
@@ -94,7 +104,7 @@ class ShareService:
         config = self.config_of(request.group_id)
         if request.session_epoch == FINAL_EPOCH:
             await self._end(session)
-        else:
+        elif request.max_bytes > 0:
             await self._fetch(session, request, config, answers)
         return ShareFetchResponse(
             partitions=tuple(answers.values()), lock_duration_ms=config.settings.record_lock_duration_ms
@@ -176,7 +186,7 @@ class ShareService:
         until_ms = self._clock.now_ms() + min(request.max_wait_ms, MAX_WAIT_MS)
         while True:
             readable, refused, is_loading = await self._readable(session, config)
-            count, budget = 0, min(max(0, request.max_bytes), MAX_READ_BYTES)
+            count, budget = 0, min(request.max_bytes, MAX_READ_BYTES)
             most = request.max_records if request.max_records > 0 else MAX_RECORDS
             for led, partition in readable:
                 if not self.sessions.is_open(session) or count >= most or (count and budget <= 0):

@@ -15,8 +15,8 @@ ASK_TIMEOUT_MS = 5_000  # of one attempt; a request that a cut has swallowed is 
 
 
 class ShareStateStore:
-    """All methods raise what the coordinator answers. After a NetworkError, a RequestTimedOutError or a CoordinatorNotAvailableError,
-    the outcome of a write is not known."""
+    """All methods raise what the coordinator answers. After a NetworkError, a RequestTimedOutError or a
+    CoordinatorNotAvailableError, the outcome of a write is not known."""
 
     def __init__(self, *, node_id: int, groups: GroupService, controller: ControllerChannel) -> None:
         self._node_id = node_id
@@ -42,13 +42,13 @@ class ShareStateStore:
     async def load_here(self, request: LoadShareStatesRequest) -> LoadShareStatesResponse:
         groups = self._groups
         return await groups.handle_slot(
-            request.group_id, lambda machine: machine.shares.load(request, groups.topic_ids, groups.now_ms())
+            request.group_id, lambda machine: machine.shares.states.load(request, groups.topic_ids, groups.now_ms())
         )
 
     async def write_here(self, request: WriteShareStatesRequest) -> WriteShareStatesResponse:
         groups = self._groups
         return await groups.handle_slot(
-            request.group_id, lambda machine: machine.shares.write(request, groups.now_ms())
+            request.group_id, lambda machine: machine.shares.states.write(request, groups.now_ms())
         )
 
     async def _ask(self, node_id: int, request: LoadShareStatesRequest | WriteShareStatesRequest) -> object:

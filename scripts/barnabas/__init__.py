@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from barnabas.net.client.serde.reading import DecodedRecord as DecodedRecord
     from barnabas.net.client.serde.registry import SchemaRegistry as SchemaRegistry
     from barnabas.net.client.serde.text_format import Text as Text
+    from barnabas.net.client.share.share_consumer import ShareConsumer as ShareConsumer
+    from barnabas.net.client.share.share_record import ShareRecord as ShareRecord
     from barnabas.net.client.tracing.tracing import Tracing as Tracing
     from barnabas.net.client.transactions.transform_once import transform_once as transform_once
 
@@ -106,6 +108,8 @@ _MODULES = {
     "net.client.serde.registry": ("SchemaRegistry",),
     "net.client.serde.text_format": ("Text",),
     "net.client.serde.reading": ("DecodedRecord",),
+    "net.client.share.share_consumer": ("ShareConsumer",),
+    "net.client.share.share_record": ("ShareRecord",),
     "net.client.tracing.tracing": ("Tracing",),
     "net.client.transactions.transform_once": ("transform_once",),
     "net.client.connection.records": (

@@ -140,8 +140,8 @@ class ShareFetchRequest(Message, frozen=True, kw_only=True):
 
 
 class SharePartitionAnswer(Message, frozen=True, kw_only=True):
-    """`error` is that of the fetch, and `acknowledge_error` that of the acknowledgements; both have a message. `records` are whole
-    batches, of which the member has only what `acquired` says."""
+    """`error` is that of the fetch, `acknowledge_error` that of the acknowledgements. `records` are whole batches, of which the
+    member has only what `acquired` says."""
 
     topic_id: str
     partition: int

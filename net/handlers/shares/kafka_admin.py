@@ -1,5 +1,5 @@
-"""ShareGroupDescribe (77), DescribeShareGroupOffsets (90), AlterShareGroupOffsets (91), DeleteShareGroupOffsets (92): share groups
-for admin tools.
+"""ShareGroupDescribe (77), DescribeShareGroupOffsets (90), AlterShareGroupOffsets (91), DeleteShareGroupOffsets (92): share
+groups for admin tools.
 
 Versions: 1, 0-1, 0, 0. Behaviour: the coordinator of each group answers from its own state; offsets are changed only while the
 group has no members. Differs from Kafka: the lag is not told (-1), because only the leaders of the partitions know their ends.
@@ -117,7 +117,7 @@ class KafkaShareAdminHandlers:
         return KafkaResponse(body=bodies.DescribeShareGroupOffsetsResponse(groups=groups))
 
     async def _states(self, group_id: str) -> dict[tuple[str, int], ShareStateRecord]:
-        found = await self._groups.handle_slot(group_id, lambda machine: machine.shares.offsets(group_id))
+        found = await self._groups.handle_slot(group_id, lambda machine: machine.shares.states.of_group(group_id))
         return {(state.topic, state.partition): state for state in found}
 
     def _offsets(
@@ -150,7 +150,9 @@ class KafkaShareAdminHandlers:
         )
         outcomes = await groups.handle_slot(
             body.group_id,
-            lambda machine: machine.shares.alter_offsets(body.group_id, offsets, groups.topic_ids, groups.now_ms()),
+            lambda machine: machine.shares.states.alter_offsets(
+                body.group_id, offsets, groups.topic_ids, groups.now_ms()
+            ),
         )
         topics = [
             answer.AlterShareGroupOffsetsResponseTopic(
@@ -173,7 +175,7 @@ class KafkaShareAdminHandlers:
         body, groups, answer = request.body, self._groups, bodies.DeleteShareGroupOffsetsResponse
         names = tuple(topic.topic_name for topic in body.topics)
         outcomes = await groups.handle_slot(
-            body.group_id, lambda machine: machine.shares.delete_offsets(body.group_id, names, groups.now_ms())
+            body.group_id, lambda machine: machine.shares.states.delete_offsets(body.group_id, names, groups.now_ms())
         )
         topics = [
             answer.DeleteShareGroupOffsetsResponseTopic(

@@ -1,4 +1,5 @@
-"""ShareGroupHeartbeat (76), ShareFetch (78), ShareAcknowledge (79), LoadShareStates (1030), WriteShareStates (1031): share groups.
+"""ShareGroupHeartbeat (76), ShareFetch (78), ShareAcknowledge (79), LoadShareStates (1030), WriteShareStates (1031): share
+groups.
 
 Versions: 0. Behaviour: KIP-932's. The coordinator of the group's slot keeps its members and states, leaders of partitions give
 records out; the last two requests are those of leaders to the coordinator. An acknowledgement is answered when the quorum has its

@@ -1,0 +1,20 @@
+"""`ShareRecord`: a record with the number of its deliveries. Pure."""
+
+from functools import lru_cache
+
+from ..connection.records import MAX_CACHED_PARTITIONS, ConsumerRecord
+
+
+class ShareRecord(ConsumerRecord):
+    """As `ConsumerRecord`; `delivery_count` is 1 at the first delivery to the group."""
+
+    __slots__ = ()
+    delivery_count: int = 0
+    topic_id: str = ""
+
+
+@lru_cache(MAX_CACHED_PARTITIONS)
+def share_record_class(topic: str, topic_id: str, partition: int, delivery_count: int) -> type[ShareRecord]:
+    """The records of this partition with so many deliveries: attributes of a class, as records are only views."""
+    place = {"topic": topic, "topic_id": topic_id, "partition": partition}
+    return type("ShareRecord", (ShareRecord,), {"__slots__": (), "delivery_count": delivery_count, **place})

@@ -1,0 +1,360 @@
+"""The coordinator of share groups: members without a handshake, and states of partitions that their last leader writes."""
+
+import random
+from collections.abc import Iterable
+from itertools import count
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from unit.consumer_groups.coordinator_bench import SLOT, Bench
+
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.consumer_groups.share.assignor import assign
+from barnabas.consumer_groups.share.coordinator import ShareCoordinator
+from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
+from barnabas.consumer_groups.transactions.settings import TransactionSettings
+from barnabas.kraft.group_state.group_slots import GroupSlots, SlotState, slot_of
+from barnabas.kraft.metadata.records import (
+    Record,
+    RecordBatch,
+    ShareGroupRecord,
+    ShareMemberRecord,
+    decode_batch,
+    encode_batch,
+)
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    ErrorCode,
+    FencedMemberEpochError,
+    GroupIdNotFoundError,
+    GroupMaxSizeReachedError,
+    InconsistentGroupProtocolError,
+    InvalidRequestError,
+    NonEmptyGroupError,
+    UnknownMemberIdError,
+)
+from barnabas.log.vocabulary.group_messages import (
+    ConsumerGroupHeartbeatResponse,
+    JoinGroupRequest,
+    PartitionOffset,
+    TopicPartitions,
+)
+from barnabas.log.vocabulary.share.messages import (
+    LoadedShareState,
+    LoadShareStatesRequest,
+    RecordState,
+    ShareGroupHeartbeatRequest,
+    ShareRange,
+    ShareStateToLoad,
+    ShareStateToWrite,
+    WriteShareStatesRequest,
+)
+
+G, OTHER = [name for name in map(str, range(2_000)) if slot_of(name) == SLOT][:2]
+TOPICS, IDS = {"t": 3, "u": 1}, {"t": "t1", "u": "u1"}
+SESSION_MS = GroupSettings().share_session_timeout_ms
+RANGE = ShareRange(first_offset=7, last_offset=9, state=RecordState.ACKNOWLEDGED, delivery_count=1)
+
+
+class ShareBench:
+    """A coordinator, and the quorum's copy of its slot."""
+
+    def __init__(self, **settings: int) -> None:
+        self.now_ms = 1_000
+        self.settings = GroupSettings(**settings)
+        self.quorum = GroupSlots()
+        self.quorum.on_slot_moved(SLOT, 1)
+        self.index = count(1)
+        self.shares = self.coordinator(1)
+
+    def coordinator(self, epoch: int) -> ShareCoordinator:
+        state = SlotState(slot=SLOT)
+        for record in self.quorum.records_of(SLOT):
+            state.replay(record)
+        assert state.moved(epoch)
+        return ShareCoordinator(
+            state=state,
+            settings=self.settings,
+            topics=TOPICS,
+            rng=random.Random(epoch),
+            now_ms=self.now_ms,
+            is_other_group=lambda group_id: group_id == OTHER,
+        )
+
+    def commit(self, records: Iterable[Record]) -> None:
+        index = next(self.index)
+        encoded = encode_batch(RecordBatch(controller_epoch=1, records=tuple(records)))
+        for record in decode_batch(encoded).records:
+            assert self.quorum.replay(record, index)
+
+    def beat(
+        self, member: str, epoch: int = 0, topics: tuple[str, ...] | None = ("t",), group: str = G
+    ) -> ConsumerGroupHeartbeatResponse:
+        request = ShareGroupHeartbeatRequest(
+            group_id=group, member_id=member, member_epoch=epoch, subscribed_topics=topics
+        )
+        result = self.shares.heartbeat(request, self.now_ms)
+        self.commit(result.records)
+        return result.response
+
+    def load(self, leader_epoch: int = 4, initial: int = 5, topic_id: str = "t1") -> LoadedShareState:
+        wanted = ShareStateToLoad(
+            topic="t", topic_id=topic_id, partition=0, leader_epoch=leader_epoch, initial_offset=initial
+        )
+        result = self.shares.states.load(LoadShareStatesRequest(group_id=G, states=(wanted,)), IDS, self.now_ms)
+        self.commit(result.records)
+        (state,) = result.response.states
+        return state
+
+    def write(self, load_id: int, sequence: int = 1, start: int = 7, ranges: Any = (RANGE,)) -> int:
+        item = ShareStateToWrite(
+            topic="t", partition=0, load_id=load_id, sequence=sequence, start_offset=start, ranges=ranges
+        )
+        result = self.shares.states.write(WriteShareStatesRequest(group_id=G, states=(item,)), self.now_ms)
+        self.commit(result.records)
+        (outcome,) = result.response.outcomes
+        return outcome.error
+
+    def move(self) -> None:
+        """Another broker coordinates the slot."""
+        epoch = self.quorum.slot(SLOT).coordinator_epoch + 1
+        self.quorum.on_slot_moved(SLOT, epoch)
+        self.shares = self.coordinator(epoch)
+
+
+def partitions(*numbers: int, topic: str = "t") -> TopicPartitions:
+    return TopicPartitions(topic=topic, partitions=numbers)
+
+
+# --- members ----------------------------------------------------------------------------------------------------------
+
+
+def test_members_join_stay_and_leave() -> None:
+    bench = ShareBench()
+    assert bench.beat("a").assignment == (partitions(0, 1, 2),)
+    second = bench.beat("b")
+    assert second.member_epoch == 2 and second.assignment == (partitions(1),)
+    told = bench.beat("a", 1, None)
+    assert told.member_epoch == 2 and told.assignment == (partitions(0, 2),)
+    assert bench.beat("a", 2, None).assignment is None
+    assert bench.beat("a", 1, None).assignment == (partitions(0, 2),)  # an answer was lost
+    assert bench.beat("b", -1).member_epoch == -1
+    assert bench.beat("a", 2, None).assignment == (partitions(0, 1, 2),)
+    with pytest.raises(UnknownMemberIdError):
+        bench.beat("b", 2, None)
+
+
+def test_a_silent_member_is_removed() -> None:
+    bench = ShareBench()
+    bench.beat("a")
+    bench.now_ms += 1_000
+    bench.beat("b")
+    bench.now_ms += SESSION_MS - 1_000
+    assert bench.shares.next_deadline_ms() == bench.now_ms
+    bench.commit(bench.shares.tick(bench.now_ms).records)
+    with pytest.raises(UnknownMemberIdError):
+        bench.beat("a", 1, None)
+    assert bench.beat("b", 2, None).assignment == (partitions(0, 1, 2),)
+
+
+def test_members_outlive_their_coordinator() -> None:
+    bench = ShareBench()
+    bench.beat("a")
+    bench.beat("b")
+    bench.move()
+    assert bench.beat("a", 2, None).assignment == (
+        partitions(0, 2),
+    )  # the new coordinator does not know what it was told
+    assert bench.beat("a", 2, None).assignment is None
+    bench.now_ms += SESSION_MS
+    bench.shares.tick(bench.now_ms)
+    with pytest.raises(UnknownMemberIdError):
+        bench.beat("b", 2, None)
+
+
+@pytest.mark.parametrize(
+    ("member", "epoch", "topics", "group", "error"),
+    [
+        ("a", 3, None, G, FencedMemberEpochError),
+        ("z", 1, None, G, UnknownMemberIdError),
+        ("b", 0, None, G, InvalidRequestError),
+        ("b", 0, (), G, InvalidRequestError),
+        ("", 0, ("t",), G, InvalidRequestError),
+        ("b", -2, ("t",), G, InvalidRequestError),
+        ("b", 0, ("t",), OTHER, GroupIdNotFoundError),
+        ("b", 0, ("t",), G, GroupMaxSizeReachedError),
+        ("x" * 1_001, 0, ("t",), G, InvalidRequestError),
+    ],
+)
+def test_refusals(
+    member: str, epoch: int, topics: tuple[str, ...] | None, group: str, error: type[BarnabasError]
+) -> None:
+    bench = ShareBench(max_share_group_size=1)
+    bench.beat("a")
+    with pytest.raises(error):
+        bench.beat(member, epoch, topics, group)
+
+
+def test_a_change_of_topics_changes_the_assignment() -> None:
+    bench = ShareBench()
+    bench.beat("a", topics=("t", "v"))
+    grown = {**TOPICS, "v": 1}
+    bench.commit(bench.shares.topics_changed(grown, bench.now_ms, recreated=frozenset(), changed={"v"}).records)
+    assert bench.beat("a", 1, None).assignment == (partitions(0, 1, 2), partitions(0, topic="v"))
+    before = bench.beat("a", 2, None)
+    bench.commit(bench.shares.topics_changed(grown, bench.now_ms, recreated=frozenset(), changed={"u"}).records)
+    assert bench.beat("a", 2, None) == before
+
+
+@pytest.mark.parametrize(("members", "count"), [(1, 5), (2, 5), (5, 5), (5, 2), (7, 3), (3, 1)])
+def test_every_partition_is_read_and_every_member_works(members: int, count: int) -> None:
+    names = [f"m{number}" for number in range(members)]
+    records = {
+        name: ShareMemberRecord(
+            slot=SLOT, coordinator_epoch=1, group_id=G, member_id=name, client_id="", client_host="", rack=None,
+            subscribed_topics=("t", "unknown"),
+        )
+        for name in names
+    }  # fmt: skip
+    found = assign(records, {"t": count})
+    read = [number for items in found.values() for item in items for number in item.partitions]
+    assert set(read) == set(range(count)) and all(found[name] for name in names)
+    shares = [sum(len(item.partitions) for item in items) for items in found.values()]
+    assert max(shares) - min(shares) <= 1
+    assert len(read) == max(count, members)
+
+
+# --- states -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_state_begins_once_and_is_written_by_its_leader() -> None:
+    bench = ShareBench()
+    bench.beat("a")
+    first = bench.load(initial=5)
+    assert (first.error, first.start_offset, first.ranges) == (0, 5, ())
+    assert bench.write(first.load_id) == ErrorCode.NONE
+    second = bench.load(initial=100)  # the same leader lost its memory
+    assert (second.start_offset, second.ranges) == (7, (RANGE,))
+    assert bench.write(first.load_id, 2) == ErrorCode.FENCED_STATE_EPOCH
+    assert bench.write(second.load_id, 1) == ErrorCode.NONE
+    assert bench.write(second.load_id, 1, start=5) == ErrorCode.FENCED_STATE_EPOCH  # a delayed attempt
+    assert bench.load(leader_epoch=3).error == ErrorCode.FENCED_LEADER_EPOCH
+    assert bench.write(second.load_id, 2) == ErrorCode.NONE  # an old leader cannot take it over
+
+
+def test_a_state_outlives_its_coordinator() -> None:
+    bench = ShareBench()
+    bench.beat("a")
+    loaded = bench.load()
+    assert bench.write(loaded.load_id) == ErrorCode.NONE
+    bench.move()
+    assert bench.write(loaded.load_id, 2, start=8) == ErrorCode.NONE
+    assert bench.load().start_offset == 8
+
+
+def test_another_topic_of_the_name_begins_anew() -> None:
+    bench = ShareBench()
+    bench.beat("a")
+    loaded = bench.load()
+    assert bench.load(topic_id="t0").error == ErrorCode.UNKNOWN_TOPIC_ID
+    result = bench.shares.topics_changed(TOPICS, bench.now_ms, recreated=frozenset({"t"}), changed={"t"})
+    bench.commit(result.records)
+    assert bench.write(loaded.load_id) == ErrorCode.FENCED_STATE_EPOCH
+    assert bench.load(initial=0).start_offset == 0
+
+
+def test_the_quorum_forgets_the_states_of_a_deleted_topic() -> None:
+    bench = ShareBench()
+    bench.beat("a")
+    bench.load()
+    view = bench.quorum.view(SLOT)
+    bench.quorum.delete_topic("t")
+    assert not bench.quorum.slot(SLOT).shares.groups[G].states
+    assert view.shares.groups[G].states  # a reader in another thread
+
+
+def test_a_snapshot_holds_everything() -> None:
+    bench = ShareBench()
+    bench.beat("a")
+    loaded = bench.load()
+    bench.write(loaded.load_id)
+    copy = SlotState(slot=SLOT)
+    for batch in bench.quorum.batches_of(SLOT):
+        for record in decode_batch(batch).records:
+            copy.replay(record)
+    assert copy == bench.quorum.slot(SLOT)
+    assert copy.shares.groups[G].states[("t", 0)].ranges == (RANGE,)
+    copy.shares.groups[G].members.clear()
+    assert copy != bench.quorum.slot(SLOT)
+
+
+def test_records_of_unknown_groups_are_ignored() -> None:
+    state = SlotState(slot=SLOT)
+    member = ShareMemberRecord(
+        slot=SLOT, coordinator_epoch=0, group_id=G, member_id="a", client_id="", client_host="", rack=None,
+        subscribed_topics=(),
+    )  # fmt: skip
+    assert state.replay(member) and not state.shares.groups
+    assert state.replay(ShareGroupRecord(slot=SLOT, coordinator_epoch=0, group_id=G, group_epoch=1))
+    assert not state.replay(replace(member, coordinator_epoch=-1))  # of a coordinator before
+
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_are_changed_while_nobody_reads() -> None:
+    bench = ShareBench()
+    bench.beat("a")
+    loaded = bench.load()
+    wanted = (PartitionOffset(topic="t", partition=0, offset=2), PartitionOffset(topic="t", partition=9, offset=2))
+    with pytest.raises(NonEmptyGroupError):
+        bench.shares.states.alter_offsets(G, wanted, IDS, bench.now_ms)
+    bench.beat("a", -1)
+    result = bench.shares.states.alter_offsets(G, wanted, IDS, bench.now_ms)
+    bench.commit(result.records)
+    assert [item.error for item in result.response] == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert bench.write(loaded.load_id) == ErrorCode.FENCED_STATE_EPOCH
+    assert [state.start_offset for state in bench.shares.states.of_group(G).response] == [2]
+    gone = bench.shares.states.delete_offsets(G, ("t", "u"), bench.now_ms)
+    bench.commit(gone.records)
+    assert [item.error for item in gone.response] == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert bench.load(initial=50).start_offset == 50
+
+
+def test_a_group_without_members_can_be_deleted() -> None:
+    bench = ShareBench()
+    bench.beat("a")
+    loaded = bench.load()
+    with pytest.raises(NonEmptyGroupError):
+        bench.shares.delete_group(G, bench.now_ms)
+    bench.beat("a", -1)
+    bench.commit(bench.shares.delete_group(G, bench.now_ms).records)
+    for refused in (lambda: bench.write(loaded.load_id), bench.load, lambda: bench.shares.delete_group(G, 0)):
+        with pytest.raises(GroupIdNotFoundError):
+            refused()
+
+
+def test_a_name_belongs_to_one_type_of_group() -> None:
+    bench = Bench()
+    slot = SlotCoordinator(groups=bench.coordinator, settings=TransactionSettings(), now_ms=bench.now_ms)
+    asked = ShareGroupHeartbeatRequest(group_id=G, member_id="a", member_epoch=0, subscribed_topics=("t",))
+    slot.shares.heartbeat(asked, bench.now_ms)
+    with pytest.raises(GroupIdNotFoundError):
+        slot.groups.commit_offsets(group_id=G, member_id="", member_epoch=-1, offsets=(), now_ms=bench.now_ms)
+    with pytest.raises(InconsistentGroupProtocolError):
+        join = JoinGroupRequest(
+            group_id=G,
+            member_id="",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            protocol_type="consumer",
+            protocols=(),
+        )
+        slot.groups.join_group(join, ticket=1, now_ms=bench.now_ms)
+    assert [(group.group_id, group.protocol) for group in slot.list_groups()] == [(G, "share")]
+    assert slot.describe_group(G).response.assignor == "simple"
+    bench.join("m")
+    (joined,) = [group.group_id for group in slot.list_groups() if group.protocol != "share"]
+    with pytest.raises(GroupIdNotFoundError):
+        slot.shares.heartbeat(replace(asked, group_id=joined), bench.now_ms)

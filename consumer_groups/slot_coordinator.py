@@ -4,12 +4,16 @@ A slot has one writer. All machines replay their decisions into the same `SlotSt
 in the order of their results; the duties of the shell stand in `coordinator`.
 """
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+
+from barnabas.kraft.group_state.group_slots import PartitionKey
+from barnabas.log.vocabulary.group_messages import NO_OFFSET, CommittedOffset
 
 from .coordinator import GroupCoordinator
 from .explain.watch import GroupAlert
 from .model.messages import CoordinatorResult, GroupDescription, ListedGroup
-from .offsets.transactional_offsets import TransactionalOffsets
+from .offsets.transactional_offsets import StableOffsets, TransactionalOffsets
 from .share.coordinator import ShareCoordinator
 from .subscriptions.subscriptions import TopicsView
 from .transactions.coordinator import TransactionCoordinator
@@ -84,6 +88,31 @@ class SlotCoordinator:
         if self.shares.has_group(group_id):
             return self.shares.describe(group_id)
         return self.groups.describe_group(group_id=group_id)
+
+    def fetch_offsets(
+        self,
+        *,
+        group_id: str,
+        partitions: tuple[PartitionKey, ...] | None,
+        topic_ids: Mapping[str, str],
+        must_confirm: bool,
+    ) -> CoordinatorResult[StableOffsets]:
+        """As `TransactionalOffsets.fetch_stable`. Those of a share group are where its undone records begin."""
+        if not self.shares.has_group(group_id):
+            return self.offsets.fetch_stable(
+                group_id=group_id, partitions=partitions, topic_ids=topic_ids, must_confirm=must_confirm
+            )
+        states = {(state.topic, state.partition): state for state in self.shares.states.of_group(group_id).response}
+        found = tuple(
+            CommittedOffset(
+                topic=key[0],
+                partition=key[1],
+                offset=states[key].start_offset if key in states else NO_OFFSET,
+                topic_id=topic_ids.get(key[0], ""),
+            )
+            for key in (states if partitions is None else partitions)
+        )
+        return CoordinatorResult(records=(), response=StableOffsets(offsets=found, unstable=frozenset()))
 
     def delete_group(self, group_id: str, now_ms: int) -> CoordinatorResult[None]:
         """Raises NonEmptyGroupError, GroupIdNotFoundError."""

@@ -13,7 +13,12 @@ from typing import Final, NamedTuple
 
 from barnabas.kraft.group_state.group_slots import PartitionKey, SlotState, slot_of
 from barnabas.kraft.metadata.records import PendingOffsetsEndedRecord, PendingOffsetsRecord
-from barnabas.log.vocabulary.errors import CoordinatorLoadInProgressError, NotCoordinatorError, PolicyViolationError
+from barnabas.log.vocabulary.errors import (
+    CoordinatorLoadInProgressError,
+    GroupIdNotFoundError,
+    NotCoordinatorError,
+    PolicyViolationError,
+)
 from barnabas.log.vocabulary.group_messages import CommittedOffset, OffsetToCommit, PartitionOffset, PartitionOutcome
 from barnabas.log.vocabulary.transaction_messages import NOT_STARTED, TransactionalOffsetCommitRequest
 
@@ -182,6 +187,8 @@ class TransactionalOffsets:
             raise NotCoordinatorError(
                 f"group {group_id} belongs to slot {slot_of(group_id)}, not to slot {self._state.slot}"
             )
+        if group_id in self._state.shares.groups:
+            raise GroupIdNotFoundError(f"group {group_id} is a share group: it has no committed offsets")
 
     def _check_room(self, group_id: str, more: int) -> None:
         count = self._state.pending.count(group_id) + more

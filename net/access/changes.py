@@ -45,6 +45,8 @@ ADMINISTRATIVE: Final = frozenset(
         KafkaApi.ALTER_PARTITION_REASSIGNMENTS,
         KafkaApi.DELETE_GROUPS,
         KafkaApi.OFFSET_DELETE,
+        KafkaApi.ALTER_SHARE_GROUP_OFFSETS,
+        KafkaApi.DELETE_SHARE_GROUP_OFFSETS,
         KafkaApi.WRITE_TXN_MARKERS,
         KafkaApi.CREATE_ACLS,
         KafkaApi.DELETE_ACLS,

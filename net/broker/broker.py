@@ -499,10 +499,8 @@ class Broker:
         await self.fetchers.close()
         await self.flusher.close()
         await self.repair.close()
-        await self.services.shares.close()
-        await self.slots.close()
-        await self.transactions.close()
-        await self.producer_ids.close()
+        for part in (self.services.shares, self.slots, self.transactions, self.producer_ids):
+            await part.close()
         await self.dispatcher.close()
         self.authenticator.close()
         await self.metadata.close()

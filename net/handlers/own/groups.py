@@ -116,7 +116,7 @@ class GroupHandlers:
             wanted = tuple((item.topic, number) for item in request.partitions for number in item.partitions)
         found = await self._groups.handle_slot(
             request.group_id,
-            lambda machine: machine.offsets.fetch_stable(
+            lambda machine: machine.fetch_offsets(
                 group_id=request.group_id,
                 partitions=wanted,
                 topic_ids=self._groups.topic_ids,

@@ -27,10 +27,6 @@ from ..kafka.access import ALL_GROUP_OPERATIONS
 _STATES = {GroupPhase.EMPTY: "Empty", GroupPhase.STABLE: "Stable"}
 _NO_START = -1  # the group has not read the partition
 
-_Groups = bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
-_Topics = bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic
-_Partitions = bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition
-
 
 class KafkaShareAdminHandlers:
     def __init__(self, services: Services) -> None:
@@ -101,19 +97,19 @@ class KafkaShareAdminHandlers:
     async def describe_offsets(
         self, request: KafkaRequest[bodies.DescribeShareGroupOffsetsRequest], context: RequestContext
     ) -> KafkaResponse[bodies.DescribeShareGroupOffsetsResponse]:
-        groups = []
+        groups, answer = [], bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
         async for group in sliced(request.body.groups, self._groups.now_ms):
             group_id = group.group_id
             try:
                 states = await self._states(group_id)
             except BarnabasError as error:
-                groups.append(_Groups(group_id=group_id, topics=[], error_code=error.code, error_message=error.message))
+                groups.append(answer(group_id=group_id, topics=[], error_code=error.code, error_message=error.message))
                 continue
             if group.topics is None:
                 wanted = list(states)
             else:
                 wanted = [(topic.topic_name, number) for topic in group.topics for number in topic.partitions]
-            groups.append(_Groups(group_id=group_id, topics=self._offsets(states, wanted), error_message=None))
+            groups.append(answer(group_id=group_id, topics=self._offsets(states, wanted), error_message=None))
         return KafkaResponse(body=bodies.DescribeShareGroupOffsetsResponse(groups=groups))
 
     async def _states(self, group_id: str) -> dict[tuple[str, int], ShareStateRecord]:
@@ -123,20 +119,22 @@ class KafkaShareAdminHandlers:
     def _offsets(
         self, states: dict[tuple[str, int], ShareStateRecord], wanted: Iterable[tuple[str, int]]
     ) -> list[bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic]:
+        make_topic = bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic
+        make_partition = bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition
         found = []
         for topic, keys in groupby(sorted(wanted), key=lambda key: key[0]):
             partitions = []
             for key in keys:
                 state = states.get(key)
                 partitions.append(
-                    _Partitions(
+                    make_partition(
                         partition_index=key[1],
                         start_offset=_NO_START if state is None else state.start_offset,
                         leader_epoch=0 if state is None else max(0, state.leader_epoch),
                         error_message=None,
                     )
                 )
-            found.append(_Topics(topic_name=topic, topic_id=self._topic_id(topic), partitions=partitions))
+            found.append(make_topic(topic_name=topic, topic_id=self._topic_id(topic), partitions=partitions))
         return found
 
     async def alter_offsets(

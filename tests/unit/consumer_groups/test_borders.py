@@ -88,6 +88,6 @@ def test_a_classic_member_is_silent_after_a_share_of_its_session() -> None:
     client = world.client("a", session_timeout_ms=60_000).join()
     world.pass_ms(world.settings.initial_rebalance_delay_ms * 2)
     client.sync()
-    presence = world.coordinator._view.presence(CLASSICS)[client.member_id]
+    presence = world.coordinator.view.presence(CLASSICS)[client.member_id]
     assert presence.session_ends_ms - presence.heard_ms == 60_000
     assert presence.silent_after_ms == int(60_000 * CLASSIC_SILENT_SHARE) > SILENT_MS

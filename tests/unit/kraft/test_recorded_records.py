@@ -67,6 +67,15 @@ RECORDS_OF_USERS = (
 )
 RECORDS_OF_ACLS = (records.AclRecord, records.RemoveAclRecord)
 RECORDS_OF_QUOTAS = (records.QuotaRecord,)
+RECORDS_OF_SHARE_GROUPS = (
+    records.ShareGroupRecord,
+    records.RemoveShareGroupRecord,
+    records.ShareMemberRecord,
+    records.RemoveShareMemberRecord,
+    records.ShareStateRecord,
+    records.RemoveShareStatesRecord,
+)
+LATER = LATER_RECORDS + RECORDS_OF_USERS + RECORDS_OF_ACLS + RECORDS_OF_QUOTAS + RECORDS_OF_SHARE_GROUPS
 LATER_REQUESTS = (AlterUsersRequest,)
 REQUESTS_OF_ACLS = (CreateAclsRequest, DeleteAclsRequest)
 REQUESTS_OF_QUOTAS = (AlterQuotasRequest,)
@@ -83,11 +92,11 @@ def batches() -> dict[str, RecordBatch]:
         f"{make.__name__} {cls.__name__}": RecordBatch(controller_epoch=3, records=(make(cls),))
         for make in (samples.full, samples.least)
         for cls in defined_in(records, Record)
-        if cls not in LATER_RECORDS + RECORDS_OF_USERS + RECORDS_OF_ACLS + RECORDS_OF_QUOTAS
+        if cls not in LATER
     }
     several = tuple(record for batch in made.values() for record in batch.records)
     later: dict[str, RecordBatch] = {}
-    for group in (LATER_RECORDS, RECORDS_OF_USERS, RECORDS_OF_ACLS, RECORDS_OF_QUOTAS):
+    for group in (LATER_RECORDS, RECORDS_OF_USERS, RECORDS_OF_ACLS, RECORDS_OF_QUOTAS, RECORDS_OF_SHARE_GROUPS):
         samples = Samples(ADDED)
         later |= {
             f"{make.__name__} {cls.__name__}": RecordBatch(controller_epoch=3, records=(make(cls),))

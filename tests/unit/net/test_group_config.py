@@ -6,6 +6,7 @@ from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.handlers.kafka_client import KafkaClient, made
 from unit.net.shell_world import partition, simulated, topic, turns
 
+from barnabas.consumer_groups.share.settings import ShareSettings
 from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.kraft.metadata.requests import GroupRecordsAppended
 from barnabas.log.vocabulary.errors import InvalidConfigError
@@ -22,6 +23,7 @@ from barnabas.net.settings.group_config import (
     GroupTimes,
     check_group_value,
     default_session_ms,
+    share_config_of,
     times_of,
 )
 
@@ -42,7 +44,9 @@ def test_what_a_group_may_set(key: str, value: str) -> None:
         (SESSION_TIMEOUT, "soon", f"{SESSION_TIMEOUT} must be .*, not 'soon'"),
         (HEARTBEAT_INTERVAL, "99", f"{HEARTBEAT_INTERVAL} must be an integer between 100 and 60000, not '99'"),
         (HEARTBEAT_INTERVAL, "60001", f"{HEARTBEAT_INTERVAL} must be .*, not '60001'"),
-        ("share.session.timeout.ms", "45000", "share groups are not supported"),
+        ("share.auto.offset.reset", "none", "one of latest, earliest"),
+        ("share.delivery.count.limit", "0", "between 1 and 100"),
+        ("share.renew.acknowledge.enable", "true", "groups have"),
         ("streams.heartbeat.interval.ms", "5000", "streams groups are not supported"),
         ("session.timeout.ms", "45000", "groups have"),
     ],
@@ -50,6 +54,25 @@ def test_what_a_group_may_set(key: str, value: str) -> None:
 def test_what_a_group_may_not_set(key: str, value: str, told: str) -> None:
     with pytest.raises(InvalidConfigError, match=told):
         check_group_value(CONFIG, key, value)
+
+
+def test_a_share_group_has_its_own_settings_and_those_of_the_broker() -> None:
+    usual = share_config_of(CONFIG, {})
+    assert usual.settings == ShareSettings() and not (usual.begins_at_earliest or usual.reads_committed)
+    changed = share_config_of(
+        CONFIG,
+        {
+            "share.auto.offset.reset": "earliest",
+            "share.isolation.level": "read_committed",
+            "share.record.lock.duration.ms": "500",
+            "share.delivery.count.limit": "2",
+            "share.partition.max.record.locks": "many",
+        },
+    )
+    assert changed.begins_at_earliest and changed.reads_committed
+    assert changed.settings == ShareSettings(record_lock_duration_ms=500, delivery_count_limit=2)
+    for key in ("share.auto.offset.reset", "share.isolation.level"):
+        check_group_value(CONFIG, key, {"share.auto.offset.reset": "latest"}.get(key, "read_uncommitted"))
 
 
 def test_what_another_version_has_set_counts_as_nothing() -> None:

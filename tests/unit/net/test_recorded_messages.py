@@ -62,6 +62,13 @@ OF_QUOTAS = {"DescribeQuotasRequest", "AlterQuotasRequest"}
 OF_EVENTS = {"EventsRequest"}
 OF_DELETED_OFFSETS = {"DeleteOffsetsRequest"}
 OF_FIGURES = {"DescribeBrokerRequest"}
+OF_SHARE_GROUPS = {
+    "ShareGroupHeartbeatRequest",
+    "ShareFetchRequest",
+    "ShareAcknowledgeRequest",
+    "LoadShareStatesRequest",
+    "WriteShareStatesRequest",
+}
 
 
 def asked(request_type: Any) -> DecodedRequest:
@@ -92,6 +99,7 @@ def messages() -> dict[str, tuple[Any, Any]]:
         (OF_EVENTS, Samples()),
         (OF_DELETED_OFFSETS, Samples()),
         (OF_FIGURES, Samples()),
+        (OF_SHARE_GROUPS, Samples()),
     ):
         made |= _of_one_time(names, some)
     return made
@@ -102,7 +110,8 @@ def _of_one_time(names: set[str] | None, samples: Samples) -> dict[str, tuple[An
 
     def is_here(request_type: Any) -> bool:
         name = request_type.__name__
-        later = LATER | LATEST | OF_USERS | OF_PERMISSIONS | OF_QUOTAS | OF_EVENTS | OF_DELETED_OFFSETS | OF_FIGURES
+        later = LATER | LATEST | OF_USERS | OF_PERMISSIONS | OF_QUOTAS | OF_EVENTS | OF_DELETED_OFFSETS
+        later |= OF_FIGURES | OF_SHARE_GROUPS
         return name not in later if names is None else name in names
 
     made: dict[str, tuple[Any, Any]] = {}

@@ -30,6 +30,7 @@ def test_a_cluster_that_allows_no_deletion_says_how_to_allow_it() -> None:
         transaction_operations=nobody,
         markers=nobody,
         verification=nobody,
+        shares=nobody,
         authenticator=nobody,
         events=nobody,
     )

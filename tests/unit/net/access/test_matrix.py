@@ -74,10 +74,11 @@ def _topics(types: dict[str, Any]) -> list[Any]:
         if name in ("FetchTopic", "CreatableTopic", "DeleteTopicState", "CreatePartitionsTopic", "TopicRequest")
         or name in ("DeleteRecordsTopic", "OffsetDeleteRequestTopic", "TxnOffsetCommitRequestTopic")
         or name in ("OffsetFetchRequestTopic", "ReassignableTopic", "ListPartitionReassignmentsTopics")
-        or name in ("DescribableLogDirTopic", "TopicData", "WritableTxnMarkerTopic")
+        or name in ("DescribableLogDirTopic", "TopicData", "WritableTxnMarkerTopic", "AcknowledgeTopic")
+        or name in ("AlterShareGroupOffsetsRequestTopic", "DeleteShareGroupOffsetsRequestTopic")
     )
     one = made()
-    for field, value in (("name", "t"), ("topic_id", _TOPIC_ID)):
+    for field, value in (("name", "t"), ("topic_name", "t"), ("topic_id", _TOPIC_ID)):
         if hasattr(one, field):
             setattr(one, field, value)
     if hasattr(one, "partition_indexes"):
@@ -89,7 +90,7 @@ def _topics(types: dict[str, Any]) -> list[Any]:
 
 
 def _groups(types: dict[str, Any]) -> list[Any]:
-    made = types.get("OffsetFetchRequestGroup")
+    made = types.get("OffsetFetchRequestGroup", types.get("DescribeShareGroupOffsetsRequestGroup"))
     return ["g"] if made is None else [made(group_id="g", topics=None)]
 
 

@@ -35,6 +35,7 @@ from barnabas.net.metadata.producer_ids import ProducerIds
 from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest, Request
 from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse, Response
 from barnabas.net.settings.config import load
+from barnabas.net.shares.share_service import ShareService
 from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 EPOCH = 100  # of this broker's registration; node n has 100 + n
@@ -110,6 +111,8 @@ class HandlerWorld:
             slots=self.slots,
             producer_ids=producer_ids,
         )
+        self.node_id, self.metadata, self.controller = 0, shell.metadata, shell.controller
+        self.shares = ShareService(self, shell.clock, self._fatal)
         self.services = Services(
             node_id=0,
             config=self.config,
@@ -125,6 +128,7 @@ class HandlerWorld:
             markers=transactions.writer,
             transaction_operations=transactions.operations,
             verification=transactions.verification,
+            shares=self.shares,
             authenticator=authenticator_of(self.config, {}, shell.clock, lambda: shell.metadata.image),
             events=EventLog(1, shell.clock),
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from . import _sources as _sources  # first: it may choose how the other modules are loaded
 
 if TYPE_CHECKING:
+    from barnabas.log.vocabulary.share.errors import InvalidRecordStateError as InvalidRecordStateError
     from barnabas.log.vocabulary.topic_partition import TopicPartition as TopicPartition
     from barnabas.net.client.admin.admin import Admin as Admin
     from barnabas.net.client.connection.errors import BarnabasError as BarnabasError
@@ -108,6 +109,7 @@ _MODULES = {
     "net.client.serde.registry": ("SchemaRegistry",),
     "net.client.serde.text_format": ("Text",),
     "net.client.serde.reading": ("DecodedRecord",),
+    "log.vocabulary.share.errors": ("InvalidRecordStateError",),
     "net.client.share.share_consumer": ("ShareConsumer",),
     "net.client.share.share_record": ("ShareRecord",),
     "net.client.tracing.tracing": ("Tracing",),

@@ -54,6 +54,7 @@ from .users import UserAdmin
 
 TOPIC = 2  # Resource types, as in Kafka.
 BROKER = 4
+GROUP = 32
 
 T = TypeVar("T")
 
@@ -228,7 +229,8 @@ class Admin(GroupAdmin):
         resource_type: int = TOPIC,
         validate_only: bool = False,
     ) -> None:
-        """Change the configuration of a topic, or of a broker (`resource_type` BROKER); None resets a key to its default."""
+        """Change the configuration of a topic, a broker or a group (`resource_type` BROKER, GROUP); None resets a key to its
+        default."""
         await self._ask.controller(
             AlterConfigRequest(
                 resource_type=resource_type,
@@ -361,7 +363,7 @@ class Admin(GroupAdmin):
         return await _of(self, node_id, q.BringBackFolderRequest(node_id=node_id, path=path), DescribeStorageResponse)
 
 
-__all__ = ["BROKER", "EARLIEST", "LATEST", "TOPIC", "Admin"]
+__all__ = ["BROKER", "EARLIEST", "GROUP", "LATEST", "TOPIC", "Admin"]
 
 
 async def _unless_exists(

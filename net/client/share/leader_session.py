@@ -81,6 +81,10 @@ class LeaderSession:
         sent, self._sent = self._sent, {}
         return sent
 
+    def drop(self, partition: PartitionId) -> None:
+        """The broker leads it no longer: the locks of its records are over."""
+        self.pending.pop(partition, None)
+
     def failed(self) -> None:
         """The outcome of the request is not known, or the session is gone: acknowledge again, in a new session."""
         self.epoch, self.reading = INITIAL_EPOCH, set()

@@ -12,6 +12,7 @@ from typing import Self, Unpack
 
 from barnabas.log.format.record_batch import iter_headers
 from barnabas.log.records.codec import records_of
+from barnabas.log.vocabulary.share.errors import InvalidRecordStateError
 from barnabas.log.vocabulary.share.messages import (
     Acknowledgement,
     AcquiredRecords,
@@ -30,6 +31,7 @@ from ..connection.errors import (
     error_for,
 )
 from ..connection.habits import with_habits
+from ..connection.metadata import NO_LEADER
 from ..connection.security import SecurityOptions
 from .leader_session import LeaderSession, PartitionId
 from .share_membership import ShareMembership
@@ -268,11 +270,24 @@ class ShareConsumer:
             wanted.setdefault(leader, []).append((topic_id, partition.partition))
         for node_id, partitions in wanted.items():
             session = self._session(node_id)
+            self._drop_lost(session)
             is_needed = session.is_waited_for or (not only_waited_for and (partitions or session.reading))
             if node_id not in self._fetches and is_needed:
                 task = asyncio.create_task(self._fetch(session, partitions, is_flush=only_waited_for))
                 self._fetches[node_id] = task
                 task.add_done_callback(lambda done, node_id=node_id: self._fetched(node_id, done))  # type: ignore[misc]
+
+    def _drop_lost(self, session: LeaderSession) -> None:
+        """What cannot be acknowledged any more, because another broker leads the partition: the group delivers it again."""
+        for topic_id, number in list(session.pending):
+            partition = TopicPartition(self._names.get(topic_id, ""), number)
+            leader = self._client.metadata.leader(partition).node_id
+            if leader in (session.node_id, NO_LEADER):
+                continue
+            session.drop((topic_id, number))
+            error = InvalidRecordStateError(f"{partition} has another leader: the locks of its records are over")
+            logger.warning("acknowledgement refused group=%s partition=%s: %s", self._group, partition, error.message)
+            self._refusals.append(error)
 
     def _fetched(self, node_id: int, task: "asyncio.Task[None]") -> None:
         self._fetches.pop(node_id, None)

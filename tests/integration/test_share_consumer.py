@@ -1,6 +1,7 @@
 """`ShareConsumer` on real brokers: queues of the SDK, through transactions, deleted records, deleted topics and kill -9."""
 
 import asyncio
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -8,13 +9,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from integration.cluster import Cluster, full_isr, partitions_of, until
 
+from barnabas.log.vocabulary.errors import RequestTimedOutError
 from barnabas.log.vocabulary.share.errors import InvalidRecordStateError
 from barnabas.net.client.admin.admin import GROUP, Admin
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.share.share_consumer import ShareConsumer
 from barnabas.net.client.share.share_record import ShareRecord
 
-COUNT = 2_000
+BATCH, PAUSE_S = 20, 0.05
 EARLIEST = {"share.auto.offset.reset": "earliest"}
 
 
@@ -111,7 +113,8 @@ async def test_aborted_transactions_are_not_delivered(shared_cluster: Cluster) -
                 try:
                     async with producer.transaction() as transaction:
                         for value in range(start, start + 20):
-                            await transaction.send("txn", str(value).encode(), partition=0)
+                            sent = await transaction.send("txn", str(value).encode(), partition=0)
+                        await sent  # the log has them, also those of the transaction that is aborted
                         if start == 20:
                             raise LookupError
                 except LookupError:
@@ -140,16 +143,37 @@ async def test_deleted_records_and_a_topic_made_anew(shared_cluster: Cluster) ->
             assert numbers(await take(consumer, 3)) == [100, 101, 102]
 
 
+@pytest.mark.timeout(120)
+async def test_nothing_is_confirmed_without_the_quorum(new_cluster: Callable[..., Cluster]) -> None:
+    cluster = await new_cluster(3).ready()
+    async with queue(cluster, "stop", "stop", range(5)) as admin:
+        leader = (await partitions_of(admin, "stop"))[0].leader
+        others = [node for node in cluster.nodes if node.node_id != leader]
+        async with ShareConsumer("stop", bootstrap=cluster.bootstrap, group="stop") as consumer:
+            records = await take(consumer, 5)
+            for node in others:
+                node.signal(signal.SIGSTOP)
+            try:
+                for record in records:
+                    consumer.acknowledge(record)
+                with pytest.raises(RequestTimedOutError):
+                    await consumer.commit(timeout_ms=2_000)
+            finally:
+                for node in others:
+                    node.signal(signal.SIGCONT)
+            await consumer.commit()
+
+
 @pytest.mark.timeout(180)
 async def test_what_a_commit_confirmed_never_comes_again(new_cluster: Callable[..., Cluster]) -> None:
     cluster = await new_cluster(3).ready()
     history = History()
     async with queue(cluster, "kills", "kills") as admin:
         workers = [asyncio.create_task(history.work(cluster)) for _ in range(3)]
-        load = asyncio.create_task(slowly(cluster))
+        load = asyncio.create_task(history.produce(cluster))
         try:
             for step in range(1, 5):
-                await until(lambda: len(history.confirmed) > COUNT * step // 6, "work goes on", timeout_s=60)  # noqa: B023
+                await until(lambda: len(history.confirmed) > 200 * step, "work goes on", timeout_s=60)  # noqa: B023
                 leader = (await partitions_of(admin, "kills"))[0].leader
                 victim = leader if step % 2 else (await admin.describe_group("kills")).coordinator
                 cluster.kill(victim)
@@ -157,6 +181,7 @@ async def test_what_a_commit_confirmed_never_comes_again(new_cluster: Callable[.
                 await until(lambda: len(history.confirmed) > before + 20, f"without {victim}", timeout_s=60)  # noqa: B023
                 cluster.start(victim)
                 await full_isr(admin, ["kills"])
+            history.is_ending = True
             await load
             await until(lambda: history.is_complete, "every record is done", timeout_s=60)
         finally:
@@ -164,13 +189,7 @@ async def test_what_a_commit_confirmed_never_comes_again(new_cluster: Callable[.
                 task.cancel()
             await asyncio.gather(*workers, load, return_exceptions=True)
     assert not history.faults
-    assert history.seen == set(range(COUNT))
-
-
-async def slowly(cluster: Cluster) -> None:
-    for start in range(0, COUNT, 20):
-        await produce(cluster, "kills", range(start, start + 20))
-        await asyncio.sleep(0.05)
+    assert history.seen == set(range(history.count))
 
 
 class History:
@@ -181,10 +200,18 @@ class History:
         self.confirmed: set[int] = set()
         self.doubtful: set[int] = set()
         self.faults: list[str] = []
+        self.count = 0  # of records that were sent
+        self.is_ending = False
+
+    async def produce(self, cluster: Cluster) -> None:
+        while not self.is_ending:
+            await produce(cluster, "kills", range(self.count, self.count + BATCH))
+            self.count += BATCH
+            await asyncio.sleep(PAUSE_S)
 
     @property
     def is_complete(self) -> bool:
-        return len(self.confirmed | self.doubtful) == COUNT
+        return len(self.confirmed | self.doubtful) == self.count
 
     async def work(self, cluster: Cluster) -> None:
         async with ShareConsumer("kills", bootstrap=cluster.bootstrap, group="kills", max_records=20) as consumer:

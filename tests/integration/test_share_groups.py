@@ -17,7 +17,7 @@ from barnabas.net.client.producer.producer import Producer
 VERSION = "4.3.1"
 LIMIT_S = 60.0
 MARGIN_MS = 1_000  # between what two processes print
-UNDER_FAULTS = 3_000
+BATCH, PAUSE_S = 20, 0.1
 ENDLESS = 1_000_000
 
 if java_client.find():
@@ -170,28 +170,38 @@ async def test_an_answered_acknowledgement_holds_though_leader_and_coordinator_a
         members = [start(cluster, "k", "q", "accept", ENDLESS, EARLIEST) for number in range(2)]
         for one in members:
             await one.prints("ready", timeout_s=LIMIT_S)
-        load = asyncio.ensure_future(slowly(cluster))
+        load = Load()
+        running = asyncio.create_task(load.run(cluster))
         for step, victim in enumerate((leader_of, coordinator_of, leader_of), start=1):
-            await until(lambda: answered(members) > UNDER_FAULTS * step // 5, "work goes on", timeout_s=LIMIT_S)  # noqa: B023
+            await until(lambda: answered(members) > 200 * step, "work goes on", timeout_s=LIMIT_S)  # noqa: B023
             node_id = await victim(admin)
             cluster.kill(node_id)
             before = answered(members)
             await until(lambda: answered(members) > before + 50, f"without {node_id}", timeout_s=LIMIT_S)  # noqa: B023
             cluster.start(node_id)
             await full_isr(admin, ["q"])
-        await load
-        await until(lambda: is_done(members), "everything is acknowledged or refused", timeout_s=LIMIT_S)
+        load.is_ending = True
+        await running
+        await until(lambda: is_done(members, load.count), "everything is acknowledged or refused", timeout_s=LIMIT_S)
     for one in members:
         one.kill()
-    check_history(members)
+    check_history(members, load.count)
 
 
-async def slowly(cluster: Cluster) -> None:
-    async with Producer(cluster.bootstrap) as producer:
-        for value in range(UNDER_FAULTS):
-            await producer.send("q", str(value).encode(), partition=0)
-            if value % 20 == 0:
-                await asyncio.sleep(0.1)
+class Load:
+    """Values 0, 1, ... until it is told to end."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_ending = False
+
+    async def run(self, cluster: Cluster) -> None:
+        async with Producer(cluster.bootstrap) as producer:
+            while not self.is_ending:
+                for value in range(self.count, self.count + BATCH):
+                    await producer.send("q", str(value).encode(), partition=0)
+                self.count += BATCH
+                await asyncio.sleep(PAUSE_S)
 
 
 async def leader_of(admin: Admin) -> int:
@@ -206,10 +216,10 @@ def answered(members: list[Member]) -> int:
     return sum(len(one.acknowledged()) for one in members)
 
 
-def is_done(members: list[Member]) -> bool:
+def is_done(members: list[Member], count: int) -> bool:
     """Every record was acknowledged, or got by a member whose acknowledgement was not answered."""
     got = {item.value for one in members for item in one.got()}
-    return len(got) == UNDER_FAULTS and answered(members) >= UNDER_FAULTS - refused(members)
+    return len(got) == count and answered(members) >= count - refused(members)
 
 
 def refused(members: list[Member]) -> int:
@@ -217,8 +227,8 @@ def refused(members: list[Member]) -> int:
     return sum(500 * len(one.lines("refused")) for one in members)
 
 
-def check_history(members: list[Member]) -> None:
-    assert {item.value for one in members for item in one.got()} == {str(value) for value in range(UNDER_FAULTS)}
+def check_history(members: list[Member], count: int) -> None:
+    assert {item.value for one in members for item in one.got()} == {str(value) for value in range(count)}
     answers: dict[tuple[int, int], int] = {}
     for one in members:
         for place, at_ms in one.acknowledged().items():

@@ -31,6 +31,7 @@ _BROKER_APIS: Final = frozenset(
 _KINDS: Final[dict[int, QuotaKind]] = {
     int(ApiKey.PRODUCE): QuotaKind.PRODUCE,
     int(ApiKey.FETCH): QuotaKind.FETCH,
+    int(ApiKey.SHARE_FETCH): QuotaKind.FETCH,
 }  # of bytes
 
 

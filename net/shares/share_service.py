@@ -53,6 +53,8 @@ MAX_WAIT_MS: Final = 60_000
 MAX_READ_BYTES: Final = 1 << 20
 LOAD_RETRY_MS: Final = 100  # while the coordinator of the group is not available
 SWEEP_INTERVAL_MS: Final = 500
+MAX_LOADED_AT_ONCE: Final = 100  # partitions, for one fetch: each load is a decision of the quorum
+MAX_ID_LENGTH: Final = 1_000  # of a member, as at the coordinator
 MAX_RECORDS: Final = 100_000  # of one answer, if the client names no limit
 _READ_COMMITTED: Final = 1
 
@@ -120,6 +122,8 @@ class ShareService:
         return ShareFetchResponse(partitions=tuple(answers.values()), lock_duration_ms=duration_ms)
 
     def _session(self, request: ShareFetchRequest, connection: object) -> ShareSession:
+        if not request.group_id or not 0 < len(request.member_id) <= MAX_ID_LENGTH:
+            raise InvalidRequestError("a share fetch names a group, and a member with an id of 1 to 1,000 characters")
         if request.session_epoch == INITIAL_EPOCH:
             if any(item.acknowledged for item in request.partitions):
                 raise InvalidRequestError("the first request of a share session has nothing to acknowledge")
@@ -211,20 +215,28 @@ class ShareService:
     ) -> tuple[list[tuple[LedSharePartition, Partition]], list[SharePartitionAnswer], bool]:
         """The session's partitions that can be read, those that are refused, and whether others cannot be loaded yet."""
         wanted: list[tuple[PartitionId, Partition]] = []
+        readable: list[tuple[LedSharePartition, Partition]] = []
         refused: list[SharePartitionAnswer] = []
         for item in list(session.partitions):
             try:
-                wanted.append((item, self._partition(item)))
+                partition = self._partition(item)
             except BarnabasError as error:
                 refused.append(self._refusal(item, error))
+                continue
+            known = self._current((session.group_id, item), partition)
+            if known is None:
+                wanted.append((item, partition))
+            else:
+                known.machine.settings = config.settings
+                readable.append((known, partition))
+        is_loading = len(wanted) > MAX_LOADED_AT_ONCE
+        del wanted[MAX_LOADED_AT_ONCE:]
         loaded = await asyncio.gather(
             *(self._loaded(session.group_id, item, partition, config) for item, partition in wanted),
             return_exceptions=True,
         )
-        readable, is_loading = [], False
         for (item, partition), led in zip(wanted, loaded, strict=True):
             if isinstance(led, LedSharePartition):
-                led.machine.settings = config.settings
                 readable.append((led, partition))
             elif isinstance(led, FencedLeaderEpochError | NotLeaderOrFollowerError):
                 refused.append(self._refusal(item, led))

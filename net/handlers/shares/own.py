@@ -7,6 +7,8 @@ effect. Differs from Kafka: the start of a group in a partition is stored at the
 same record; a session belongs to its connection.
 """
 
+from barnabas.kraft.metadata.feature_levels import SHARE_GROUPS_LEVEL, brokers_below
+from barnabas.log.vocabulary.errors import UnsupportedVersionError
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatResponse
 from barnabas.log.vocabulary.share.messages import (
     LoadShareStatesRequest,
@@ -34,8 +36,16 @@ class ShareHandlers:
     async def heartbeat(
         self, request: ShareGroupHeartbeatRequest, context: RequestContext
     ) -> ConsumerGroupHeartbeatResponse:
+        image = self._services.metadata.image
+        below = (
+            ()
+            if image.feature_level >= SHARE_GROUPS_LEVEL
+            else brokers_below(SHARE_GROUPS_LEVEL, image.brokers.values())
+        )
+        if below:
+            raise UnsupportedVersionError(f"brokers {list(below)} do not support share groups: upgrade them first")
         groups = self._groups
-        times = share_times_of(self._services.metadata.image.group_configs.get(request.group_id, {}))
+        times = share_times_of(image.group_configs.get(request.group_id, {}))
         asked = ShareGroupHeartbeatRequest(
             group_id=request.group_id,
             member_id=request.member_id,

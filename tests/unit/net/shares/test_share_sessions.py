@@ -1,0 +1,85 @@
+"""Share sessions: the order of a member's requests, and their limits."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.log.vocabulary.share.errors import (
+    InvalidShareSessionEpochError,
+    ShareSessionLimitReachedError,
+    ShareSessionNotFoundError,
+)
+from barnabas.log.vocabulary.share.messages import ShareFetchPartition
+from barnabas.net.shares.share_sessions import FINAL_EPOCH, MAX_PARTITIONS, ShareSessions
+
+
+@dataclass
+class Connection:
+    is_connected: bool = True
+
+
+def named(*numbers: int) -> list[ShareFetchPartition]:
+    return [ShareFetchPartition(topic_id="t", partition=number) for number in numbers]
+
+
+def test_each_request_continues_the_one_before() -> None:
+    sessions = ShareSessions(2)
+    session = sessions.begin("g", "m", Connection())
+    assert sessions.follow("g", "m", 1) is session
+    for wrong in (1, 3, 0, -2):
+        with pytest.raises(InvalidShareSessionEpochError):
+            sessions.follow("g", "m", wrong)
+    assert sessions.follow("g", "m", 2) is session
+    assert sessions.follow("g", "m", FINAL_EPOCH) is session
+    sessions.end(session)
+    for epoch in (3, FINAL_EPOCH):
+        with pytest.raises(ShareSessionNotFoundError):
+            sessions.follow("g", "m", epoch)
+
+
+def test_epochs_begin_again_after_the_last() -> None:
+    sessions = ShareSessions(1)
+    session = sessions.begin("g", "m", Connection())
+    session.epoch = 2**31 - 1
+    sessions.follow("g", "m", 2**31 - 1)
+    assert sessions.follow("g", "m", 1) is session
+
+
+def test_a_new_session_of_a_member_replaces_its_old_one() -> None:
+    sessions = ShareSessions(1)
+    old = sessions.begin("g", "m", Connection())
+    new = sessions.begin("g", "m", Connection())
+    assert not sessions.is_open(old) and sessions.is_open(new) and len(sessions) == 1
+    sessions.end(old)
+    assert sessions.is_open(new)
+
+
+def test_sessions_and_their_partitions_are_limited() -> None:
+    sessions = ShareSessions(1)
+    session = sessions.begin("g", "m", Connection())
+    with pytest.raises(ShareSessionLimitReachedError):
+        sessions.begin("g", "other", Connection())
+    session.add(named(*range(MAX_PARTITIONS)))
+    session.add(named(5))
+    with pytest.raises(InvalidRequestError):
+        session.add(named(MAX_PARTITIONS))
+
+
+def test_partitions_are_read_in_turn() -> None:
+    session = ShareSessions(1).begin("g", "m", Connection())
+    session.add(named(0, 1, 2))
+    session.served(("t", 0))
+    session.served(("t", 9))
+    assert [number for _, number in session.partitions] == [1, 2, 0]
+    session.forget(named(2, 7))
+    assert [number for _, number in session.partitions] == [1, 0]
+
+
+def test_sessions_of_closed_connections_are_found() -> None:
+    sessions = ShareSessions(2)
+    first, second = Connection(), Connection()
+    gone = sessions.begin("g", "a", first)
+    sessions.begin("g", "b", second)
+    first.is_connected = False
+    assert sessions.disconnected() == [gone]

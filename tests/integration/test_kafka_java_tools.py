@@ -1,13 +1,13 @@
 """Kafka's own command-line tools, in Java, against three real brokers: dynamic configurations, features, transactions."""
 
 import asyncio
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from integration import java_client
 from integration.cluster import Cluster
+from integration.java_tools import Tools
 
 from barnabas.log.format.record_batch import patch
 from barnabas.log.format.record_codec import ProducerFields, encode_batch
@@ -15,7 +15,6 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import LATEST
 
 VERSION = "4.1.1"
-TOOL_LIMIT_S = 60.0  # of one call, which takes two seconds where nothing else runs
 LIMIT_S = 240.0  # of a test: JVMs start one after another
 
 if java_client.find():
@@ -31,31 +30,17 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-class Tools:
-    def __init__(self, libraries: Path, bootstrap: str) -> None:
-        self._libraries = libraries
-        self._bootstrap = bootstrap
-
-    async def run(self, main_class: str, *arguments: str) -> str:
-        """What a tool prints, complaints included."""
-        command = java_client.tool(
-            self._libraries, main_class, "--bootstrap-server", self._bootstrap, *" ".join(arguments).split()
-        )
-        ended = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=False
-        )
-        return str(ended.stdout + ended.stderr)
-
+class ConfigTools(Tools):
     async def configs(self, *arguments: str) -> str:
         return await self.run("kafka.admin.ConfigCommand", *arguments)
 
 
 @pytest.fixture
-async def tools(shared_cluster: Cluster, libraries: Path) -> Tools:
-    return Tools(libraries, (await shared_cluster.ready()).bootstrap)
+async def tools(shared_cluster: Cluster, libraries: Path) -> ConfigTools:
+    return ConfigTools(libraries, (await shared_cluster.ready()).bootstrap)
 
 
-async def test_kafka_configs_changes_brokers_while_they_run(shared_cluster: Cluster, tools: Tools) -> None:
+async def test_kafka_configs_changes_brokers_while_they_run(shared_cluster: Cluster, tools: ConfigTools) -> None:
     brokers = "--entity-type brokers"
     async with shared_cluster.admin() as admin:
         await admin.create_topic("dynamic", partitions=1, replication_factor=3)
@@ -75,19 +60,19 @@ async def test_kafka_configs_changes_brokers_while_they_run(shared_cluster: Clus
         assert "InvalidConfigurationException" in refused and wrong.partition("=")[0] in refused
 
 
-async def test_kafka_configs_changes_groups(tools: Tools) -> None:
+async def test_kafka_configs_changes_groups(tools: ConfigTools) -> None:
     group = "--entity-type groups --entity-name by-tool"
     altered = await tools.configs("--alter", group, "--add-config consumer.heartbeat.interval.ms=1500")
     assert "Completed updating config for group by-tool" in altered, altered
     for described in (group, "--entity-type groups"):
         assert "consumer.heartbeat.interval.ms=1500" in await tools.configs("--describe", described)
-    refused = await tools.configs("--alter", group, "--add-config share.session.timeout.ms=45000")
-    assert "InvalidConfigurationException" in refused and "share groups are not supported" in refused
+    refused = await tools.configs("--alter", group, "--add-config streams.session.timeout.ms=45000")
+    assert "InvalidConfigurationException" in refused and "streams groups are not supported" in refused
     removed = await tools.configs("--alter", group, "--delete-config consumer.heartbeat.interval.ms")
     assert "Completed updating" in removed, removed
 
 
-async def test_kafka_configs_changes_levels_of_loggers_of_one_broker(tools: Tools) -> None:
+async def test_kafka_configs_changes_levels_of_loggers_of_one_broker(tools: ConfigTools) -> None:
     loggers = "--entity-type broker-loggers --entity-name 1"
     altered = await tools.configs("--alter", loggers, "--add-config barnabas.metadata=DEBUG")
     assert "Completed updating config for broker-logger 1" in altered, altered
@@ -99,7 +84,7 @@ async def test_kafka_configs_changes_levels_of_loggers_of_one_broker(tools: Tool
     )
 
 
-async def test_kafka_configs_sets_and_removes_quotas(tools: Tools) -> None:
+async def test_kafka_configs_sets_and_removes_quotas(tools: ConfigTools) -> None:
     both = "--entity-type users --entity-name u --entity-type clients --entity-default"
     altered = await tools.configs("--alter", both, "--add-config producer_byte_rate=1024,request_percentage=2.5")
     assert "Completed updating config" in altered, altered
@@ -112,18 +97,19 @@ async def test_kafka_configs_sets_and_removes_quotas(tools: Tools) -> None:
     assert "producer_byte_rate" not in await tools.configs("--describe", both)
 
 
-async def test_kafka_features_shows_what_is_served(tools: Tools) -> None:
+async def test_kafka_features_shows_what_is_served(tools: ConfigTools) -> None:
     found = await tools.run("org.apache.kafka.tools.FeatureCommand", "describe")
     levels = {line.split()[1]: line.split() for line in found.splitlines() if line.startswith("Feature:")}
     assert {name: words[words.index("FinalizedVersionLevel:") + 1] for name, words in levels.items()} == {
         "group.version": "1",
         "kraft.version": "0",
         "metadata.version": "4.0-IV3",
+        "share.version": "1",
         "transaction.version": "2",
     }
 
 
-async def test_kafka_transactions_finds_none_and_ends(tools: Tools) -> None:
+async def test_kafka_transactions_finds_none_and_ends(tools: ConfigTools) -> None:
     """Every broker is asked for the partitions that it leads, those of __consumer_offsets too."""
     main_class = "org.apache.kafka.tools.TransactionsCommand"
     for verb in ("list", "find-hanging --broker-id 0", "find-hanging --broker-id 1"):

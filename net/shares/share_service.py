@@ -105,7 +105,7 @@ class ShareService:
         answers = await self._acknowledge_all(request.group_id, request.member_id, request.partitions)
         config = self.config_of(request.group_id)
         if request.session_epoch == FINAL_EPOCH:
-            await self._end(session)
+            self._end(session)
         elif request.max_bytes > 0:
             await self._fetch(session, request, config, answers)
         return ShareFetchResponse(
@@ -117,7 +117,7 @@ class ShareService:
         session = self.sessions.follow(request.group_id, request.member_id, request.session_epoch)
         answers = await self._acknowledge_all(request.group_id, request.member_id, request.partitions)
         if request.session_epoch == FINAL_EPOCH:
-            await self._end(session)
+            self._end(session)
         duration_ms = self.config_of(request.group_id).settings.record_lock_duration_ms
         return ShareFetchResponse(partitions=tuple(answers.values()), lock_duration_ms=duration_ms)
 
@@ -135,12 +135,9 @@ class ShareService:
             session.forget(request.forgotten)
         return session
 
-    async def _end(self, session: ShareSession) -> None:
-        """What the member holds is available to others when this is answered; that it is stored, nobody needs to wait for."""
+    def _end(self, session: ShareSession) -> None:
+        """What the member holds is available to others at once; that it is stored, the answer does not wait for."""
         self.sessions.end(session)
-        self._release(session)
-
-    def _release(self, session: ShareSession) -> None:
         for partition in session.partitions:
             led = self.led.find((session.group_id, partition))
             if led is not None and led.machine.release_member(session.member_id):
@@ -399,6 +396,7 @@ class ShareService:
             machine=machine,
         )
         self.led.put(led)
+        self.led.store_later(led)  # if the log has lost its end
         return led
 
     # --- time ---------------------------------------------------------------------------------------------------------
@@ -417,8 +415,7 @@ class ShareService:
 
     def _sweep(self) -> None:
         for session in self.sessions.disconnected():
-            self.sessions.end(session)
-            self._release(session)
+            self._end(session)
         if not len(self.led):
             return
         read = self.sessions.read_partitions()

@@ -96,6 +96,7 @@ class LedSharePartitions:
     ) -> None:
         self._store = store
         self._spawn = spawn
+        self.locked: dict[LedSharePartition, None] = {}  # those that may have locks
         self._loaded: dict[Key, LedSharePartition] = {}
         self._changed: dict[
             str, dict[Key, None]
@@ -117,6 +118,7 @@ class LedSharePartitions:
     def drop(self, led: LedSharePartition, error: BarnabasError) -> None:
         """Whoever waits for it gets the error."""
         led.is_dropped = True
+        self.locked.pop(led, None)
         if self._loaded.get(led.key) is led:
             del self._loaded[led.key]
         waiting, led.storing = led.storing, []

@@ -14,6 +14,7 @@ from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.partition_reads import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
+    CoordinatorNotAvailableError,
     ErrorCode,
     FencedLeaderEpochError,
     GroupIdNotFoundError,
@@ -54,6 +55,7 @@ MAX_READ_BYTES: Final = 1 << 20
 LOAD_RETRY_MS: Final = 100  # while the coordinator of the group is not available
 SWEEP_INTERVAL_MS: Final = 500
 MAX_LOADED_AT_ONCE: Final = 100  # partitions, for one fetch: each load is a decision of the quorum
+MAX_LED: Final = 10_000  # groups and partitions: each takes some kilobytes, and with all of its locks a hundred
 MAX_ID_LENGTH: Final = 1_000  # of a member, as at the coordinator
 MAX_RECORDS: Final = 100_000  # of one answer, if the client names no limit
 _READ_COMMITTED: Final = 1
@@ -127,6 +129,9 @@ class ShareService:
         if request.session_epoch == INITIAL_EPOCH:
             if any(item.acknowledged for item in request.partitions):
                 raise InvalidRequestError("the first request of a share session has nothing to acknowledge")
+            before = self.sessions.find(request.group_id, request.member_id)
+            if before is not None and before.connection is not connection:
+                self._end(before)  # its connection is lost, whether that is known here or not
             session = self.sessions.begin(request.group_id, request.member_id, connection)
         else:
             session = self.sessions.follow(request.group_id, request.member_id, request.session_epoch)
@@ -137,8 +142,9 @@ class ShareService:
 
     def _end(self, session: ShareSession) -> None:
         """What the member holds is available to others at once; that it is stored, the answer does not wait for."""
+        partitions = list(session.partitions)
         self.sessions.end(session)
-        for partition in session.partitions:
+        for partition in partitions:
             led = self.led.find((session.group_id, partition))
             if led is not None and led.machine.release_member(session.member_id):
                 self.led.store_later(led)
@@ -291,6 +297,7 @@ class ShareService:
         self.led.store_later(led)  # what was left out is archived
         if not acquired:
             return None
+        self.led.locked[led] = None
         begin, end = _stretch(headers, acquired[0].first_offset, acquired[-1].last_offset)
         return SharePartitionAnswer(
             topic_id=led.topic_id,
@@ -358,6 +365,10 @@ class ShareService:
             return led
         task = self._loading.get(key)
         if task is None:
+            if len(self.led) + len(self._loading) >= MAX_LED:
+                raise CoordinatorNotAvailableError(
+                    f"this broker has loaded {MAX_LED} share partitions; try again later"
+                )
             task = asyncio.get_running_loop().create_task(self._load(group_id, partition, config))
             self._loading[key] = task
             task.add_done_callback(lambda done: self._load_ended(key, done))
@@ -404,11 +415,13 @@ class ShareService:
     def tick(self) -> None:
         """To be called often: ends locks, and sessions whose connections are gone."""
         now_ms = self._clock.now_ms()
-        for led in self.led:
+        for led in list(self.led.locked):
             deadline_ms = led.machine.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= now_ms and led.machine.expire(now_ms):
                 self.led.store_later(led)
                 led.wake()
+            if led.machine.next_deadline_ms() is None:
+                del self.led.locked[led]
         if now_ms - self._swept_ms >= SWEEP_INTERVAL_MS:
             self._swept_ms = now_ms
             self._sweep()
@@ -416,9 +429,6 @@ class ShareService:
     def _sweep(self) -> None:
         for session in self.sessions.disconnected():
             self._end(session)
-        if not len(self.led):
-            return
-        read = self.sessions.read_partitions()
         for led in self.led:
             partition = self._replication.manager.find(led.topic_partition)
             is_led = (
@@ -429,7 +439,12 @@ class ShareService:
             )
             if not is_led:
                 self.led.drop(led, NotLeaderOrFollowerError(f"this broker leads {led.topic_partition} no longer"))
-            elif led.key not in read and led.is_stored and not led.storing and not led.machine.acquired_count:
+            elif (
+                led.key not in self.sessions.readers
+                and led.is_stored
+                and not led.storing
+                and not led.machine.acquired_count
+            ):
                 self.led.drop(led, NotLeaderOrFollowerError("nobody reads it"))
 
     # --- refusals -----------------------------------------------------------------------------------------------------

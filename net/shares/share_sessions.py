@@ -3,6 +3,7 @@
 A session belongs to the connection that began it; when that is gone, the session ends, and what its member holds is released.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final, Protocol, cast
 
@@ -17,7 +18,7 @@ from barnabas.log.vocabulary.share.messages import ShareFetchPartition
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 _MAX_EPOCH: Final = 2**31 - 1
-MAX_PARTITIONS: Final = 10_000  # of one session: each costs a few hundred bytes here, and more if it is loaded
+MAX_PARTITIONS: Final = 2_000  # of one session: each of its fetches looks at all of them, which takes ten milliseconds
 
 PartitionId = tuple[str, int]  # topic id, number
 
@@ -28,7 +29,11 @@ class Connection(Protocol):
 
 
 class ShareSession:
-    def __init__(self, *, group_id: str, member_id: str, connection: Connection) -> None:
+    def __init__(
+        self, *, group_id: str, member_id: str, connection: Connection, readers: Counter[tuple[str, PartitionId]]
+    ) -> None:
+        """`readers`: of all sessions."""
+        self._readers = readers
         self.group_id = group_id
         self.member_id = member_id
         self.connection = connection
@@ -37,13 +42,29 @@ class ShareSession:
 
     def add(self, named: Iterable[ShareFetchPartition]) -> None:
         for item in named:
-            self.partitions.setdefault((item.topic_id, item.partition))
-        if len(self.partitions) > MAX_PARTITIONS:
-            raise InvalidRequestError(f"{len(self.partitions)} partitions in a share session; at most {MAX_PARTITIONS}")
+            partition = (item.topic_id, item.partition)
+            if partition in self.partitions:
+                continue
+            if len(self.partitions) >= MAX_PARTITIONS:
+                raise InvalidRequestError(f"a share session reads at most {MAX_PARTITIONS} partitions of a broker")
+            self.partitions[partition] = None
+            self._readers[self.group_id, partition] += 1
 
     def forget(self, named: Iterable[ShareFetchPartition]) -> None:
         for item in named:
-            self.partitions.pop((item.topic_id, item.partition), None)
+            self._drop((item.topic_id, item.partition))
+
+    def close(self) -> None:
+        for partition in list(self.partitions):
+            self._drop(partition)
+
+    def _drop(self, partition: PartitionId) -> None:
+        if partition not in self.partitions:
+            return
+        del self.partitions[partition]
+        self._readers[self.group_id, partition] -= 1
+        if not self._readers[self.group_id, partition]:
+            del self._readers[self.group_id, partition]
 
     def served(self, partition: PartitionId) -> None:
         """The others come first next time."""
@@ -56,9 +77,13 @@ class ShareSessions:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._sessions: dict[tuple[str, str], ShareSession] = {}  # by group and member
+        self.readers: Counter[tuple[str, PartitionId]] = Counter()  # sessions by group and partition; no count is 0
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def find(self, group_id: str, member_id: str) -> ShareSession | None:
+        return self._sessions.get((group_id, member_id))
 
     def begin(self, group_id: str, member_id: str, connection: object) -> ShareSession:
         """A session of the same member ends; what the member holds stays locked. Raises ShareSessionLimitReachedError."""
@@ -67,7 +92,12 @@ class ShareSessions:
             raise ShareSessionLimitReachedError(
                 f"{len(self._sessions)} share sessions at this broker (group.share.max.share.sessions); try again later"
             )
-        session = ShareSession(group_id=group_id, member_id=member_id, connection=cast(Connection, connection))
+        replaced = self._sessions.get(key)
+        if replaced is not None:
+            self.end(replaced)
+        session = ShareSession(
+            group_id=group_id, member_id=member_id, connection=cast(Connection, connection), readers=self.readers
+        )
         self._sessions[key] = session
         return session
 
@@ -94,11 +124,8 @@ class ShareSessions:
     def end(self, session: ShareSession) -> None:
         if self.is_open(session):
             del self._sessions[session.group_id, session.member_id]
+            session.close()
 
     def disconnected(self) -> list[ShareSession]:
         """Those whose connections are gone."""
         return [session for session in self._sessions.values() if not session.connection.is_connected]
-
-    def read_partitions(self) -> set[tuple[str, PartitionId]]:
-        """Group and partition of everything that is read in some session."""
-        return {(session.group_id, item) for session in self._sessions.values() for item in session.partitions}

@@ -61,9 +61,14 @@ def test_sessions_and_their_partitions_are_limited() -> None:
     with pytest.raises(ShareSessionLimitReachedError):
         sessions.begin("g", "other", Connection())
     session.add(named(*range(MAX_PARTITIONS)))
+    assert len(sessions.readers) == MAX_PARTITIONS and sessions.find("g", "m") is session
     session.add(named(5))
     with pytest.raises(InvalidRequestError):
         session.add(named(MAX_PARTITIONS))
+    session.forget(named(0))
+    session.add(named(MAX_PARTITIONS))
+    sessions.end(session)
+    assert not sessions.readers and sessions.find("g", "m") is None
 
 
 def test_partitions_are_read_in_turn() -> None:

@@ -6,7 +6,7 @@ from ..connection.records import MAX_CACHED_PARTITIONS, ConsumerRecord
 
 
 class ShareRecord(ConsumerRecord):
-    """As `ConsumerRecord`; `delivery_count` is 1 at the first delivery to the group."""
+    """As `ConsumerRecord`; `delivery_count` is 1 at the first delivery to the group, `topic_id` that of its topic."""
 
     __slots__ = ()
     delivery_count: int = 0

@@ -41,6 +41,7 @@ class SlotCoordinator:
             now_ms=now_ms,
             is_other_group=self._has_group,
         )
+        self._shares = groups.state.shares
         self.transactions = TransactionCoordinator(state=groups.state, settings=settings, now_ms=now_ms, counts=counts)
 
     def _has_group(self, group_id: str) -> bool:
@@ -50,31 +51,39 @@ class SlotCoordinator:
 
     def tick(self, now_ms: int) -> CoordinatorResult[tuple[GroupAlert, ...]]:
         groups = self.groups.tick(now_ms)
-        shares = self.shares.tick(now_ms)
+        shares = self.shares.tick(now_ms).records if self._shares.groups else ()
         transactions = self.transactions.tick(now_ms)
         return CoordinatorResult(
-            records=(*groups.records, *shares.records, *transactions.records),
+            records=(*groups.records, *shares, *transactions.records),
             response=groups.response,
             answers=groups.answers,
         )
 
     def next_deadline_ms(self) -> int | None:
-        deadlines_ms = [machine.next_deadline_ms() for machine in (self.groups, self.shares, self.transactions)]
-        return min([at_ms for at_ms in deadlines_ms if at_ms is not None], default=None)
+        of_groups, of_transactions = self.groups.next_deadline_ms(), self.transactions.next_deadline_ms()
+        of_shares = self.shares.next_deadline_ms() if self._shares.groups else None
+        if of_shares is not None and (of_groups is None or of_shares < of_groups):
+            of_groups = of_shares
+        if of_groups is None or of_transactions is None:
+            return of_transactions if of_groups is None else of_groups
+        return min(of_groups, of_transactions)
 
     @property
     def follows_topics(self) -> bool:
         """Whether a change of topics needs a decision (`topics_changed`); if not, `take_topics` suffices."""
-        return self.groups.follows_topics or self.shares.follows_topics
+        return self.groups.follows_topics or bool(self._shares.groups)
 
     def take_topics(self, topics: TopicsView) -> None:
         self.groups.take_topics(topics)
-        self.shares.take_topics(topics)
+        self.shares.states.topics = topics
 
     def topics_changed(
         self, topics: TopicsView, now_ms: int, *, recreated: AbstractSet[str], changed: AbstractSet[str]
     ) -> CoordinatorResult[None]:
         groups = self.groups.topics_changed(topics, now_ms, recreated=recreated, changed=changed)
+        if not self._shares.groups:
+            self.shares.states.topics = topics
+            return groups
         shares = self.shares.topics_changed(topics, now_ms, recreated=recreated, changed=changed)
         return CoordinatorResult(records=(*groups.records, *shares.records), response=None, answers=groups.answers)
 
@@ -98,7 +107,7 @@ class SlotCoordinator:
         must_confirm: bool,
     ) -> CoordinatorResult[StableOffsets]:
         """As `TransactionalOffsets.fetch_stable`. Those of a share group are where its undone records begin."""
-        if not self.shares.has_group(group_id):
+        if group_id not in self._shares.groups:
             return self.offsets.fetch_stable(
                 group_id=group_id, partitions=partitions, topic_ids=topic_ids, must_confirm=must_confirm
             )

@@ -226,13 +226,6 @@ class ShareCoordinator:
     def next_deadline_ms(self) -> int | None:
         return self._sessions.next_deadline_ms()
 
-    @property
-    def follows_topics(self) -> bool:
-        return bool(self._state.shares.groups)
-
-    def take_topics(self, topics: TopicsView) -> None:
-        self.states.topics = topics
-
     def topics_changed(
         self, topics: TopicsView, now_ms: int, *, recreated: AbstractSet[str], changed: AbstractSet[str]
     ) -> CoordinatorResult[None]:

@@ -152,22 +152,20 @@ def share_config_of(config: BrokerConfig, overrides: Mapping[str, str]) -> Share
     )
 
 
-def share_times_of(overrides: Mapping[str, str]) -> GroupTimes:
-    """As `times_of`, for a share group."""
-    return _times(overrides, SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL)
-
-
-def times_of(overrides: Mapping[str, str]) -> GroupTimes:
+def times_of(
+    overrides: Mapping[str, str], session_key: str = SESSION_TIMEOUT, heartbeat_key: str = HEARTBEAT_INTERVAL
+) -> GroupTimes:
     """The timeouts that `overrides` sets. A value that is not a number comes from another version and is ignored."""
-    return _times(overrides, SESSION_TIMEOUT, HEARTBEAT_INTERVAL)
-
-
-def _times(overrides: Mapping[str, str], session_key: str, heartbeat_key: str) -> GroupTimes:
     session, heartbeat = overrides.get(session_key, ""), overrides.get(heartbeat_key, "")
     return GroupTimes(
         session_timeout_ms=int(session) if session.isdecimal() else -1,
         heartbeat_interval_ms=int(heartbeat) if heartbeat.isdecimal() else -1,
     )
+
+
+def share_times_of(overrides: Mapping[str, str]) -> GroupTimes:
+    """As `times_of`, for a share group."""
+    return times_of(overrides, SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL)
 
 
 def default_session_ms(config: BrokerConfig) -> int:

@@ -97,30 +97,30 @@ class LedSharePartitions:
         self._store = store
         self._spawn = spawn
         self.locked: dict[LedSharePartition, None] = {}  # those that may have locks
-        self._loaded: dict[Key, LedSharePartition] = {}
+        self.loaded: dict[Key, LedSharePartition] = {}
         self._changed: dict[
             str, dict[Key, None]
         ] = {}  # by group: what must be stored; a writer is at work for each group
 
     def __len__(self) -> int:
-        return len(self._loaded)
+        return len(self.loaded)
 
     def __iter__(self) -> Iterator[LedSharePartition]:
-        return iter(list(self._loaded.values()))
+        return iter(list(self.loaded.values()))
 
     def find(self, key: Key) -> LedSharePartition | None:
-        return self._loaded.get(key)
+        return self.loaded.get(key)
 
     def put(self, led: LedSharePartition) -> None:
-        assert led.key not in self._loaded
-        self._loaded[led.key] = led
+        assert led.key not in self.loaded
+        self.loaded[led.key] = led
 
     def drop(self, led: LedSharePartition, error: BarnabasError) -> None:
         """Whoever waits for it gets the error."""
         led.is_dropped = True
         self.locked.pop(led, None)
-        if self._loaded.get(led.key) is led:
-            del self._loaded[led.key]
+        if self.loaded.get(led.key) is led:
+            del self.loaded[led.key]
         waiting, led.storing = led.storing, []
         for _, future in waiting:
             if not future.done():
@@ -157,7 +157,7 @@ class LedSharePartitions:
     async def _write(self, group_id: str) -> None:
         while True:
             changed = self._changed[group_id]
-            chosen = [led for key in list(changed) if (led := self._loaded.get(key)) is not None][:MAX_STATES_PER_WRITE]
+            chosen = [led for key in list(changed) if (led := self.loaded.get(key)) is not None][:MAX_STATES_PER_WRITE]
             if not chosen:
                 del self._changed[group_id]
                 return

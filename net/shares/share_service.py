@@ -414,6 +414,8 @@ class ShareService:
 
     def tick(self) -> None:
         """To be called often: ends locks, and sessions whose connections are gone."""
+        if not (self.led.loaded or self.sessions.opened):
+            return
         now_ms = self._clock.now_ms()
         for led in list(self.led.locked):
             deadline_ms = led.machine.next_deadline_ms()

@@ -76,35 +76,35 @@ class ShareSession:
 class ShareSessions:
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._sessions: dict[tuple[str, str], ShareSession] = {}  # by group and member
+        self.opened: dict[tuple[str, str], ShareSession] = {}  # by group and member
         self.readers: Counter[tuple[str, PartitionId]] = Counter()  # sessions by group and partition; no count is 0
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self.opened)
 
     def find(self, group_id: str, member_id: str) -> ShareSession | None:
-        return self._sessions.get((group_id, member_id))
+        return self.opened.get((group_id, member_id))
 
     def begin(self, group_id: str, member_id: str, connection: object) -> ShareSession:
         """A session of the same member ends; what the member holds stays locked. Raises ShareSessionLimitReachedError."""
         key = (group_id, member_id)
-        if key not in self._sessions and len(self._sessions) >= self._limit:
+        if key not in self.opened and len(self.opened) >= self._limit:
             raise ShareSessionLimitReachedError(
-                f"{len(self._sessions)} share sessions at this broker (group.share.max.share.sessions); try again later"
+                f"{len(self.opened)} share sessions at this broker (group.share.max.share.sessions); try again later"
             )
-        replaced = self._sessions.get(key)
+        replaced = self.opened.get(key)
         if replaced is not None:
             self.end(replaced)
         session = ShareSession(
             group_id=group_id, member_id=member_id, connection=cast(Connection, connection), readers=self.readers
         )
-        self._sessions[key] = session
+        self.opened[key] = session
         return session
 
     def follow(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
         """The session that a request with this epoch continues, or ends. Raises ShareSessionNotFoundError,
         InvalidShareSessionEpochError."""
-        session = self._sessions.get((group_id, member_id))
+        session = self.opened.get((group_id, member_id))
         if session is None:
             raise ShareSessionNotFoundError(
                 f"member {member_id} has no share session at this broker: begin one with epoch 0"
@@ -119,13 +119,13 @@ class ShareSessions:
         return session
 
     def is_open(self, session: ShareSession) -> bool:
-        return self._sessions.get((session.group_id, session.member_id)) is session
+        return self.opened.get((session.group_id, session.member_id)) is session
 
     def end(self, session: ShareSession) -> None:
         if self.is_open(session):
-            del self._sessions[session.group_id, session.member_id]
+            del self.opened[session.group_id, session.member_id]
             session.close()
 
     def disconnected(self) -> list[ShareSession]:
         """Those whose connections are gone."""
-        return [session for session in self._sessions.values() if not session.connection.is_connected]
+        return [session for session in self.opened.values() if not session.connection.is_connected]

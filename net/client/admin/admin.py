@@ -229,8 +229,7 @@ class Admin(GroupAdmin):
         resource_type: int = TOPIC,
         validate_only: bool = False,
     ) -> None:
-        """Change the configuration of a topic, a broker or a group (`resource_type` BROKER, GROUP); None resets a key to its
-        default."""
+        """Change a topic's configuration, or a broker's or group's (`resource_type` BROKER, GROUP); None is a key's default."""
         await self._ask.controller(
             AlterConfigRequest(
                 resource_type=resource_type,

@@ -31,6 +31,8 @@ from barnabas.net.logs.flusher import Flusher
 from barnabas.net.logs.log_service import LogService
 from barnabas.net.logs.replication_service import ReplicationService
 from barnabas.net.logs.replication_throttle import ReplicationThrottle
+from barnabas.net.metadata.broker_to_controller import ControllerChannel
+from barnabas.net.metadata.metadata_service import MetadataService
 from barnabas.net.metadata.producer_ids import ProducerIds
 from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest, Request
 from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse, Response
@@ -60,8 +62,7 @@ SETTINGS = {"node.id": "0", "log.dirs": "/data", "allow.plaintext.listeners": "t
 
 class HandlerWorld:
     def __init__(self, shell: Shell, settings: dict[str, str]) -> None:
-        self.shell = shell
-        self.source = shell.source
+        self.shell, self.source = shell, shell.source
         self.config = load(None, SETTINGS | settings, {})
         self.disk = SimulatedDisk()
         self.logs = LogManager(self.disk, ["/data"], node_id=0)
@@ -111,8 +112,6 @@ class HandlerWorld:
             slots=self.slots,
             producer_ids=producer_ids,
         )
-        self.node_id, self.metadata, self.controller = 0, shell.metadata, shell.controller
-        self.shares = ShareService(self, shell.clock, self._fatal)
         self.services = Services(
             node_id=0,
             config=self.config,
@@ -128,10 +127,22 @@ class HandlerWorld:
             markers=transactions.writer,
             transaction_operations=transactions.operations,
             verification=transactions.verification,
-            shares=self.shares,
+            shares=ShareService(self, shell.clock, self._fatal),
             authenticator=authenticator_of(self.config, {}, shell.clock, lambda: shell.metadata.image),
             events=EventLog(1, shell.clock),
         )
+
+    @property
+    def node_id(self) -> int:
+        return 0
+
+    @property
+    def metadata(self) -> MetadataService:
+        return self.shell.metadata
+
+    @property
+    def controller(self) -> ControllerChannel:
+        return self.shell.controller
 
     async def _fetch_producer_ids(self) -> ProducerIdBlock:
         self.fetched_blocks += 1

@@ -202,7 +202,7 @@ class SharePartition:
         return found
 
     def _archive_missing(self, first: int, last: int) -> None:
-        """Offsets with nothing to deliver: those that nobody holds end here, even if there is no room for more."""
+        """Offsets with nothing to deliver: those that no member holds end here, even if there is no room for more."""
         if last < first:
             return
         self._extend(last)

@@ -208,7 +208,7 @@ class ShareStates:
         return CoordinatorResult(records=decision.finish(), response=tuple(outcomes))
 
     def empty(self, group_id: str) -> ShareGroup:
-        """The group, if nobody reads for it. Raises NonEmptyGroupError, GroupIdNotFoundError."""
+        """The group, if it has no members. Raises NonEmptyGroupError, GroupIdNotFoundError."""
         group = self.existing(group_id)
         if group.members:
             raise NonEmptyGroupError(f"group {group_id} has {len(group.members)} members: stop them first")

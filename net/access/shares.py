@@ -144,10 +144,6 @@ def _kafka_topics(request: Any, access: Access, name: str, refused: Any) -> Part
     return Partly(request, finish)
 
 
-def _described_offsets(request: Any, access: Access) -> Partly | None:
-    return _OFFSETS_OF_GROUPS(request, access)
-
-
 _OFFSETS_OF_GROUPS: Final = items(
     "DescribeShareGroupOffsets",
     "groups",
@@ -167,7 +163,7 @@ def _visible_offsets(request: Any, access: Access) -> Partly | None:
     """The groups that may be described, with their topics that may be described."""
     if access.is_super:
         return None
-    found = _described_offsets(request, access)
+    found = _OFFSETS_OF_GROUPS(request, access)
 
     def finish(response: KafkaResponse[Any] | None) -> KafkaResponse[Any]:
         told = response if found is None else found.finish(response)

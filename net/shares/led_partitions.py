@@ -2,7 +2,7 @@
 
 A change is stored at the coordinator of the group before it is answered. One request at a time goes to the coordinator for each
 group, with the whole state of every partition that has changed meanwhile, so a busy group costs few requests. It is repeated
-until it is stored, or until the coordinator says that somebody else has loaded the state: then the machine is dropped with all
+until it is stored, or until the coordinator says that another leader has loaded the state: then the machine is dropped with all
 that waits for it, because what it decided since its last stored state is void.
 """
 
@@ -116,7 +116,7 @@ class LedSharePartitions:
         self.loaded[led.key] = led
 
     def drop(self, led: LedSharePartition, error: BarnabasError) -> None:
-        """Whoever waits for it gets the error."""
+        """Those that wait for it get the error."""
         led.is_dropped = True
         self.locked.pop(led, None)
         if self.loaded.get(led.key) is led:
@@ -130,7 +130,7 @@ class LedSharePartitions:
     # --- storing ------------------------------------------------------------------------------------------------------
 
     def store_later(self, led: LedSharePartition) -> None:
-        """Store what has changed; nobody waits for it."""
+        """Store what has changed, without waiting for it."""
         if led.is_stored or led.is_dropped:
             return
         is_new = led.group_id not in self._changed

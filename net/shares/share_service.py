@@ -447,7 +447,7 @@ class ShareService:
                 and not led.storing
                 and not led.machine.acquired_count
             ):
-                self.led.drop(led, NotLeaderOrFollowerError("nobody reads it"))
+                self.led.drop(led, NotLeaderOrFollowerError("no session reads this share partition"))
 
     # --- refusals -----------------------------------------------------------------------------------------------------
 

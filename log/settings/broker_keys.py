@@ -405,13 +405,9 @@ class BrokerKeys:
         "Time that the first member of an empty classic group waits for more members.",
     )
     group_share_heartbeat_interval_ms: int = key(5_000, _TIME, "Interval of the heartbeats of members of share groups.")
-    group_share_session_timeout_ms: int = key(
-        45_000, _TIME, "Time without a heartbeat before a member is removed from its share group."
-    )
+    group_share_session_timeout_ms: int = key(45_000, _TIME, "As group.consumer.session.timeout.ms, for share groups.")
     group_share_max_size: int = key(200, COUNT, "Maximum members of a share group.")
-    group_share_max_share_sessions: int = key(
-        2_000, COUNT, "Maximum share sessions at a broker: members of share groups that read from it."
-    )
+    group_share_max_share_sessions: int = key(2_000, COUNT, "Maximum members of share groups that read from a broker.")
     group_share_record_lock_duration_ms: int = key(
         30_000,
         int32(100, 3_600_000, unit=Unit.MILLISECONDS),

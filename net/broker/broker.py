@@ -498,8 +498,7 @@ class Broker:
         await self.liveness.close()
         await self.fetchers.close()
         await self.flusher.close()
-        await self.repair.close()
-        for part in (self.services.shares, self.slots, self.transactions, self.producer_ids):
+        for part in (self.repair, self.services.shares, self.slots, self.transactions, self.producer_ids):
             await part.close()
         await self.dispatcher.close()
         self.authenticator.close()

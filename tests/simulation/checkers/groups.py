@@ -157,8 +157,9 @@ class GroupChecker:
             self._violate(
                 f"group {member.group}: {partition} is owned by {known} and by {name} in epoch {member.epoch}"
             )
-        if member.member_id in self._known.get(member.group, ()):  # else it learned it before it was expelled
-            self._adopted.setdefault((member.identity, member.member_id), set()).add(partition)
+        if member.member_id not in self._known.get(member.group, ()):
+            return  # it learned it before it was expelled, and stood still since: its commits will be refused
+        self._adopted.setdefault((member.identity, member.member_id), set()).add(partition)
         for other in self.members:
             if other is not member and other.group == member.group and self._rightly_holds(other, partition):
                 self._violate(

@@ -33,17 +33,18 @@ def test_a_cut_of_the_quorum_leaves_the_brokers_connections() -> None:
     assert plan.of(2).cut == (("127.0.0.1", 9100), ("127.0.0.1", 9101))
 
 
-def test_delays_add_up_and_the_clock_is_everybodys() -> None:
-    plan = FaultPlan(addresses=ADDRESSES, clock_offset_ms=5)
+def test_delays_and_offsets_of_clocks_add_up() -> None:
+    plan = FaultPlan(addresses=ADDRESSES)
     both, one = frozenset({0, 1}), frozenset({1})
     plan.asked += [
         Asked(brokers=both, network_delay_ms=10, disk_delay_ms=1),
-        Asked(brokers=one, network_delay_ms=20, is_disk_full=True),
+        Asked(brokers=one, network_delay_ms=20, is_disk_full=True, clock_offset_ms=-2),
+        Asked(brokers=frozenset({0, 1, 2}), clock_offset_ms=5),
     ]
     told = [
         (it.network_delay_ms, it.disk_delay_ms, it.is_disk_full, it.clock_offset_ms) for it in map(plan.of, range(3))
     ]
-    assert told == [(10, 1, False, 5), (30, 1, True, 5), (0, 0, False, 5)]
+    assert told == [(10, 1, False, 5), (30, 1, True, 3), (0, 0, False, 5)]
 
 
 def test_orders_and_answers_are_lines() -> None:

@@ -303,7 +303,7 @@ class Consumer:
         self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000, within_ms: float = 0
     ) -> RecordsByPartition:
         """Return available records, at most `max_records`; wait up to `timeout_ms` for the first, and from then on up to
-        `within_ms` for the others. May be empty."""
+        `within_ms` for the others, unless the buffer of a partition is full before. May be empty."""
         self._check_usable()
         return await self._polling.poll(max_records=max_records, timeout_ms=timeout_ms, within_ms=within_ms)
 

@@ -19,7 +19,7 @@ from ..group.rebalancing import Rebalancing
 from ..group.session import Session
 from ..positions.partition_state import Cursor, PartitionState
 from ..positions.reading import Reading
-from .consumer_config import MAX_POLL_RECORDS
+from .consumer_config import FOREVER_MS, MAX_POLL_RECORDS
 from .decoding import Decoding, DecodingWaits
 
 MIN_LOAD_MS: Final = 100  # given to a schema by a call whose time is over, so that polls without a timeout load it too
@@ -68,8 +68,7 @@ class Polling:
     async def poll(
         self, *, max_records: int, timeout_ms: float, within_ms: float = 0
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        if max_records < 1:
-            raise InvalidRequestError(f"max_records is {max_records}; it must be at least 1")
+        _check(max_records, within_ms)
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         with self._asked():
             deadline_ms = self._begin(timeout_ms)
@@ -257,3 +256,10 @@ class Polling:
                 await self._wake.wait()
         except TimeoutError:
             pass
+
+
+def _check(max_records: int, within_ms: float) -> None:
+    if max_records < 1:
+        raise InvalidRequestError(f"max_records is {max_records}; it must be at least 1")
+    if not 0 <= within_ms <= FOREVER_MS:  # NaN is refused, too
+        raise InvalidRequestError(f"within_ms is {within_ms}; it must be from 0 to {FOREVER_MS}")

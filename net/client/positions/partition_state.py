@@ -80,8 +80,8 @@ class PartitionState:
         self.high_watermark = UNKNOWN
         self.log_start_offset = UNKNOWN
         self.buffered_bytes = 0
-        # Whole batches, checked by length only, and what is to be left out of them.
-        self._chunks: deque[tuple[bytes, AbortedFilter]] = deque()
+        # Whole batches, checked by length only, what is to be left out of them, and how many records they say they have.
+        self._chunks: deque[tuple[bytes, AbortedFilter, int]] = deque()
         self._chunk_position = 0  # In the first chunk.
         self._records: list[ConsumerRecord] = []  # Decoded and not handed out yet.
         self._records_end = UNKNOWN  # The offset behind the batch that was decoded last.
@@ -140,14 +140,13 @@ class PartitionState:
         return self.buffered_bytes >= self.max_bytes
 
     def buffered_records(self, limit: int) -> int:
-        """How many records a `take` would find, about (those before the position, and of aborted transactions, count); no
-        batches are counted beyond the limit."""
+        """How many records a `take` would find, about (those before the position, and of aborted transactions, count); no more
+        are counted beyond the limit. Cheap: each change of the buffer asks it of all partitions."""
         found, position = len(self._records), self._chunk_position
-        for chunk, _ in self._chunks:
-            while found < limit and position < len(chunk):
-                header = read_header(chunk, position)
-                found += header.record_count
-                position += header.size_bytes
+        for chunk, _, record_count in self._chunks:
+            if found >= limit:
+                break
+            found += _records_from(chunk, position, limit - found) if position else record_count
             position = 0
         return found
 
@@ -157,12 +156,13 @@ class PartitionState:
 
         Raises CorruptRecordError where the header of the first batch is damaged; what comes before one is taken in.
         """
-        end = 0
+        end = record_count = 0
         last: BatchHeader | None = None
         try:
             while (size_bytes := _batch_size(data, end)) is not None:
                 last = read_header(data, end)
                 end += size_bytes
+                record_count += last.record_count
         except CorruptRecordError:
             if last is None:
                 raise
@@ -172,7 +172,7 @@ class PartitionState:
         self.fetch_offset = max(self.fetch_offset, last.next_offset)
         self.last_fetched_epoch = last.leader_epoch
         chunk = data if end == len(data) else data[:end]
-        self._chunks.append((chunk, AbortedFilter(aborted)))
+        self._chunks.append((chunk, AbortedFilter(aborted), record_count))
         self.buffered_bytes += len(chunk)
 
     # --- handing out -------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class PartitionState:
             records, self._records = self._records, []
             self.position = max(self.position, self._records_end)
             return records
-        chunk, aborted = self._chunks[0]
+        chunk, aborted, _ = self._chunks[0]
         rest = memoryview(chunk)[self._chunk_position :]
         try:
             columns = decode([rest], self.position, aborted=aborted, max_bytes=max_bytes)
@@ -260,7 +260,7 @@ class PartitionState:
         """
         if not self._chunks:
             return None
-        chunk, aborted = self._chunks[0]
+        chunk, aborted, _ = self._chunks[0]
         header = read_header(chunk, self._chunk_position)
         found: Decoded | None = None
         try:
@@ -328,6 +328,16 @@ def _columns_of(records: list[ConsumerRecord]) -> Lists:
         [record.key for record in records],
         [record.value for record in records],
     )
+
+
+def _records_from(chunk: bytes, position: int, limit: int) -> int:
+    """How many records the batches from `position` on say they have; none are read beyond the limit."""
+    found = 0
+    while found < limit and position < len(chunk):
+        header = read_header(chunk, position)
+        found += header.record_count
+        position += header.size_bytes
+    return found
 
 
 def _batch_size(data: bytes, position: int) -> int | None:

@@ -1,17 +1,22 @@
 """`Consumer.stream` and `poll(within_ms=...)`: batches that fill up for a while. On virtual time."""
 
 import asyncio
+import math
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import pytest
 from unit.net.client.consumer_world import T0, T1, consumer, fill, filled
 from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.fake_groups import FakeGroups
 from unit.net.client.virtual_time import run
 
+from barnabas.log.vocabulary.errors import InvalidRequestError
 from barnabas.net.client.connection.records import ConsumerRecord
 from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.positions.partition_state import PartitionState
 
 
 def now() -> float:
@@ -72,6 +77,91 @@ def test_a_batch_that_is_full_does_not_wait() -> None:
             await feeding
 
     run(main())
+
+
+def test_what_is_ready_is_counted_through_parts_of_batches_and_all_partitions() -> None:
+    """7 of 10 records of each batch at a time: what an earlier call left over counts, and what it has taken does not."""
+
+    async def main() -> None:
+        async with consumer(filled(1_000, partitions=3), "t") as reader:
+            await reader.poll(max_records=7)
+            began = now()
+            sizes = [await size_of(reader, 299) for _ in range(10)]
+            assert sizes == [299] * 10 and now() - began < 0.1
+            assert await size_of(reader, 299) == 3 and 0.1 <= now() - began < 0.2
+
+    async def size_of(reader: Consumer, count: int) -> int:
+        found = await reader.poll(max_records=count, within_ms=100)
+        return sum(map(len, found.values()))
+
+    run(main())
+
+
+def test_records_of_paused_partitions_do_not_complete_a_batch() -> None:
+    async def main() -> None:
+        async with consumer(filled(100, partitions=2), "t") as reader:
+            await reader.poll(max_records=1)  # both are buffered
+            await asyncio.sleep(1)
+            reader.pause(T1)
+            began = now()
+            found = await reader.poll(max_records=150, within_ms=500)
+            assert {*found} == {T0} and 0.5 <= now() - began < 0.6
+
+    run(main())
+
+
+def test_a_batch_that_fills_up_for_long_does_not_end_the_membership() -> None:
+    async def main() -> None:
+        cluster = filled(10)
+        FakeGroups(cluster)
+        async with consumer(cluster, "t", group="g", max_poll_interval_ms=6_000) as reader:
+            began = now()
+            found = await reader.poll(max_records=100, timeout_ms=5_000, within_ms=60_000)
+            assert of(found[T0]) == list(range(10)) and 60 <= now() - began < 61
+
+    run(main())
+
+
+def test_a_seek_while_a_batch_fills_up_is_where_it_begins() -> None:
+    async def main() -> None:
+        async with consumer(filled(10), "t") as reader:
+            waiting = asyncio.ensure_future(reader.poll(max_records=100, timeout_ms=5_000, within_ms=1_000))
+            await asyncio.sleep(0.5)
+            reader.seek(T0, 4)
+            assert of((await waiting)[T0]) == [4, 5, 6, 7, 8, 9]
+
+    run(main())
+
+
+@pytest.mark.parametrize("within_ms", [-1, math.inf, math.nan])
+def test_a_time_that_is_none_is_refused(within_ms: float) -> None:
+    async def main() -> None:
+        async with consumer(filled(10), "t") as reader:
+            with pytest.raises(InvalidRequestError, match="within_ms is .*; it must be from 0 to"):
+                await reader.poll(within_ms=within_ms)
+            assert len((await reader.poll(within_ms=0))[T0]) == 10
+
+    run(main())
+
+
+def test_counting_what_is_ready_does_not_read_every_batch() -> None:
+    """Each answer that arrives asks for the count: with batches of one record, reading their headers took half a second."""
+    log = filled(10_000, per_batch=1).logs[T0]
+    state = PartitionState(T0, max_bytes=1 << 20)
+    state.seek(0)
+    while data := log.read(state.fetch_offset, 50_000):
+        state.fetched(data)
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        count = state.buffered_records(1_000_000)
+    finally:
+        sys.setprofile(None)
+    assert count == 10_000 and len(calls) < 10
+    for left in (9_993, 9_500, 8_997):  # in the middle of an answer, and behind its end
+        state.take(state.buffered_records(1_000_000) - left)
+        assert state.buffered_records(1_000_000) == left
+        assert state.buffered_records(500) >= 500
 
 
 def test_a_buffer_without_room_does_not_wait_either() -> None:

@@ -21,6 +21,7 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 # Before its hello, a connection gets little memory. HTTP, TLS and Kafka's frames all appear as a far greater length.
 MAX_HELLO_BYTES = 64 * 1024
 _LENGTH_BYTES = 4
+_TLS_HANDSHAKE = 0x1603  # how a ClientHello begins
 _HELLO_FIELDS = 8
 NO_TOKEN = 0
 _MAX_NUMBER = 1 << 63
@@ -75,6 +76,10 @@ def split_frames(buffer: bytearray, max_frame_bytes: int) -> list[bytes]:
     position = 0
     while len(buffer) - position >= _LENGTH_BYTES:
         length = int.from_bytes(buffer[position : position + _LENGTH_BYTES], "big")
+        if length > max_frame_bytes and length >> 16 == _TLS_HANDSHAKE:
+            raise WireError(
+                "it speaks TLS, this node does not: a cluster changes to TLS in three rounds of restarts (tls.transition)"
+            )
         if length > max_frame_bytes:
             raise WireError(f"a frame has {length} bytes; at most {max_frame_bytes} are allowed")
         end = position + _LENGTH_BYTES + length

@@ -90,3 +90,10 @@ def test_a_message_without_one_of_its_fields_is_refused(message: Message, docume
 
 def test_a_field_that_a_newer_release_adds_is_passed_over() -> None:
     assert read_message({"type": "response_vote", "term": 3, "more": b"x"}) == Vote(term=3)
+
+
+def test_a_peer_that_speaks_tls_is_told_apart_from_a_long_frame() -> None:
+    with pytest.raises(WireError, match=r"speaks TLS.*tls\.transition"):
+        split_frames(bytearray.fromhex("1603010200"), MAX_HELLO_BYTES)
+    with pytest.raises(WireError, match="a frame has 369098752 bytes"):
+        split_frames(bytearray.fromhex("1600000000"), MAX_HELLO_BYTES)

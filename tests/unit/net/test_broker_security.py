@@ -10,6 +10,7 @@ from unit.net.access.access_world import allow, by_resource
 from unit.net.logins.test_authenticator import Connection
 from unit.net.sasl.sasl_world import ITERATIONS, PASSWORD, SALT
 from unit.net.shell_world import Client, simulated
+from unit.net.test_tls_and_plain_text import Greeter, answer
 
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
@@ -28,6 +29,8 @@ from barnabas.net.events.event_log import EventLog
 from barnabas.net.sasl.exchange import Accepted
 from barnabas.net.sasl.scram import credential_for
 from barnabas.net.settings.config import BrokerConfig, load
+from barnabas.net.wire.tcp import TcpNetwork
+from barnabas.net.wire.tls import TlsContexts, TlsFiles
 
 SECURE = {
     "listeners": "SASL_SSL://127.0.0.1:0,BROKERS://127.0.0.1:0",
@@ -162,6 +165,49 @@ def test_without_an_authorizer_http_demands_what_listeners_demand(files: dict[st
         assert made is not None
         admin = made.admin()
         assert admin is not None and admin().verify_mode is mode
+
+
+@pytest.mark.parametrize(
+    ("step", "accepted", "dialed"),
+    [("accept", b"plain", b"plain"), ("use", b"plain", b"encrypted"), ("off", b"", b"encrypted")],
+)
+async def test_only_the_listener_of_brokers_takes_part_in_a_transition(
+    files: dict[str, str], step: str, accepted: bytes, dialed: bytes
+) -> None:
+    """A listener of clients with TLS refuses plain text in each step, and brokers connect as their step says."""
+    listeners = "SSL://127.0.0.1:0,BROKERS://127.0.0.1:0"
+    changes = {
+        "listeners": listeners,
+        "listener.security.protocol.map": "SSL:SSL,BROKERS:SSL",
+        "allow.plaintext.listeners": "true",
+        "tls.transition": step,
+    }
+    made = tls(files, **changes)
+    of_brokers, of_clients = made.network("BROKERS"), made.network("SSL")
+    for network, told in ((of_brokers, accepted), (of_clients, b"")):
+        listener = await network.listen(Greeter, "127.0.0.1", 0)
+        assert await answer(TcpNetwork(), listener) in {told + b" hello", told}
+        await listener.close()
+    both = await TcpNetwork(contexts_of(files), also_plain=True).listen(Greeter, "127.0.0.1", 0)
+    assert await answer(of_brokers, both) == dialed + b" hello"
+    assert await answer(of_clients, both) == b"encrypted hello"
+    await both.close()
+    quorum = made.quorum()
+    assert quorum is not None and quorum.also_plain is (step != "off")
+    assert (quorum.for_dialing() is None) is (step == "accept")
+
+
+def contexts_of(files: dict[str, str]) -> TlsContexts:
+    return TlsContexts(
+        TlsFiles(certificate=files["ssl.keystore.location"], authorities=files["ssl.truststore.location"])
+    )
+
+
+@simulated
+async def test_certificates_decide_who_is_a_broker_when_the_transition_is_over(files: dict[str, str]) -> None:
+    """Before, brokers come without one, so the permission decides, as in a cluster without TLS."""
+    steps = {step: config(**files, **{"tls.transition": step}) for step in ("off", "accept", "use")}
+    assert [control_of(item).brokers_are_certified for item in steps.values()] == [True, False, False]
 
 
 def test_an_own_certificate_that_has_expired_is_found_at_the_start(tmp_path: Path) -> None:

@@ -30,10 +30,12 @@ from .faults import PipelineFault
 
 INSTALL: Final = "a Delta table needs deltalake: pip install 'barnabas[delta]'"
 MAX_OPEN_FILES: Final = 64  # of one task: of so many values of partition_by at a time; then the oldest one is complete
+MAX_COMMITS: Final = 5  # attempts at one commit, if other writers of the table are in its way
 MAX_FILE_BYTES: Final = 128 * 1024 * 1024  # Parquet's; then another one begins
 # Features of a table whose rules hold for files that are only added. `invariants` and `checkConstraints` where there are none.
 _FEATURES: Final = frozenset({"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "timestampNtz"})
 _RULES: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+_NULLABILITY: Final = ("nullable", "containsNull", "valueContainsNull")  # in the JSON of Delta's types
 _PARTITION_TYPES: Final = (T.StringType, T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType)
 _ADDED: Final = T.StructType(
     [
@@ -72,6 +74,7 @@ class DeltaWriter:
         self._mode = "overwrite" if is_complete else "append"
         self._written_batches = written_batches
         self._schema = self._arrow_schema(columns)
+        self._columns = deltalake.Schema.from_json(json.dumps(_nullable(json.loads(self._delta_schema().to_json()))))
 
     def _arrow_schema(self, columns: T.StructType) -> pa.Schema:
         for name in self._partition_by:
@@ -83,19 +86,43 @@ class DeltaWriter:
                 )
         if len(columns) <= len(self._partition_by):
             raise PipelineFault("sink.partition_by names all columns: files need at least one other")
-        schema = to_arrow_schema(columns, timezone="UTC")
+        return to_arrow_schema(columns, timezone="UTC")
+
+    def _delta_schema(self) -> Any:
         try:
-            self._delta.Schema.from_arrow(schema)
+            return self._delta.Schema.from_arrow(self._schema)
         except Exception as error:
             raise PipelineFault(f"sink.delta: a column has a type that Delta has not: {error}") from error
-        return schema
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Raises PipelineFault where the table does not fit the rows."""
+        """Raises PipelineFault where the table does not fit the rows.
+
+        Another writer may commit in between. Files do not depend on what it has done, unless it has changed the table so that
+        they do not fit any more: the same files are committed to the new version.
+        """
+        added: list[Any] | None = None
+        required: frozenset[str] = frozenset()
+        for attempt in range(1, MAX_COMMITS + 1):
+            table = self._fitting(batch_id)
+            if table is None:
+                return
+            if added is None or required != _required(table):
+                required = _required(table)
+                added = self._write_files(batch, batch_id, required)
+            try:
+                self._commit(table, added, batch_id)
+            except self._delta.exceptions.CommitFailedError:
+                if attempt == MAX_COMMITS:
+                    raise
+            else:
+                return
+
+    def _fitting(self, batch_id: int) -> Any | None:
+        """The table, with all columns; None if it has the micro-batch."""
         table = self._open()
         written = table.transaction_version(self._sink_id)
         if written is not None and written >= batch_id:
-            return
+            return None
         if written is None and (noted := self._written_batches()):
             raise PipelineFault(
                 f"sink.delta: {self._folder} has nothing of the {noted} micro-batches that are written: restore the table, or "
@@ -103,15 +130,22 @@ class DeltaWriter:
             )
         self._check_rules(table)
         self._fit(table)
+        return table
+
+    def _write_files(self, batch: DataFrame, batch_id: int, required: frozenset[str]) -> list[Any]:
         folder, partition_by, schema = self._folder, self._partition_by, self._schema
         prefix = f"part-{self._sink_id}-{batch_id}"
-        added = batch.mapInArrow(lambda rows: write_files(rows, schema, folder, partition_by, prefix), _ADDED).collect()
+        return batch.mapInArrow(
+            lambda rows: write_files(rows, schema, folder, partition_by, prefix, required), _ADDED
+        ).collect()
+
+    def _commit(self, table: Any, added: list[Any], batch_id: int) -> None:
         now_ms = int(time.time() * 1000)
         table.create_write_transaction(
             [self._add(row, now_ms) for row in added],
             self._mode,
             table.schema(),
-            partition_by=list(partition_by),
+            partition_by=list(self._partition_by),
             commit_properties=self._delta.CommitProperties(
                 app_transactions=[self._delta.Transaction(self._sink_id, batch_id, now_ms)]
             ),
@@ -130,7 +164,7 @@ class DeltaWriter:
             if os.path.isdir(self._folder) and os.listdir(self._folder):
                 raise PipelineFault(f"sink.delta: {self._folder} has files and is no Delta table: name another folder")
             return delta.DeltaTable.create(
-                self._folder, schema=self._schema, partition_by=list(self._partition_by), mode="ignore"
+                self._folder, schema=self._columns, partition_by=list(self._partition_by), mode="ignore"
             )
         return delta.DeltaTable(self._folder)
 
@@ -140,7 +174,8 @@ class DeltaWriter:
         found = [key for key in configuration if key.startswith("delta.constraints.")]
         if configuration.get("delta.columnMapping.mode", "none") != "none":
             found.append("delta.columnMapping.mode")
-        found += [key for field in table.schema().fields for key in _RULES if key in (field.metadata or {})]
+        schema = table.schema().to_json()  # fields of fields may have rules, too
+        found += [key for key in _RULES if f'"{key}"' in schema]
         found += sorted(set(protocol.writer_features or ()) - _FEATURES)
         if self._mode == "overwrite" and configuration.get("delta.appendOnly") == "true":
             found.append("delta.appendOnly")
@@ -157,10 +192,11 @@ class DeltaWriter:
     def _fit(self, table: Any) -> None:
         """Add the columns that are new; those that the rows lack stay empty."""
         known = {field.name: field for field in table.schema().fields}
-        wanted = self._delta.Schema.from_arrow(self._schema).fields
+        wanted = self._columns.fields
+        exact = {field.name: field.type for field in self._delta_schema().fields}
         for field in wanted:
             before = known.get(field.name)
-            if before is not None and before.type != field.type:
+            if before is not None and before.type not in (field.type, exact[field.name]):
                 raise PipelineFault(
                     f"sink.delta: column {field.name!r} is {_told(before)} in {self._folder} and {_told(field)} in the result: "
                     "cast it"
@@ -180,22 +216,40 @@ class DeltaWriter:
             table.update_incremental()
 
 
+def _nullable(kind: Any) -> Any:
+    """A type, as JSON, whose parts may all be null. As Spark's own writer, a new table promises nothing of later rows."""
+    if isinstance(kind, dict):
+        return {key: True if key in _NULLABILITY else _nullable(value) for key, value in kind.items()}
+    return [_nullable(item) for item in kind] if isinstance(kind, list) else kind
+
+
+def _required(table: Any) -> frozenset[str]:
+    return frozenset(field.name for field in table.schema().fields if not field.nullable)
+
+
 def _told(field: Any) -> str:
     kind = json.loads(field.type.to_json())
-    return kind if isinstance(kind, str) else str(kind.get("type", kind))
+    return kind if isinstance(kind, str) else json.dumps(kind)
 
 
 # --- in the tasks ---------------------------------------------------------------------------------------------------------
 
 
 def write_files(
-    batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: str, partition_by: tuple[str, ...], prefix: str
+    batches: Iterator[pa.RecordBatch],
+    schema: pa.Schema,
+    folder: str,
+    partition_by: tuple[str, ...],
+    prefix: str,
+    required: frozenset[str] = frozenset(),
 ) -> Iterator[pa.RecordBatch]:
-    """One row for each file that is complete, and on disk."""
+    """One row for each file that is complete, and on disk. `required`: columns of the table that are never null."""
     files: dict[Partition, _File] = {}
     stored = pa.schema([field for field in schema if field.name not in partition_by])
     for batch in batches:
-        for values, rows in _parts(pa.Table.from_batches([batch]).cast(schema), partition_by):
+        all_rows = pa.Table.from_batches([batch]).cast(schema)
+        _check_required(all_rows, required, partition_by)
+        for values, rows in _parts(all_rows, partition_by):
             file = files.get(values)
             if file is None:
                 if len(files) >= MAX_OPEN_FILES:
@@ -207,6 +261,19 @@ def write_files(
                 yield files.pop(values).finish()
     for file in files.values():
         yield file.finish()
+
+
+def _check_required(rows: pa.Table, required: frozenset[str], partition_by: tuple[str, ...]) -> None:
+    """Readers rely on it, and skip the check for null."""
+    for name in required:
+        column = rows[name]
+        is_empty = name in partition_by and pa.types.is_string(column.type) and pc.any(pc.equal(column, "")).as_py()
+        if column.null_count or is_empty:
+            told = "an empty text, which is null in partition_by," if is_empty else "a null"
+            raise PipelineFault(
+                f"sink.delta: a row has {told} in {name!r}, which the table declares NOT NULL: leave such rows out, or give the "
+                "column a default with coalesce"
+            )
 
 
 def _parts(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterable[tuple[Partition, pa.Table]]:

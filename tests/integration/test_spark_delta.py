@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
 from integration.cluster import Cluster
 from integration.declared_pipeline import Declared
 from integration.spark_world import create_topic, send
@@ -194,6 +195,77 @@ def test_a_table_with_rules_or_another_shape_is_left_alone(spark_cluster: Cluste
         with pytest.raises(Exception, match=told):
             pipeline.run()
         assert not rows(pipeline.folder / folder, "id")
+
+
+def test_a_new_table_promises_nothing_of_later_rows(spark_cluster: Cluster, declared: Pipelines) -> None:
+    """`count(*)` and `array(...)` are never null, but columns of the next version of the pipeline may be."""
+    topic = create_topic(spark_cluster, "delta-nullable", partitions=1)
+    send(spark_cluster, topic, [b'{"id": 1}'])
+    pipeline = declared(form(topic, steps="[[steps]]\nsql = \"SELECT 1L AS id, array('a') AS kinds FROM input\""))
+    pipeline.run()
+    send(spark_cluster, topic, [b'{"id": 2}'])
+    pipeline.file.write_text(
+        form(topic, steps='[[steps]]\nsql = "SELECT NULLIF(id, 2) AS id, array(kind) AS kinds FROM input"')
+    )
+    pipeline.run()
+    assert rows(pipeline.folder / "lake", "id", "kinds") == [(1, ["a"]), (None, [None])]
+
+
+@pytest.mark.parametrize(
+    ("column", "sink", "value"),
+    [("id", "", b'{"kind": "a"}'), ("kind", 'partition_by = ["kind"]', b'{"id": 7, "kind": ""}')],
+)
+def test_a_column_that_is_never_null_stays_so(
+    spark_cluster: Cluster, declared: Pipelines, column: str, sink: str, value: bytes
+) -> None:
+    topic = create_topic(spark_cluster, f"delta-required-{column}", partitions=1)
+    send(spark_cluster, topic, numbers(1, 3))
+    pipeline = declared(form(topic, sink=sink))
+    fields = [
+        {"name": name, "type": kind, "nullable": name != column, "metadata": {}}
+        for name, kind in (("id", "long"), ("kind", "string"))
+    ]
+    schema = Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
+    DeltaTable.create(str(pipeline.folder / "lake"), schema=schema, partition_by=["kind"] if sink else [])
+    pipeline.run()
+    send(spark_cluster, topic, [value])
+    with pytest.raises(Exception, match=f"in '{column}', which the table declares NOT NULL"):
+        pipeline.run()
+    assert rows(pipeline.folder / "lake", "id") == [(1,), (2,)]
+
+
+def test_another_writer_in_between_neither_ends_the_run_nor_doubles_a_row(
+    spark_cluster: Cluster, declared: Pipelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It adds a column, removes rows, or is another driver of the same pipeline that commits the same micro-batch."""
+    topic = create_topic(spark_cluster, "delta-between", partitions=1)
+    send(spark_cluster, topic, numbers(0, 10))
+    pipeline = declared(form(topic))
+    pipeline.run()
+    commit = DeltaTable.create_write_transaction
+
+    def add_column(table: DeltaTable, *_: Any, **__: Any) -> None:
+        table.alter.add_columns([Field("more", PrimitiveType("string"), nullable=True)])
+
+    def remove(table: DeltaTable, *_: Any, **__: Any) -> None:
+        table.delete("id < 5")
+
+    total = 10
+    for other, left in ((add_column, 20), (remove, 25), (commit, 35)):
+        send(spark_cluster, topic, numbers(total, total + 10))
+        total += 10
+        others = iter([other])
+
+        def raced(table: DeltaTable, *given: Any, others: Any = others, **named: Any) -> None:
+            if (first := next(others, None)) is not None:
+                first(DeltaTable(table.table_uri), *given, **named)
+            commit(table, *given, **named)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(DeltaTable, "create_write_transaction", raced)
+            pipeline.run()
+        found = rows(pipeline.folder / "lake", "id", "kind")
+        assert len(found) == left and len(set(found)) == left
 
 
 def test_what_a_table_cannot_have_is_said_before_anything_is_written(

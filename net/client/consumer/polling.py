@@ -70,11 +70,13 @@ class Polling:
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         _check(max_records, within_ms)
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
+        due_ms: int | None = None  # of the batch: kept while its first records need a schema or a handler
         with self._asked():
             deadline_ms = self._begin(timeout_ms)
             while not found and (state := await self._next_state(deadline_ms)) is not None:
                 if within_ms > 0:
-                    state = await self._gathered(state, max_records, within_ms)
+                    due_ms = self._clock.now_ms() + int(within_ms) if due_ms is None else due_ms
+                    state = await self._gathered(state, max_records, due_ms)
                 left = max_records
                 while state is not None and left > 0:
                     try:
@@ -92,6 +94,8 @@ class Polling:
                         left -= len(records)
                         self._reading.handed_out.append(state)
                     state = self._reading.next_ready()
+                else:
+                    due_ms = None
         self._pump()
         return found
 
@@ -154,12 +158,11 @@ class Polling:
     def _take(self, state: PartitionState, max_records: int) -> list[ConsumerRecord]:
         return state.take(max_records) if self._decoding is None else self._decoding.take(state, max_records)
 
-    async def _gathered(self, state: PartitionState | None, count: int, within_ms: float) -> PartitionState | None:
-        """Wait until so many records are ready, for a while at most. Nothing is taken meanwhile, so that neither a rebalance nor
+    async def _gathered(self, state: PartitionState | None, count: int, due_ms: int) -> PartitionState | None:
+        """Wait until so many records are ready, or it is that late. Nothing is taken meanwhile, so that neither a rebalance nor
         a cancelled call loses a record. None: there is none any more."""
-        deadline_ms = self._clock.now_ms() + int(within_ms)
         while state is not None and not self._reading.has_gathered(count):
-            wait_ms = deadline_ms - self._clock.now_ms()
+            wait_ms = due_ms - self._clock.now_ms()
             if wait_ms <= 0:
                 break
             self._pump()

@@ -230,3 +230,41 @@ def test_the_stream_ends_with_the_consumer() -> None:
             await reader.close()
 
     run(main())
+
+
+def test_bad_records_do_not_begin_the_wait_again() -> None:
+    """Ten of them at the front, each given to a handler: the batch is due as if there were none."""
+
+    def number(data: bytes) -> int:
+        if int(data) < 10:
+            raise ValueError("too small")
+        return int(data)
+
+    async def handle(record: Any, error: Any) -> None:
+        handled.append(record.offset)
+
+    async def main() -> None:
+        async with consumer(filled(15), "t", value_deserializer=number, on_bad_record=handle) as reader:
+            began = now()
+            found = await reader.poll(max_records=100, timeout_ms=60_000, within_ms=500)
+            assert of(found[T0]) == [*range(10, 15)] and handled == [*range(10)]
+            assert 0.5 <= now() - began < 0.6
+
+    handled: list[int] = []
+    run(main())
+
+
+def test_records_in_the_buffer_are_counted_without_looking_at_all_batches_again() -> None:
+    """Also of a fetch that is taken in part, and of what is left of a batch."""
+    state = PartitionState(T0, max_bytes=1_000_000)
+    state.seek(0)
+    batches = [bytes(batch) for _, _, batch in filled(35, per_batch=3).logs[T0].batches]
+    state.fetched(b"".join(batches[:10]))
+    state.fetched(b"".join(batches[10:]))
+    left = 35
+    assert state.buffered_records(1_000) == left
+    for count in (1, 1, 1, 4, 20, 5):
+        left -= len(state.take(count))
+        assert state.buffered_records(1_000) == left
+    assert len(state.take(1_000)) == left == 3 and not state.buffered_records(1_000)
+    assert state.buffered_records(0) == 0

@@ -71,6 +71,7 @@ class SharePartition:
         self.start_offset = start_offset  # every record before it is acknowledged, archived or deleted
         self.end_offset = start_offset  # the first record that was never given out; >= start_offset
         self.settings = settings
+        self.log_start_offset = 0  # the log has dropped everything before it, whatever its state was
         self.version = 0
         self._spans: list[Span] = []  # sorted; they cover start_offset to end_offset - 1
         self._deadline_ms: int | None = None  # not later than the first deadline of a lock
@@ -113,6 +114,11 @@ class SharePartition:
     @property
     def _room(self) -> int:
         return self.settings.max_record_locks - (self.end_offset - self.start_offset)
+
+    @property
+    def span_count(self) -> int:
+        """At least the number of ranges that `stored` returns."""
+        return len(self._spans)
 
     @property
     def acquired_count(self) -> int:
@@ -209,7 +215,8 @@ class SharePartition:
         for span in self._within(first, last):
             if span.state is RecordState.AVAILABLE:
                 self._end(span, RecordState.ARCHIVED)
-        self._advance()
+        if self._spans[0].is_final:
+            self._advance()  # only then: thousands of control batches behind a locked record are no reason to walk all spans
 
     def _extend(self, last_offset: int) -> None:
         if last_offset >= self.end_offset:
@@ -218,7 +225,7 @@ class SharePartition:
     # --- acknowledging ------------------------------------------------------------------------------------------------
 
     def acknowledge(self, member_id: str, batches: Sequence[AcknowledgedBatch], now_ms: int) -> None:
-        """All of them or none. Offsets before the start are passed over: the log has dropped them.
+        """All of them or none. Offsets that the log has dropped are passed over.
 
         Raises InvalidRequestError, and InvalidRecordStateError if the member does not hold a record (any more).
         """
@@ -238,6 +245,9 @@ class SharePartition:
             raise InvalidRecordStateError(
                 f"record {batch.last_offset} was not given out: acknowledge what was received"
             )
+        first = max(batch.first_offset, self.log_start_offset)
+        if first <= min(batch.last_offset, self.start_offset - 1):
+            raise InvalidRecordStateError(f"member {member_id} does not hold the lock of record {first}: it is acknowledged")
         for position in range(self._position(max(batch.first_offset, self.start_offset)), len(self._spans)):
             span = self._spans[position]
             if span.first_offset > batch.last_offset:
@@ -291,6 +301,7 @@ class SharePartition:
 
     def log_begins_at(self, log_start_offset: int) -> None:
         """Records before it were deleted, also those that a member holds."""
+        self.log_start_offset = max(self.log_start_offset, log_start_offset)
         if log_start_offset <= self.start_offset:
             return
         if log_start_offset >= self.end_offset:

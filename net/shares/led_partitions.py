@@ -8,7 +8,7 @@ that waits for it, because what it decided since its last stored state is void.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final
 
 from barnabas.consumer_groups.share.share_partition import SharePartition
@@ -27,7 +27,9 @@ from .state_store import ShareStateStore
 
 logger = logging.getLogger("barnabas.shares")
 
-MAX_STATES_PER_WRITE: Final = 20  # each has at most 20,000 ranges, and usually a few
+MAX_STATES_PER_WRITE: Final = 20
+# A range takes at most 22 bytes, and a command of the quorum 1 MiB: more is refused, whatever the state.
+MAX_RANGES_PER_WRITE: Final = 20_000
 RETRY_MS: Final = 50
 STORE_WAIT_MS: Final = 20_000  # of an acknowledgement; below the request timeout of clients (30 s)
 
@@ -157,7 +159,7 @@ class LedSharePartitions:
     async def _write(self, group_id: str) -> None:
         while True:
             changed = self._changed[group_id]
-            chosen = [led for key in list(changed) if (led := self.loaded.get(key)) is not None][:MAX_STATES_PER_WRITE]
+            chosen = self._next_of(changed)
             if not chosen:
                 del self._changed[group_id]
                 return
@@ -175,6 +177,20 @@ class LedSharePartitions:
                     self._fenced(led, error_for(outcome.error, outcome.message))
                 else:
                     led.stored(version)
+
+    def _next_of(self, changed: Iterable[Key]) -> list[LedSharePartition]:
+        """What one request may write; at least one state, if there is any."""
+        chosen: list[LedSharePartition] = []
+        ranges = 0
+        for key in changed:
+            led = self.loaded.get(key)
+            if led is None:
+                continue
+            ranges += led.machine.span_count
+            if chosen and (ranges > MAX_RANGES_PER_WRITE or len(chosen) == MAX_STATES_PER_WRITE):
+                break
+            chosen.append(led)
+        return chosen
 
     async def _failed(self, group_id: str, chosen: list[LedSharePartition], error: BarnabasError) -> None:
         """A later attempt has a higher sequence: if this one arrives after it, it is void."""

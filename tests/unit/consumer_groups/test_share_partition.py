@@ -1,6 +1,7 @@
 """The records of a partition as a share group sees them, against a model with one object for each record."""
 
 import random
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -180,6 +181,45 @@ def test_deleted_records_are_passed_over() -> None:
     assert machine.start_offset == 10
     machine.log_begins_at(30)
     assert (machine.start_offset, machine.next_fetch_offset, machine.stored()) == (30, 30, ())
+
+
+@pytest.mark.parametrize("kind", [ACCEPT, RELEASE, REJECT])
+def test_a_late_acknowledgement_is_refused_though_nothing_before_its_record_is_open(kind: int) -> None:
+    """Another member has settled the record meanwhile: the late one must learn that it was not the only one."""
+    machine = partition()
+    take(machine, "late", span(0, 3))
+    machine.expire(SETTINGS.record_lock_duration_ms)
+    take(machine, "b", span(0, 3), now_ms=SETTINGS.record_lock_duration_ms)
+    machine.acknowledge("b", [acked(0, 1, ACCEPT)], SETTINGS.record_lock_duration_ms)
+    assert machine.start_offset == 2
+    for first, last in ((0, 0), (0, 1), (1, 2)):
+        for member in ("late", "b"):
+            with pytest.raises(InvalidRecordStateError):
+                machine.acknowledge(member, [acked(first, last, kind)], SETTINGS.record_lock_duration_ms)
+    machine.log_begins_at(1)
+    machine.acknowledge("late", [acked(0, 0, kind)], SETTINGS.record_lock_duration_ms)  # deleted: passed over
+    with pytest.raises(InvalidRecordStateError):
+        machine.acknowledge("late", [acked(0, 1, kind)], SETTINGS.record_lock_duration_ms)
+
+
+def test_control_batches_behind_a_locked_record_cost_no_walk_over_all_of_them() -> None:
+    """A transaction for each record: a read of 1 MiB holds thousands of markers, and this runs on the event loop."""
+    machine = partition(settings=ShareSettings(max_record_locks=10_000))
+    pairs = [(span(at, at), span(at + 1, at + 1, is_deliverable=False)) for at in range(0, 8_000, 2)]
+    batches = [batch for pair in pairs for batch in pair]
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        found = machine.acquire("a", batches, max_records=10_000, now_ms=0)
+    finally:
+        sys.setprofile(None)
+    assert len(found) == 4_000 and machine.span_count == 8_000
+    assert calls < 100 * len(batches)
 
 
 def test_a_log_that_lost_its_end_gives_its_offsets_again() -> None:

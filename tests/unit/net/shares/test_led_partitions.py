@@ -5,10 +5,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.msgpack import encode
 from unit.net.shell_world import simulated
 
 from barnabas.consumer_groups.share.settings import ShareSettings
 from barnabas.consumer_groups.share.share_partition import BatchSpan, SharePartition
+from barnabas.kraft.quorum.memory_quorum import MAX_COMMAND_BYTES
 from barnabas.log.replication.partition import Partition
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
@@ -141,6 +143,23 @@ async def test_a_deleted_group_drops_all_of_its_partitions() -> None:
         world.accept(led, 0)
     outcomes = await asyncio.gather(*(world.led.store(led) for led in world.all), return_exceptions=True)
     assert all(isinstance(item, NotLeaderOrFollowerError) for item in outcomes) and not len(world.led)
+
+
+@simulated
+async def test_a_request_fits_into_a_command_of_the_quorum() -> None:
+    """States with many ranges are written in several requests: one of 20 such states would be refused for its size."""
+    world = World(5)
+    for led in world.all:
+        led.machine.settings = ShareSettings(max_record_locks=10_000)
+        batch = BatchSpan(first_offset=led.machine.end_offset, last_offset=9_999)
+        led.machine.acquire("m", [batch], max_records=10_000, now_ms=0)
+        kinds = tuple(1 + number % 2 for number in range(9_000))
+        led.machine.acknowledge("m", [AcknowledgedBatch(first_offset=1, last_offset=9_000, kinds=kinds)], 1)
+    await asyncio.gather(*(world.led.store(led) for led in world.all))
+    assert [len(request.states) for request in world.store.requests] == [2, 2, 1]
+    for request in world.store.requests:
+        states = [encode(item) for item in request.states]
+        assert sum(len(item) for item in states) < MAX_COMMAND_BYTES
 
 
 @simulated

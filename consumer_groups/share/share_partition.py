@@ -247,7 +247,9 @@ class SharePartition:
             )
         first = max(batch.first_offset, self.log_start_offset)
         if first <= min(batch.last_offset, self.start_offset - 1):
-            raise InvalidRecordStateError(f"member {member_id} does not hold the lock of record {first}: it is acknowledged")
+            raise InvalidRecordStateError(
+                f"member {member_id} does not hold the lock of record {first}: it is acknowledged"
+            )
         for position in range(self._position(max(batch.first_offset, self.start_offset)), len(self._spans)):
             span = self._spans[position]
             if span.first_offset > batch.last_offset:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.log.vocabulary.access.acls import Operation
 
 from ..access.access import AccessControl
 from ..access.audit import AuditLog, silent
@@ -10,6 +11,7 @@ from ..access.authorizer import AccessRules
 from ..access.guard import Guard
 from ..base.clock import Clock
 from ..events.event_log import EventLog
+from ..server.dispatcher import RequestContext
 from ..settings.config import BrokerConfig
 from ..settings.listeners import are_brokers_certified
 
@@ -39,6 +41,13 @@ def access_of(
         creates_topics=config.auto_create_topics_enable,
         is_current=is_current,
     )
+
+
+def may_read_of(access: AccessControl | None) -> Callable[[RequestContext, str], bool]:
+    """Whether a client may read a topic now: for sessions that outlive a change of permissions."""
+    if access is None:
+        return lambda client, topic: True
+    return lambda client, topic: access.of(client).may_topic(Operation.READ, topic)
 
 
 def guard_of(access: AccessControl | None) -> Guard | None:

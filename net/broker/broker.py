@@ -61,7 +61,7 @@ from ..settings.server_limits import UNLIMITED_DESCRIPTORS
 from ..shares.share_service import ShareService
 from ..wire.network import Network
 from ..wire.rpc import RpcPool
-from .access import access_of, audit_of, guard_of
+from .access import access_of, audit_of, guard_of, may_read_of
 from .core_settings import fetch_settings, quota_bursts
 from .effects import BrokerEffects
 from .listeners import BrokerListeners
@@ -260,7 +260,7 @@ class Broker:
             markers=self.transactions.writer,
             transaction_operations=self.transactions.operations,
             verification=self.transactions.verification,
-            shares=ShareService(self, self.ports.clock, self.ports.fatal),
+            shares=ShareService(self, self.ports.clock, self.ports.fatal, may_read=may_read_of(self.access)),
             memory=self.memory,
             quotas=self.quotas,
             figures=self.figures,

@@ -21,6 +21,7 @@ from barnabas.log.vocabulary.errors import (
     InvalidRequestError,
     NotLeaderOrFollowerError,
     OffsetNotAvailableError,
+    TopicAuthorizationError,
     UnknownTopicIdError,
     error_for,
 )
@@ -42,11 +43,12 @@ from ..groups.slot_tasks import SlotTasks
 from ..logs.replication_service import ReplicationService
 from ..metadata.broker_to_controller import ControllerChannel
 from ..metadata.metadata_service import MetadataService
+from ..server.dispatcher import RequestContext
 from ..server.purgatory import DelayedFetch, ReadUpTo
 from ..settings.config import BrokerConfig
 from ..settings.group_config import ShareGroupConfig, share_config_of
 from .led_partitions import Key, LedSharePartition, LedSharePartitions
-from .share_sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionId, ShareSession, ShareSessions
+from .share_sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionId, SessionKey, ShareSession, ShareSessions
 from .state_store import ShareStateStore
 
 MAX_WAIT_MS: Final = 60_000
@@ -79,7 +81,17 @@ class BrokerParts(Protocol):
 
 
 class ShareService:
-    def __init__(self, parts: BrokerParts, clock: Clock, fatal: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        parts: BrokerParts,
+        clock: Clock,
+        fatal: Callable[[str], None],
+        *,
+        may_read: Callable[[RequestContext, str], bool] = lambda client, topic: True,
+    ) -> None:
+        """`may_read`: whether a client may read a topic now. Records are not locked for one that may not: each lock counts as a
+        delivery, and the group would lose the records after the last."""
+        self._may_read = may_read
         self._config = parts.config
         self._clock = clock
         self._metadata = parts.metadata
@@ -101,40 +113,41 @@ class ShareService:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    async def fetch(self, request: ShareFetchRequest, connection: object) -> ShareFetchResponse:
+    async def fetch(self, request: ShareFetchRequest, client: RequestContext) -> ShareFetchResponse:
         """Raises the errors of sessions."""
-        session = self._session(request, connection)
+        session = self._session(request, client)
         answers = await self._acknowledge_all(request.group_id, request.member_id, request.partitions)
         config = self.config_of(request.group_id)
         if request.session_epoch == FINAL_EPOCH:
             self._end(session)
         elif request.max_bytes > 0:
-            await self._fetch(session, request, config, answers)
+            await self._fetch(session, request, config, answers, client)
         return ShareFetchResponse(
             partitions=tuple(answers.values()), lock_duration_ms=config.settings.record_lock_duration_ms
         )
 
-    async def acknowledge(self, request: ShareAcknowledgeRequest) -> ShareFetchResponse:
+    async def acknowledge(self, request: ShareAcknowledgeRequest, client: RequestContext) -> ShareFetchResponse:
         """Raises the errors of sessions. The outcomes are the `acknowledge_error` of the answers."""
-        session = self.sessions.follow(request.group_id, request.member_id, request.session_epoch)
+        session = self.sessions.follow(_key(request, client), request.session_epoch)
         answers = await self._acknowledge_all(request.group_id, request.member_id, request.partitions)
         if request.session_epoch == FINAL_EPOCH:
             self._end(session)
         duration_ms = self.config_of(request.group_id).settings.record_lock_duration_ms
         return ShareFetchResponse(partitions=tuple(answers.values()), lock_duration_ms=duration_ms)
 
-    def _session(self, request: ShareFetchRequest, connection: object) -> ShareSession:
+    def _session(self, request: ShareFetchRequest, client: RequestContext) -> ShareSession:
         if not request.group_id or not 0 < len(request.member_id) <= MAX_ID_LENGTH:
             raise InvalidRequestError("a share fetch names a group, and a member with an id of 1 to 1,000 characters")
+        key = _key(request, client)
         if request.session_epoch == INITIAL_EPOCH:
             if any(item.acknowledged for item in request.partitions):
                 raise InvalidRequestError("the first request of a share session has nothing to acknowledge")
-            before = self.sessions.find(request.group_id, request.member_id)
-            if before is not None and before.connection is not connection:
+            before = self.sessions.find(key)
+            if before is not None and before.connection is not client.connection:
                 self._end(before)  # its connection is lost, whether that is known here or not
-            session = self.sessions.begin(request.group_id, request.member_id, connection)
+            session = self.sessions.begin(key, client.connection)
         else:
-            session = self.sessions.follow(request.group_id, request.member_id, request.session_epoch)
+            session = self.sessions.follow(key, request.session_epoch)
         if request.session_epoch != FINAL_EPOCH:
             session.add(request.partitions)
             session.forget(request.forgotten)
@@ -188,11 +201,12 @@ class ShareService:
         request: ShareFetchRequest,
         config: ShareGroupConfig,
         answers: dict[PartitionId, SharePartitionAnswer],
+        client: RequestContext,
     ) -> None:
         """Add to the answers what can be read, at the latest after `max_wait_ms`."""
         until_ms = self._clock.now_ms() + min(request.max_wait_ms, MAX_WAIT_MS)
         while True:
-            readable, refused, is_loading = await self._readable(session, config)
+            readable, refused, is_loading = await self._readable(session, config, client)
             count, budget = 0, min(request.max_bytes, MAX_READ_BYTES)
             most = request.max_records if request.max_records > 0 else MAX_RECORDS
             for led, partition in readable:
@@ -214,7 +228,7 @@ class ShareService:
             await self._wait(readable, config, min(remaining_ms, LOAD_RETRY_MS) if is_loading else remaining_ms)
 
     async def _readable(
-        self, session: ShareSession, config: ShareGroupConfig
+        self, session: ShareSession, config: ShareGroupConfig, client: RequestContext
     ) -> tuple[list[tuple[LedSharePartition, Partition]], list[SharePartitionAnswer], bool]:
         """The session's partitions that can be read, those that are refused, and whether others cannot be loaded yet."""
         wanted: list[tuple[PartitionId, Partition]] = []
@@ -223,6 +237,8 @@ class ShareService:
         for item in list(session.partitions):
             try:
                 partition = self._partition(item)
+                if not self._may_read(client, partition.topic_partition.topic):
+                    raise TopicAuthorizationError("the client may not read this topic any more")
             except BarnabasError as error:
                 refused.append(self._refusal(item, error))
                 continue
@@ -466,6 +482,10 @@ class ShareService:
     def _hint(self, topic_id: str, number: int) -> tuple[int, int]:
         name = self._metadata.image.topic_names.get(topic_id)
         return (-1, -1) if name is None else self._replication.leader_hint(TopicPartition(name, number))
+
+
+def _key(request: ShareFetchRequest | ShareAcknowledgeRequest, client: RequestContext) -> SessionKey:
+    return SessionKey(group_id=request.group_id, member_id=request.member_id, principal=client.principal)
 
 
 def _wake(reader: "asyncio.Future[None]") -> None:

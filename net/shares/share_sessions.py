@@ -5,9 +5,10 @@ A session belongs to the connection that began it; when that is gone, the sessio
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.log.vocabulary.principal import ANONYMOUS, Principal
 from barnabas.log.vocabulary.share.errors import (
     InvalidShareSessionEpochError,
     ShareSessionLimitReachedError,
@@ -23,19 +24,26 @@ MAX_PARTITIONS: Final = 2_000  # of one session: each of its fetches looks at al
 PartitionId = tuple[str, int]  # topic id, number
 
 
+class SessionKey(NamedTuple):
+    """A member id is no secret: another user that knows it must not read, acknowledge or end what is not its own."""
+
+    group_id: str
+    member_id: str
+    principal: Principal = ANONYMOUS
+
+
 class Connection(Protocol):
     @property
     def is_connected(self) -> bool: ...
 
 
 class ShareSession:
-    def __init__(
-        self, *, group_id: str, member_id: str, connection: Connection, readers: Counter[tuple[str, PartitionId]]
-    ) -> None:
+    def __init__(self, *, key: SessionKey, connection: Connection, readers: Counter[tuple[str, PartitionId]]) -> None:
         """`readers`: of all sessions."""
         self._readers = readers
-        self.group_id = group_id
-        self.member_id = member_id
+        self.key = key
+        self.group_id = key.group_id
+        self.member_id = key.member_id
         self.connection = connection
         self.epoch = INITIAL_EPOCH + 1  # of the next request
         self.partitions: dict[PartitionId, None] = {}  # the next one to read first
@@ -76,18 +84,17 @@ class ShareSession:
 class ShareSessions:
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.opened: dict[tuple[str, str], ShareSession] = {}  # by group and member
+        self.opened: dict[SessionKey, ShareSession] = {}
         self.readers: Counter[tuple[str, PartitionId]] = Counter()  # sessions by group and partition; no count is 0
 
     def __len__(self) -> int:
         return len(self.opened)
 
-    def find(self, group_id: str, member_id: str) -> ShareSession | None:
-        return self.opened.get((group_id, member_id))
+    def find(self, key: SessionKey) -> ShareSession | None:
+        return self.opened.get(key)
 
-    def begin(self, group_id: str, member_id: str, connection: object) -> ShareSession:
+    def begin(self, key: SessionKey, connection: object) -> ShareSession:
         """A session of the same member ends; what the member holds stays locked. Raises ShareSessionLimitReachedError."""
-        key = (group_id, member_id)
         if key not in self.opened and len(self.opened) >= self._limit:
             raise ShareSessionLimitReachedError(
                 f"{len(self.opened)} share sessions at this broker (group.share.max.share.sessions); try again later"
@@ -95,19 +102,17 @@ class ShareSessions:
         replaced = self.opened.get(key)
         if replaced is not None:
             self.end(replaced)
-        session = ShareSession(
-            group_id=group_id, member_id=member_id, connection=cast(Connection, connection), readers=self.readers
-        )
+        session = ShareSession(key=key, connection=cast(Connection, connection), readers=self.readers)
         self.opened[key] = session
         return session
 
-    def follow(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
+    def follow(self, key: SessionKey, epoch: int) -> ShareSession:
         """The session that a request with this epoch continues, or ends. Raises ShareSessionNotFoundError,
         InvalidShareSessionEpochError."""
-        session = self.opened.get((group_id, member_id))
+        session = self.opened.get(key)
         if session is None:
             raise ShareSessionNotFoundError(
-                f"member {member_id} has no share session at this broker: begin one with epoch 0"
+                f"member {key.member_id} has no share session at this broker: begin one with epoch 0"
             )
         if epoch == FINAL_EPOCH:
             return session
@@ -119,11 +124,11 @@ class ShareSessions:
         return session
 
     def is_open(self, session: ShareSession) -> bool:
-        return self.opened.get((session.group_id, session.member_id)) is session
+        return self.opened.get(session.key) is session
 
     def end(self, session: ShareSession) -> None:
         if self.is_open(session):
-            del self.opened[session.group_id, session.member_id]
+            del self.opened[session.key]
             session.close()
 
     def disconnected(self) -> list[ShareSession]:

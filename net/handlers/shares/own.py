@@ -67,11 +67,11 @@ class ShareHandlers:
 
     async def fetch(self, request: ShareFetchRequest, context: RequestContext) -> ShareFetchResponse:
         check_count(request.partitions)
-        return await self._shares.fetch(request, context.connection)
+        return await self._shares.fetch(request, context)
 
     async def acknowledge(self, request: ShareAcknowledgeRequest, context: RequestContext) -> ShareFetchResponse:
         check_count(request.partitions)
-        return await self._shares.acknowledge(request)
+        return await self._shares.acknowledge(request, context)
 
     async def load_states(self, request: LoadShareStatesRequest, context: RequestContext) -> LoadShareStatesResponse:
         return await self._shares.store.load_here(request)

@@ -86,6 +86,20 @@ async def test_what_is_not_acknowledged_is_released_at_the_end(shared_cluster: C
     assert {record.delivery_count for record in again} == {2}
 
 
+async def test_close_waits_for_acknowledgements_that_are_on_their_way(shared_cluster: Cluster) -> None:
+    await shared_cluster.ready()
+    async with queue(shared_cluster, "closing", "closing", range(10)):
+        async with ShareConsumer("closing", bootstrap=shared_cluster.bootstrap, group="closing") as consumer:
+            first: list[ShareRecord] = []
+            async with asyncio.timeout(20):
+                while len(first) < 5:
+                    first += await consumer.poll(max_records=5 - len(first), timeout_ms=500)
+            assert await consumer.poll(max_records=1, timeout_ms=5_000)  # accepts the first five
+            await asyncio.sleep(0)  # their request begins
+        async with ShareConsumer("closing", bootstrap=shared_cluster.bootstrap, group="closing") as consumer:
+            assert numbers(await take(consumer, 5)) == [5, 6, 7, 8, 9]
+
+
 async def test_a_lock_that_is_over_is_told(shared_cluster: Cluster) -> None:
     await shared_cluster.ready()
     async with AsyncExitStack() as stack:

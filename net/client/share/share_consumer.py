@@ -105,7 +105,7 @@ class ShareConsumer:
         self._returned: dict[_Place, None] = {}  # to be accepted, unless the application says otherwise
         self._home: dict[_Place, int] = {}  # of all records that are locked here: the broker
         self._names: dict[str, str] = {}  # topic id -> name
-        self._refusals: list[BarnabasError] = []  # of acknowledgements, since the last `commit`
+        self._refusal: BarnabasError | None = None  # the first one of an acknowledgement since the last `commit`
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -133,6 +133,7 @@ class ShareConsumer:
         if self._is_closed or self._membership is None:
             return
         self._is_closed, member_id = True, self._membership.member_id
+        await self._sent()
         for task in self._fetches.values():
             task.cancel()
         await asyncio.gather(*self._fetches.values(), return_exceptions=True)
@@ -143,6 +144,12 @@ class ShareConsumer:
             logger.warning("share group=%s: a broker did not answer; its locks end by themselves", self._group)
         await self._membership.close()
         await self._client.close()
+
+    async def _sent(self) -> None:
+        """Wait for the requests with acknowledgements that are on their way: cut off, their records would be released."""
+        sending = [task for node_id, task in self._fetches.items() if self._session(node_id).is_sending]
+        if sending:
+            await asyncio.wait(sending, timeout=CLOSE_TIMEOUT_MS / 1000)
 
     async def _end(self, session: LeaderSession, member_id: str) -> None:
         request = session.last_request(group_id=self._group, member_id=member_id)
@@ -230,9 +237,9 @@ class ShareConsumer:
                     await self._wake.wait()
             except TimeoutError:
                 continue
-        refusals, self._refusals = self._refusals, []
-        if refusals:
-            raise refusals[0]
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
 
     @property
     def _is_sending(self) -> bool:
@@ -287,7 +294,7 @@ class ShareConsumer:
             session.drop((topic_id, number))
             error = InvalidRecordStateError(f"{partition} has another leader: the locks of its records are over")
             logger.warning("acknowledgement refused group=%s partition=%s: %s", self._group, partition, error.message)
-            self._refusals.append(error)
+            self._refusal = self._refusal or error
 
     def _fetched(self, node_id: int, task: "asyncio.Task[None]") -> None:
         self._fetches.pop(node_id, None)
@@ -358,7 +365,7 @@ class ShareConsumer:
             "acknowledgement refused group=%s partition=%s-%d: %s", self._group, self._names.get(item.topic_id, "?"),
             item.partition, error.message,
         )  # fmt: skip
-        self._refusals.append(error)
+        self._refusal = self._refusal or error
 
     def _note_error(self, item: SharePartitionAnswer, node_id: int) -> None:
         """The partition has moved, in most cases."""

@@ -1,4 +1,4 @@
-"""Reads of share groups on a leader with a real log: who may have records, what wakes a waiting read, and that waiting costs nothing."""
+"""Reads of share groups on a leader with a real log: who may have records, what wakes a waiting read, what waiting costs."""
 
 import asyncio
 from typing import Any, cast

@@ -1,0 +1,142 @@
+"""`ShareConsumer` with a client whose connections a test can hold up: what its end does to acknowledgements."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from simulation.log_building import batch_of
+from unit.net.shell_world import simulated
+
+from barnabas.log.format.record_batch import patch
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatResponse, TopicPartitions
+from barnabas.log.vocabulary.share.errors import InvalidRecordStateError
+from barnabas.log.vocabulary.share.messages import (
+    AcquiredRecords,
+    ShareFetchRequest,
+    ShareFetchResponse,
+    SharePartitionAnswer,
+)
+from barnabas.net.client.share.leader_session import FINAL_EPOCH
+from barnabas.net.client.share.share_consumer import ShareConsumer
+
+
+class Broker:
+    """A client of one broker: it gives out five records, and notes what is acknowledged."""
+
+    request_timeout_ms = 1_000
+    client_id = "tester"
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.acknowledged: list[int] = []
+        self.refuses = False
+        self.is_left = False
+        self._next = 0
+        self.clock = SimpleNamespace(now_ms=lambda: asyncio.get_running_loop().time() * 1000)
+        self.rng = SimpleNamespace(random=lambda: 0.5)
+        self.backoff = SimpleNamespace(delay_ms=lambda failures, random: 10)
+        self.coordinators = SimpleNamespace(ask=self._heartbeat)
+        self.metadata = SimpleNamespace(topic_id=lambda name: "id", leader=lambda partition: SimpleNamespace(node_id=0))
+
+    def want_topic(self, name: str) -> None: ...
+    def on_metadata(self, callback: object) -> None: ...
+    def request_refresh(self) -> None: ...
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+
+    async def _heartbeat(self, group: str, request: Any) -> ConsumerGroupHeartbeatResponse:
+        assigned = (TopicPartitions(topic="t", partitions=(0,)),)
+        return ConsumerGroupHeartbeatResponse(
+            member_id="m", member_epoch=1, heartbeat_interval_ms=10_000, assignment=assigned
+        )
+
+    async def connect(self, node_id: int, *, bulk: bool) -> Any:
+        await self.gate.wait()
+        return SimpleNamespace(call=self._answer)
+
+    async def call(self, node_id: int, request: ShareFetchRequest) -> ShareFetchResponse:
+        return await self._answer(request, timeout_ms=0)
+
+    async def _answer(self, request: ShareFetchRequest, *, timeout_ms: float) -> ShareFetchResponse:
+        assert not self.is_left
+        error = 0
+        for batch in (batch for item in request.partitions for batch in item.acknowledged):
+            self.acknowledged += range(batch.first_offset, batch.last_offset + 1)
+            error = ErrorCode.INVALID_RECORD_STATE if self.refuses else 0
+        self.is_left = request.session_epoch == FINAL_EPOCH
+        answer = SharePartitionAnswer(topic_id="id", partition=0, acknowledge_error=error, acknowledge_message="over")
+        if self._next < 5 and not self.is_left:
+            acquired = AcquiredRecords(first_offset=self._next, last_offset=self._next, delivery_count=1)
+            records = _batch(self._next)
+            self._next += 1
+            answer = SharePartitionAnswer(
+                topic_id="id",
+                partition=0,
+                records=records,
+                acquired=(acquired,),
+                acknowledge_error=error,
+                acknowledge_message="over",
+            )
+        elif request.max_wait_ms and not self.is_left:
+            await asyncio.sleep(request.max_wait_ms / 1000)
+        return ShareFetchResponse(partitions=(answer,), lock_duration_ms=1_000)
+
+
+def _batch(offset: int) -> bytes:
+    batch = batch_of(b"value", timestamp_ms=1)
+    patch(batch, 0, base_offset=offset, leader_epoch=1)
+    return bytes(batch)
+
+
+async def consumer_of(broker: Broker) -> ShareConsumer:
+    consumer = ShareConsumer("t", group="g", client=broker)  # type: ignore[arg-type]
+    await consumer.start()
+    return consumer
+
+
+@simulated
+async def test_close_waits_for_acknowledgements_that_are_on_their_way() -> None:
+    """A request that is cut off before its connection is there would release the records that the application has accepted."""
+    broker = Broker()
+    consumer = await consumer_of(broker)
+    (record,) = await consumer.poll()
+    await asyncio.sleep(2)  # no fetch is on its way
+    broker.gate.clear()
+    consumer.acknowledge(record)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(consumer.commit(), 1)
+    asyncio.get_running_loop().call_later(1, broker.gate.set)
+    await consumer.close()
+    assert broker.acknowledged == [0] and broker.is_left
+
+
+@simulated
+async def test_close_ends_though_a_broker_does_not_answer() -> None:
+    broker = Broker()
+    consumer = await consumer_of(broker)
+    (record,) = await consumer.poll()
+    await asyncio.sleep(2)
+    broker.gate.clear()
+    consumer.acknowledge(record)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(consumer.commit(), 1)
+    await asyncio.wait_for(consumer.close(), 15)
+
+
+@simulated
+async def test_refusals_do_not_pile_up_in_a_consumer_that_only_polls() -> None:
+    broker = Broker()
+    broker.refuses = True
+    consumer = await consumer_of(broker)
+    taken = 0
+    while taken < 5:
+        taken += len(await consumer.poll(max_records=1))
+    await consumer.poll(timeout_ms=100)
+    with pytest.raises(InvalidRecordStateError, match="over"):
+        await consumer.commit()
+    await consumer.commit()  # told once
+    assert broker.acknowledged == [0, 1, 2, 3, 4]
+    await consumer.close()

@@ -149,7 +149,7 @@ class ShareService:
         else:
             session = self.sessions.follow(key, request.session_epoch)
         if request.session_epoch != FINAL_EPOCH:
-            session.add(request.partitions)
+            self.sessions.add(session, request.partitions)
             session.forget(request.forgotten)
         return session
 

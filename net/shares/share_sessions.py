@@ -21,6 +21,9 @@ FINAL_EPOCH: Final = -1
 _MAX_EPOCH: Final = 2**31 - 1
 MAX_PARTITIONS: Final = 2_000  # of one session: each of its fetches looks at all of them, which takes ten milliseconds
 
+MAX_ALL_PARTITIONS: Final = 200_000  # of all sessions: one takes some hundred bytes while its reader waits
+MAX_TOPIC_ID_LENGTH: Final = 64  # of any client's text that a session keeps; ids have half of it
+
 PartitionId = tuple[str, int]  # topic id, number
 
 
@@ -105,6 +108,19 @@ class ShareSessions:
         session = ShareSession(key=key, connection=cast(Connection, connection), readers=self.readers)
         self.opened[key] = session
         return session
+
+    def add(self, session: ShareSession, named: Iterable[ShareFetchPartition]) -> None:
+        """Raises InvalidRequestError, ShareSessionLimitReachedError."""
+        new = [item for item in named if (item.topic_id, item.partition) not in session.partitions]
+        if not new:
+            return
+        if any(len(item.topic_id) > MAX_TOPIC_ID_LENGTH for item in new):
+            raise InvalidRequestError(f"a topic id has at most {MAX_TOPIC_ID_LENGTH} characters")
+        if len(new) + sum(len(other.partitions) for other in self.opened.values()) > MAX_ALL_PARTITIONS:
+            raise ShareSessionLimitReachedError(
+                f"the share sessions at this broker read {MAX_ALL_PARTITIONS} partitions in all; try again later"
+            )
+        session.add(new)
 
     def follow(self, key: SessionKey, epoch: int) -> ShareSession:
         """The session that a request with this epoch continues, or ends. Raises ShareSessionNotFoundError,

@@ -12,7 +12,13 @@ from barnabas.log.vocabulary.share.errors import (
     ShareSessionNotFoundError,
 )
 from barnabas.log.vocabulary.share.messages import ShareFetchPartition
-from barnabas.net.shares.share_sessions import FINAL_EPOCH, MAX_PARTITIONS, SessionKey, ShareSessions
+from barnabas.net.shares.share_sessions import (
+    FINAL_EPOCH,
+    MAX_ALL_PARTITIONS,
+    MAX_PARTITIONS,
+    SessionKey,
+    ShareSessions,
+)
 
 
 @dataclass
@@ -83,6 +89,21 @@ def test_sessions_and_their_partitions_are_limited() -> None:
     session.add(named(MAX_PARTITIONS))
     sessions.end(session)
     assert not sessions.readers and sessions.find(SessionKey("g", "m")) is None
+
+
+def test_what_all_sessions_together_keep_is_limited() -> None:
+    sessions = ShareSessions(MAX_ALL_PARTITIONS)
+    full = MAX_ALL_PARTITIONS // MAX_PARTITIONS
+    opened = [sessions.begin(SessionKey("g", str(number)), Connection()) for number in range(full + 1)]
+    for session in opened[:-1]:
+        sessions.add(session, named(*range(MAX_PARTITIONS)))
+    with pytest.raises(ShareSessionLimitReachedError):
+        sessions.add(opened[-1], named(0))
+    sessions.add(opened[0], named(0))  # it has it
+    sessions.end(opened[0])
+    sessions.add(opened[-1], named(0))
+    with pytest.raises(InvalidRequestError):
+        sessions.add(opened[-1], [ShareFetchPartition(topic_id="x" * 65, partition=0)])
 
 
 def test_partitions_are_read_in_turn() -> None:

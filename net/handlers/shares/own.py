@@ -4,7 +4,7 @@ groups.
 Versions: 0. Behaviour: KIP-932's. The coordinator of the group's slot keeps its members and states, leaders of partitions give
 records out; the last two requests are those of leaders to the coordinator. An acknowledgement is answered when the quorum has its
 effect. Differs from Kafka: the start of a group in a partition is stored at the first read, so that a new leader begins at the
-same record; a session belongs to its connection.
+same record; a session belongs to its connection and its user.
 """
 
 from barnabas.kraft.metadata.feature_levels import SHARE_GROUPS_LEVEL, brokers_below

@@ -1,9 +1,11 @@
 """Reads of share groups on a leader with a real log: who may have records, what wakes a waiting read, what waiting costs."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
+from simulation.log_building import NOW_MS, end_transaction, transactional
 from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.shell_world import Client, now_ms, partition, simulated, topic
 
@@ -20,6 +22,7 @@ from barnabas.log.vocabulary.share.messages import (
     ShareFetchPartition,
     ShareFetchRequest,
     ShareFetchResponse,
+    ShareRange,
     ShareStateOutcome,
     WriteShareStatesRequest,
     WriteShareStatesResponse,
@@ -35,18 +38,31 @@ LOCK_MS = 30_000
 
 
 class Store:
-    """A coordinator that keeps nothing, because nothing here is loaded twice."""
+    """A coordinator that keeps one state."""
 
-    is_away = False
+    def __init__(self) -> None:
+        self.is_away = False
+        self.loads = 0
+        self.start_offset: int | None = None
+        self.ranges: Sequence[ShareRange] = ()
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     async def load(self, request: LoadShareStatesRequest) -> LoadShareStatesResponse:
         if self.is_away:
             raise CoordinatorNotAvailableError("moving")
-        states = [LoadedShareState(load_id=1, start_offset=item.initial_offset) for item in request.states]
-        return LoadShareStatesResponse(states=tuple(states))
+        self.loads += 1
+        (item,) = request.states
+        if self.start_offset is None:
+            self.start_offset = item.initial_offset
+        state = LoadedShareState(load_id=self.loads, start_offset=self.start_offset, ranges=tuple(self.ranges))
+        return LoadShareStatesResponse(states=(state,))
 
     async def write(self, request: WriteShareStatesRequest) -> WriteShareStatesResponse:
-        return WriteShareStatesResponse(outcomes=tuple(ShareStateOutcome() for _ in request.states))
+        await self.gate.wait()
+        (item,) = request.states
+        self.start_offset, self.ranges = item.start_offset, item.ranges
+        return WriteShareStatesResponse(outcomes=(ShareStateOutcome(),))
 
 
 class World:
@@ -77,6 +93,7 @@ class World:
 
     def _may_read(self, client: RequestContext, topic: str) -> bool:
         self.passes += 1
+        assert self.passes < 1_000, "a read spins: virtual time stands still"
         return topic not in self.denied
 
     async def fetch(
@@ -219,3 +236,81 @@ async def test_a_batch_that_is_larger_than_asked_for_comes_alone() -> None:
         world.broker.append(b"a" * 5_000)
     assert offsets(await world.fetch(max_bytes=1, wait_ms=1_000)) == [0]
     assert world.passes == 1
+
+
+# --- acknowledgements and their state ---------------------------------------------------------------------------------
+
+
+@simulated
+async def test_an_acknowledgement_is_answered_when_it_is_stored() -> None:
+    world = await World.start()
+    world.broker.append(b"a")
+    assert offsets(await world.fetch()) == [0]
+    world.store.gate.clear()
+    acknowledging = asyncio.create_task(world.fetch(acknowledged=one(0, Acknowledgement.ACCEPT), max_bytes=0))
+    await asyncio.sleep(5)
+    assert not acknowledging.done()
+    world.store.gate.set()
+    assert (await acknowledging).partitions[0].acknowledge_error == 0 and world.store.start_offset == 1
+
+
+@simulated
+async def test_locks_end_with_the_leadership_though_the_leader_is_the_same() -> None:
+    """Another leader may have been there meanwhile: the state is loaded again."""
+    world = await World.start()
+    for _ in range(2):
+        world.broker.append(b"a")
+    assert offsets(await world.fetch()) == [0, 1]
+    await world.fetch(acknowledged=one(1, Acknowledgement.ACCEPT), max_bytes=0)
+    again = topic("t", partition(0, epoch=2, replicas=(0,)))
+    world.broker.show(again, group_configs={"g": EARLIEST}, offset=12)
+    (refused,) = (await world.fetch(acknowledged=one(0, Acknowledgement.ACCEPT), max_bytes=0)).partitions
+    assert refused.acknowledge_error == ErrorCode.INVALID_RECORD_STATE
+    assert offsets(await world.fetch("other")) == [0] and world.store.loads == 2
+
+
+@simulated
+async def test_a_partition_that_is_led_elsewhere_is_forgotten() -> None:
+    world = await World.start()
+    world.broker.append(b"a")
+    await world.fetch()
+    assert len(world.service.led) == 1
+    moved = topic("t", partition(1, epoch=2, replicas=(0, 1)))
+    world.broker.show(moved, group_configs={"g": EARLIEST}, offset=12)
+    await asyncio.sleep(2)
+    assert not len(world.service.led) and not world.service.led.locked
+
+
+@simulated
+async def test_records_at_offsets_that_the_log_had_lost_are_delivered() -> None:
+    """An unclean election: the stored state knows records that do not exist any more."""
+    world = await World.start()
+    world.broker.append(b"a")
+    world.store.start_offset = 0
+    world.store.ranges = [ShareRange(first_offset=0, last_offset=9, state=2, delivery_count=1)]
+    assert offsets(await world.fetch()) == []
+    world.broker.append(b"new")
+    assert offsets(await world.fetch(names_partition=False, wait_ms=1_000)) == [1]
+
+
+@simulated
+async def test_deleted_records_free_their_locks() -> None:
+    world = await World.start(share_partition_max_record_locks="10")
+    for _ in range(12):
+        world.broker.append(b"a")
+    assert len(offsets(await world.fetch())) == 10
+    world.broker.partition().leading.delete_records(5)
+    assert offsets(await world.fetch("other")) == [10, 11]
+
+
+@simulated
+async def test_committed_records_only_and_no_passes_while_a_transaction_is_open() -> None:
+    world = await World.start(share_isolation_level="read_committed")
+    log = world.broker.log()
+    log.append_as_leader(transactional(9, 0, b"aborted"), leader_epoch=1, now_ms=NOW_MS)
+    world.broker.append(b"plain")
+    assert offsets(await world.fetch(wait_ms=2_000)) == []
+    assert world.passes <= 2
+    end_transaction(log, 9, commits=False, leader_epoch=1)
+    world.broker.append(b"after")
+    assert offsets(await world.fetch(names_partition=False, wait_ms=1_000)) == [1, 3]

@@ -293,16 +293,9 @@ class ShareService:
             if read.error:
                 raise error_for(read.error, f"share group {led.group_id} cannot read {led.topic_partition}")
             records = read.records if isinstance(read.records, bytes) else read.records.read()
-            left_out = AbortedFilter([(item.producer_id, item.first_offset) for item in read.aborted])
             headers = list(iter_headers(records))
-            spans = [
-                BatchSpan(
-                    first_offset=header.base_offset,
-                    last_offset=header.last_offset,
-                    is_deliverable=not left_out.leaves_out(header, records),
-                )
-                for header in headers
-            ]
+            left_out = AbortedFilter([(item.producer_id, item.first_offset) for item in read.aborted])
+            spans = _spans(headers, records, left_out)
         except OffsetNotAvailableError:
             return None
         except BarnabasError as error:
@@ -511,6 +504,17 @@ def _add(answers: dict[PartitionId, SharePartitionAnswer], found: SharePartition
             acquired=found.acquired,
         )
     answers[key] = found
+
+
+def _spans(headers: list[BatchHeader], records: bytes, left_out: AbortedFilter) -> list[BatchSpan]:
+    return [
+        BatchSpan(
+            first_offset=header.base_offset,
+            last_offset=header.last_offset,
+            is_deliverable=not left_out.leaves_out(header, records),
+        )
+        for header in headers
+    ]
 
 
 def _stretch(headers: list[BatchHeader], first_offset: int, last_offset: int) -> tuple[int, int]:

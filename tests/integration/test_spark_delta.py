@@ -190,7 +190,17 @@ def test_a_table_with_rules_or_another_shape_is_left_alone(spark_cluster: Cluste
     constrained = DeltaTable.create(str(pipeline.folder / "constrained"), schema=schema)
     constrained.alter.add_constraint({"positive": "id > 0"})
     DeltaTable.create(str(pipeline.folder / "parts"), schema=schema, partition_by=["kind"])
-    for folder, told in (("constrained", r"delta\.constraints\.positive"), ("parts", "is partitioned by kind")):
+    inner = {"name": "x", "type": "long", "nullable": True, "metadata": {"delta.invariants": "{}"}}
+    nested = {"name": "s", "type": {"type": "struct", "fields": [inner]}, "nullable": True, "metadata": {}}
+    fields = [*json.loads(schema.to_json())["fields"], nested]
+    DeltaTable.create(
+        str(pipeline.folder / "nested"), schema=Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
+    )
+    for folder, told in (
+        ("constrained", r"delta\.constraints\.positive"),
+        ("nested", r"delta\.invariants"),
+        ("parts", "is partitioned by kind"),
+    ):
         pipeline.file.write_text(form(topic, folder=folder))
         with pytest.raises(Exception, match=told):
             pipeline.run()

@@ -100,6 +100,9 @@ async def test_clients_that_leave_or_are_turned_away_leave_nothing_behind(contex
     assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(crowd[0], 1), LIMIT_S) == b""
     with pytest.raises(BlockingIOError):
         crowd[-1].recv(1)  # it still has its place
+    for _ in range(4):  # the descriptors of those that were turned away serve again
+        assert await answer(TcpNetwork(), listener) == b"plain hello"
+        assert await answer(TcpNetwork(contexts), listener) == b"encrypted hello"
     await listener.close()
     for client in crowd:
         client.close()

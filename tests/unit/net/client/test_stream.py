@@ -254,6 +254,24 @@ def test_bad_records_do_not_begin_the_wait_again() -> None:
     run(main())
 
 
+def test_records_that_are_skipped_take_no_time_from_the_next_batch() -> None:
+    async def main() -> None:
+        cluster = filled(3)
+        async with consumer(cluster, "t", value_deserializer=from_three_on, on_bad_record="skip") as reader:
+            waiting = asyncio.ensure_future(reader.poll(max_records=100, timeout_ms=60_000, within_ms=500))
+            await asyncio.sleep(10)
+            feeding = asyncio.ensure_future(trickle(cluster, 10, 0.1))
+            assert len((await waiting)[T0]) >= 4
+            await feeding
+
+    def from_three_on(data: bytes) -> int:
+        if int(data) < 3:
+            raise ValueError("too small")
+        return int(data)
+
+    run(main())
+
+
 def test_records_in_the_buffer_are_counted_without_looking_at_all_batches_again() -> None:
     """Also of a fetch that is taken in part, and of what is left of a batch."""
     state = PartitionState(T0, max_bytes=1_000_000)

@@ -138,11 +138,11 @@ class ClusterControl:
             self.refused.pop(request.node_id, None)
 
     def _is_late(self, broker: BrokerImage, request: RegisterBroker, now_ms: int) -> bool:
-        """Whether it is a process that `broker` has replaced, which is heard of."""
+        """Whether it is a process that `broker` has replaced, which has a session, or is heard of before its first one."""
+        if request.incarnation not in self._replaced.get(request.node_id, ()):
+            return False
         window_ms = self._settings.duplicate_window_ms
-        return request.incarnation in self._replaced.get(request.node_id, ()) and self._heartbeats.heard_within(
-            broker.node_id, window_ms, now_ms=now_ms
-        )
+        return not broker.fenced or self._heartbeats.heard_within(broker.node_id, window_ms, now_ms=now_ms)
 
     def _is_alive(self, broker: BrokerImage, request: RegisterBroker, now_ms: int) -> bool:
         """A controller that has just taken over has received no heartbeats. If a broker registers with the address of the former

@@ -131,6 +131,18 @@ def test_a_process_that_the_late_registration_of_a_dead_one_has_replaced_returns
     cluster.refused(cluster.registration(0, "dead"), DuplicateBrokerRegistrationError)
 
 
+def test_a_late_registration_does_not_replace_an_unfenced_broker_that_is_silent_for_a_moment() -> None:
+    """Three heartbeats that are late are no end of a session."""
+    cluster = SingleController(1)
+    dead = cluster.registration(0)
+    cluster.beat(0, fence=True)
+    epoch = cluster.register(0, "live")
+    assert not cluster.beat(0, offset=epoch).fenced
+    cluster.now_ms += cluster.cluster.settings.duplicate_window_ms
+    assert "newer process" in cluster.refused(dead, DuplicateBrokerRegistrationError)
+    assert not cluster.beat(0, offset=epoch).fenced
+
+
 def test_a_process_that_was_replaced_returns_if_the_other_one_was_unregistered() -> None:
     cluster = SingleController(1)
     live = cluster.registration(0)

@@ -4,6 +4,7 @@ tables that this writer must not touch."""
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -260,8 +261,14 @@ def test_another_writer_in_between_neither_ends_the_run_nor_doubles_a_row(
     def remove(table: DeltaTable, *_: Any, **__: Any) -> None:
         table.delete("id < 5")
 
+    def other_driver(table: DeltaTable, added: Any, *given: Any, **named: Any) -> None:
+        files = [replace(item, path=f"copy-{item.path}") for item in added]  # each driver writes its own
+        for item, copy in zip(added, files, strict=True):
+            shutil.copy(pipeline.folder / "lake" / item.path, pipeline.folder / "lake" / copy.path)
+        commit(table, files, *given, **named)
+
     total = 10
-    for other, left in ((add_column, 20), (remove, 25), (commit, 35)):
+    for other, left in ((add_column, 20), (remove, 25), (other_driver, 35)):
         send(spark_cluster, topic, numbers(total, total + 10))
         total += 10
         others = iter([other])

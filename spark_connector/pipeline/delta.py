@@ -2,7 +2,7 @@
 
 Tasks write Parquet files into the folder of the table; nobody sees them until the driver names all of them in one commit. The
 commit also says the number of the micro-batch, as a transaction of the sink id in Delta's log: a micro-batch that is repeated
-finds it, and two drivers cannot commit the same one. Files of an attempt that failed belong to no version; Delta's `vacuum`
+finds it, and two drivers cannot commit the same one. Files of an attempt that failed belong to no version; a full `vacuum`
 removes them.
 
 deltalake (delta-rs) reads and writes the log. Rules that only a writer of rows can keep (constraints, generated columns) are not
@@ -14,6 +14,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from barnabas.net.pipeline.spec import DeltaSink
 
+from .delta_columns import TypeJson, accepts, check_columns, told
 from .faults import PipelineFault
 
 INSTALL: Final = "a Delta table needs deltalake: pip install 'barnabas[delta]'"
@@ -36,7 +38,7 @@ MAX_FILE_BYTES: Final = 128 * 1024 * 1024  # Parquet's; then another one begins
 _FEATURES: Final = frozenset({"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "timestampNtz"})
 _RULES: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 _NULLABILITY: Final = ("nullable", "containsNull", "valueContainsNull")  # in the JSON of Delta's types
-_PARTITION_TYPES: Final = (T.StringType, T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType)
+_LOG: Final = "_delta_log"
 _ADDED: Final = T.StructType(
     [
         T.StructField("path", T.StringType(), nullable=False),
@@ -73,26 +75,10 @@ class DeltaWriter:
         self._sink_id = sink_id
         self._mode = "overwrite" if is_complete else "append"
         self._written_batches = written_batches
-        self._schema = self._arrow_schema(columns)
-        self._columns = deltalake.Schema.from_json(json.dumps(_nullable(json.loads(self._delta_schema().to_json()))))
-
-    def _arrow_schema(self, columns: T.StructType) -> pa.Schema:
-        for name in self._partition_by:
-            kind = columns[name].dataType
-            if not isinstance(kind, _PARTITION_TYPES):
-                raise PipelineFault(
-                    f"sink.partition_by names {name!r}, which is {kind.simpleString()}: use text, whole numbers, booleans or "
-                    "dates"
-                )
-        if len(columns) <= len(self._partition_by):
-            raise PipelineFault("sink.partition_by names all columns: files need at least one other")
-        return to_arrow_schema(columns, timezone="UTC")
-
-    def _delta_schema(self) -> Any:
-        try:
-            return self._delta.Schema.from_arrow(self._schema)
-        except Exception as error:
-            raise PipelineFault(f"sink.delta: a column has a type that Delta has not: {error}") from error
+        check_columns(columns, sink.partition_by)
+        self._schema = to_arrow_schema(columns, timezone="UTC")
+        self._given = deltalake.Schema.from_arrow(self._schema)
+        self._columns = deltalake.Schema.from_json(json.dumps(_nullable(json.loads(self._given.to_json()))))
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Raises PipelineFault where the table does not fit the rows.
@@ -135,7 +121,8 @@ class DeltaWriter:
     def _write_files(self, batch: DataFrame, batch_id: int, required: frozenset[str]) -> list[Any]:
         folder, partition_by, schema = self._folder, self._partition_by, self._schema
         prefix = f"part-{self._sink_id}-{batch_id}"
-        return batch.mapInArrow(
+        numbered = batch.toDF(*(f"c{number}" for number in range(len(schema))))  # Spark would split names at dots
+        return numbered.mapInArrow(
             lambda rows: write_files(rows, schema, folder, partition_by, prefix, required), _ADDED
         ).collect()
 
@@ -150,6 +137,9 @@ class DeltaWriter:
                 app_transactions=[self._delta.Transaction(self._sink_id, batch_id, now_ms)]
             ),
         )
+        before = table.version()
+        table.update_incremental()
+        _sync_log(f"{self._folder}/{_LOG}", range(before + 1, table.version() + 1))
 
     def _add(self, row: Any, now_ms: int) -> Any:
         return self._actions.AddAction(
@@ -161,7 +151,8 @@ class DeltaWriter:
     def _open(self) -> Any:
         delta = self._delta
         if not delta.DeltaTable.is_deltatable(self._folder):
-            if os.path.isdir(self._folder) and os.listdir(self._folder):
+            # A process that was killed while it created the table leaves a log without a version.
+            if os.path.isdir(self._folder) and {*os.listdir(self._folder)} - {_LOG}:
                 raise PipelineFault(f"sink.delta: {self._folder} has files and is no Delta table: name another folder")
             return delta.DeltaTable.create(
                 self._folder, schema=self._columns, partition_by=list(self._partition_by), mode="ignore"
@@ -177,7 +168,7 @@ class DeltaWriter:
         schema = table.schema().to_json()  # fields of fields may have rules, too
         found += [key for key in _RULES if f'"{key}"' in schema]
         found += sorted(set(protocol.writer_features or ()) - _FEATURES)
-        if self._mode == "overwrite" and configuration.get("delta.appendOnly") == "true":
+        if self._mode == "overwrite" and configuration.get("delta.appendOnly", "").lower() == "true":
             found.append("delta.appendOnly")
         if found:
             raise PipelineFault(
@@ -193,13 +184,12 @@ class DeltaWriter:
         """Add the columns that are new; those that the rows lack stay empty."""
         known = {field.name: field for field in table.schema().fields}
         wanted = self._columns.fields
-        exact = {field.name: field.type for field in self._delta_schema().fields}
-        for field in wanted:
+        for field in self._given.fields:
             before = known.get(field.name)
-            if before is not None and before.type not in (field.type, exact[field.name]):
+            if before is not None and not accepts(_type_of(before), _type_of(field)):
                 raise PipelineFault(
-                    f"sink.delta: column {field.name!r} is {_told(before)} in {self._folder} and {_told(field)} in the result: "
-                    "cast it"
+                    f"sink.delta: column {field.name!r} is {told(_type_of(before))} in {self._folder} and "
+                    f"{told(_type_of(field))} in the result: cast it"
                 )
             if before is None and field.name.lower() in {name.lower() for name in known}:
                 raise PipelineFault(
@@ -227,9 +217,24 @@ def _required(table: Any) -> frozenset[str]:
     return frozenset(field.name for field in table.schema().fields if not field.nullable)
 
 
-def _told(field: Any) -> str:
-    kind = json.loads(field.type.to_json())
-    return kind if isinstance(kind, str) else json.dumps(kind)
+def _type_of(field: Any) -> TypeJson:
+    return json.loads(field.type.to_json())
+
+
+def _sync_log(folder: str, versions: Iterable[int]) -> None:
+    """A commit must be on disk before Spark notes the micro-batch as done: else a power failure could take its rows away."""
+    for version in versions:
+        with suppress(FileNotFoundError):  # a checkpoint has taken its place
+            _sync(Path(folder) / f"{version:020}.json")
+    _sync(Path(folder))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 # --- in the tasks ---------------------------------------------------------------------------------------------------------
@@ -243,11 +248,12 @@ def write_files(
     prefix: str,
     required: frozenset[str] = frozenset(),
 ) -> Iterator[pa.RecordBatch]:
-    """One row for each file that is complete, and on disk. `required`: columns of the table that are never null."""
+    """One row for each file that is complete, and on disk. `required`: columns of the table that are never null.
+    Columns of `batches` come in the order of `schema`, under any names."""
     files: dict[Partition, _File] = {}
     stored = pa.schema([field for field in schema if field.name not in partition_by])
     for batch in batches:
-        all_rows = pa.Table.from_batches([batch]).cast(schema)
+        all_rows = pa.Table.from_batches([batch]).rename_columns(schema.names).cast(schema)
         _check_required(all_rows, required, partition_by)
         for values, rows in _parts(all_rows, partition_by):
             file = files.get(values)
@@ -261,6 +267,7 @@ def write_files(
                 yield files.pop(values).finish()
     for file in files.values():
         yield file.finish()
+    _sync(Path(folder))
 
 
 def _check_required(rows: pa.Table, required: frozenset[str], partition_by: tuple[str, ...]) -> None:
@@ -269,9 +276,9 @@ def _check_required(rows: pa.Table, required: frozenset[str], partition_by: tupl
         column = rows[name]
         is_empty = name in partition_by and pa.types.is_string(column.type) and pc.any(pc.equal(column, "")).as_py()
         if column.null_count or is_empty:
-            told = "an empty text, which is null in partition_by," if is_empty else "a null"
+            value = "an empty text, which is null in partition_by," if is_empty else "a null"
             raise PipelineFault(
-                f"sink.delta: a row has {told} in {name!r}, which the table declares NOT NULL: leave such rows out, or give the "
+                f"sink.delta: a row has {value} in {name!r}, which the table declares NOT NULL: leave such rows out, or give the "
                 "column a default with coalesce"
             )
 

@@ -1,7 +1,9 @@
 """Pipelines into Delta tables, read back by delta-rs: each row once through repeated micro-batches, columns that come later, and
 tables that this writer must not touch."""
 
+import datetime
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable, Field, Schema
-from deltalake.schema import PrimitiveType
+from deltalake.schema import ArrayType, PrimitiveType, StructType
 from integration.cluster import Cluster
 from integration.declared_pipeline import Declared
 from integration.spark_world import create_topic, send
@@ -293,7 +295,7 @@ def test_what_a_table_cannot_have_is_said_before_anything_is_written(
         ("", 'partition_by = ["nothing"]', "sink.partition_by names 'nothing'"),
         ('[[steps]]\nsql = "SELECT id FROM input"', 'partition_by = ["id"]', "names all columns"),
         ('[[steps]]\nsql = "SELECT id, 1.5D AS kind FROM input"', 'partition_by = ["kind"]', "which is double"),
-        ('[[steps]]\nsql = "SELECT id, INTERVAL 1 DAY AS kind FROM input"', "", "a type that Delta has not"),
+        ('[[steps]]\nsql = "SELECT id, INTERVAL 1 DAY AS kind FROM input"', "", "type interval day, which Delta lacks"),
     ):
         pipeline = declared(form(topic, steps=steps, sink=sink))
         with pytest.raises(PipelineFault, match=told):
@@ -324,3 +326,123 @@ def test_object_stores_are_refused_by_the_file(declared: Pipelines) -> None:
     with pytest.raises(Exception, match="object stores are not supported"):
         pipeline.job()
     assert DeltaSink(folder="x").partition_by == ()
+
+
+# --- one micro-batch after the other, without a source ----------------------------------------------------------------------
+
+
+def write(
+    spark: Any, folder: Path, query: str, *, batch_id: int = 0, complete: bool = False, by: tuple[str, ...] = ()
+) -> None:
+    result = spark.sql(query)
+    sink = DeltaSink(folder=str(folder), partition_by=by)
+    delta.DeltaWriter(
+        str(folder), sink, sink_id="p-1", columns=result.schema, is_complete=complete, written_batches=lambda: batch_id
+    ).write(result, batch_id)
+
+
+def made_by_others(folder: Path, *fields: Field, by: tuple[str, ...] = (), only_appends: bool = False) -> Path:
+    configuration: dict[str, str | None] = {"delta.appendOnly": "TRUE"} if only_appends else {}
+    DeltaTable.create(str(folder), schema=Schema([*fields]), partition_by=[*by], configuration=configuration)
+    return folder
+
+
+def test_a_later_result_may_have_nulls_where_the_first_had_none(spark: Any, tmp_path: Path) -> None:
+    write(spark, tmp_path, "SELECT 1L AS id, array(named_struct('x', 1)) AS parts")
+    later = (
+        "SELECT nullif(id, 0) AS id, array(IF(id = 0, NULL, named_struct('x', nullif(1, 1)))) AS parts FROM range(2)"
+    )
+    write(spark, tmp_path, later, batch_id=1)
+    assert rows(tmp_path, "id", "parts") == sorted([(1, [{"x": 1}]), (None, [None]), (1, [{"x": None}])], key=repr)
+    with pytest.raises(
+        PipelineFault, match=r"array<struct<x: integer>> in .* and array<struct<x: long not null> not null> in"
+    ):
+        write(spark, tmp_path, "SELECT 1L AS id, array(named_struct('x', 1L)) AS parts", batch_id=2)
+
+
+def test_nulls_within_a_column_that_takes_none_are_refused(spark: Any, tmp_path: Path) -> None:
+    folder = made_by_others(tmp_path / "lake", Field("tags", ArrayType(PrimitiveType("string"), contains_null=False)))
+    with pytest.raises(PipelineFault, match=r"array<string not null> in .* and array<string> in the result"):
+        write(spark, folder, "SELECT array('a', NULL) AS tags")
+    write(spark, folder, "SELECT array('a') AS tags")
+    assert rows(folder, "tags") == [(["a"],)]
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("SELECT 1 AS id, NULL AS x", "'x' has the type void"),
+        ("SELECT 1 AS id, array(parse_json('1')) AS x", "'x' has the type variant"),
+        ("SELECT 1 AS a, 2 AS A", "'a' and 'A' have one name"),
+    ],
+)
+def test_types_and_names_that_delta_lacks_are_refused(spark: Any, tmp_path: Path, query: str, told: str) -> None:
+    with pytest.raises(PipelineFault, match=told):
+        write(spark, tmp_path / "lake", query)
+    assert not (tmp_path / "lake").exists()
+
+
+def test_names_with_dots_and_partitions_of_any_text(spark: Any, tmp_path: Path) -> None:
+    texts = ["a b", "a/b", "a%20b", "a=b", "..", " ", "null", "__HIVE_DEFAULT_PARTITION__", "#?&"]
+    values = ", ".join(f"({number}, '{text}')" for number, text in enumerate(texts))
+    write(spark, tmp_path, f"SELECT id AS `a.id`, kind AS `a.kind` FROM VALUES {values} AS t(id, kind)", by=("a.kind",))
+    assert rows(tmp_path, "a.id", "a.kind") == [*enumerate(texts)]
+
+
+def test_partitions_by_several_columns_of_each_type(spark: Any, tmp_path: Path) -> None:
+    query = (
+        "SELECT id, IF(id % 4 = 0, NULL, id % 2 = 0) AS b, CAST(-id % 3 AS TINYINT) AS n, "
+        "date_add(date'2026-11-28', id % 2) AS d"
+    )
+    write(spark, tmp_path, f"{query} FROM (SELECT CAST(id AS INT) AS id FROM range(24))", by=("b", "n", "d"))
+    days = datetime.date(2026, 11, 28), datetime.date(2026, 11, 29)
+    wanted = [(id, None if id % 4 == 0 else id % 2 == 0, -(id % 3), days[id % 2]) for id in range(24)]
+    assert rows(tmp_path, "id", "b", "n", "d") == sorted(wanted, key=repr)
+    log = (tmp_path / "_delta_log" / f"{1:020}.json").read_text(encoding="utf-8").splitlines()
+    added = [found["add"]["partitionValues"] for line in log if "add" in (found := json.loads(line))]
+    assert {item["b"] for item in added} == {"true", "false", None}  # as the protocol writes them
+    assert {item["d"] for item in added} == {"2026-11-28", "2026-11-29"}
+
+
+def test_a_table_for_appends_only_is_not_replaced(spark: Any, tmp_path: Path) -> None:
+    only = made_by_others(tmp_path / "only", Field("id", PrimitiveType("integer")), only_appends=True)
+    write(spark, only, "SELECT 1 AS id")
+    with pytest.raises(PipelineFault, match=r"delta\.appendOnly"):
+        write(spark, only, "SELECT 2 AS id", batch_id=1, complete=True)
+
+
+def test_comments_within_a_column_make_no_other_type(spark: Any, tmp_path: Path) -> None:
+    part = StructType([Field("x", PrimitiveType("integer"), metadata={"comment": "in metres"})])
+    folder = made_by_others(tmp_path / "lake", Field("part", part))
+    write(spark, folder, "SELECT named_struct('x', 1) AS part")
+    assert rows(folder, "part") == [({"x": 1},)]
+
+
+def test_a_table_whose_creation_was_interrupted_is_created(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / "_delta_log" / "_commit_1.json.tmp").touch()
+    write(spark, tmp_path, "SELECT 1 AS id")
+    assert rows(tmp_path, "id") == [(1,)]
+
+
+def test_a_checkpoint_of_the_log_keeps_the_last_micro_batch(spark: Any, tmp_path: Path) -> None:
+    for batch_id in range(3):
+        write(spark, tmp_path, f"SELECT {batch_id} AS id", batch_id=batch_id)
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    for version in range(3):
+        (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
+    for batch_id in (2, 3):
+        write(spark, tmp_path, f"SELECT {batch_id} AS id", batch_id=batch_id)
+    assert rows(tmp_path, "id") == [(number,) for number in range(4)]
+
+
+def test_the_page_tells_how_files_of_failed_attempts_are_removed(spark: Any, tmp_path: Path) -> None:
+    write(spark, tmp_path, "SELECT 1 AS id")
+    left_over = tmp_path / "part-p-1-1-of-a-failed-attempt.parquet"
+    left_over.touch()
+    os.utime(left_over, (0, 0))
+    table = DeltaTable(str(tmp_path))
+    table.vacuum(dry_run=False)
+    assert left_over.exists()
+    table.vacuum(dry_run=False, full=True)
+    assert not left_over.exists() and rows(tmp_path, "id") == [(1,)]

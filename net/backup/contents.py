@@ -8,9 +8,11 @@ Only `backup.json` says what the backup is. It is replaced atomically at the end
 backup of before. A file of batches is never changed once it is named.
 """
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -30,6 +32,10 @@ SUFFIX: Final = ".batches"
 PRIVATE: Final = 0o600  # records and permissions are for whoever may read the topics
 PRIVATE_FOLDER: Final = 0o700
 READ_BYTES: Final = 1 << 20
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+_TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # a name of a folder, and never a path out of the backup
+CONSUMER: Final = "consumer"  # protocols of groups, as they are listed
+SHARE: Final = "share"
 
 
 class BackupError(BarnabasError):
@@ -69,9 +75,10 @@ class TopicContents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     has_records: bool  # False: only the topic and its settings
 
 
-class GroupContents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GroupContents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     group_id: str
-    offsets: tuple[PartitionOffset, ...]
+    offsets: tuple[PartitionOffset, ...]  # of a share group: where each of its partitions starts
+    protocol: str = CONSUMER
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,11 +107,27 @@ def write_sealed(path: Path, content: msgspec.Struct) -> None:
     """Replace the file atomically and durably, with a checksum of its content."""
     raw = msgspec.json.encode(content)
     sealed = msgspec.json.encode(_Sealed(sha256=hashlib.sha256(raw).hexdigest(), content=msgspec.Raw(raw)))
-    old = os.umask(0o777 & ~PRIVATE)
+    temporary = path.with_name(f"{path.name}.new")
+    with writing(path):
+        # The mode is given to open(): a umask belongs to the whole process, and other threads make folders meanwhile.
+        with os.fdopen(os.open(temporary, _NEW_FILE, PRIVATE), "wb") as file:
+            file.write(sealed)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        RealFiles().sync_dir(str(path.parent))
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises BackupError for what the disk refuses."""
     try:
-        RealFiles().write_atomically(str(path), sealed)
-    finally:
-        os.umask(old)
+        yield
+    except OSError as error:
+        raise BackupError(
+            f"{path} cannot be written: {error.strerror}; make room or give the right to write, then run the command again: it "
+            "goes on"
+        ) from error
 
 
 def read_sealed(path: Path, kind: type[Read]) -> Read | None:
@@ -129,7 +152,22 @@ def read_contents(folder: Path) -> Contents | None:
     found = read_sealed(folder / BACKUP_NAME, Contents)
     if found is not None and found.format != FORMAT:
         raise BackupError(f"{folder} has format {found.format}; this version of Barnabas reads format {FORMAT}")
+    for topic in found.topics if found is not None else ():
+        for number, partition in enumerate(topic.partitions):
+            _check_order(folder, topic.name, number, partition)
     return found
+
+
+def _check_order(folder: Path, topic: str, number: int, partition: PartitionContents) -> None:
+    """Files that overlap would be restored twice. Raises BackupError."""
+    at = 0
+    for segment in partition.segments:
+        if not at <= segment.first_offset <= segment.next_offset <= partition.next_offset:
+            raise BackupError(
+                f"{folder / BACKUP_NAME} is damaged: the files of {topic}-{number} overlap or are not in order at offset "
+                f"{segment.first_offset}; use another copy of the backup"
+            )
+        at = segment.next_offset
 
 
 def needed_contents(folder: Path) -> Contents:
@@ -143,7 +181,9 @@ def needed_contents(folder: Path) -> Contents:
 
 
 def partition_folder(folder: Path, topic_id: str, partition: int) -> Path:
-    """Named by the id: a topic that was deleted and created again is another one."""
+    """Named by the id: a topic that was deleted and created again is another one. Raises BackupError."""
+    if not _TOPIC_ID.fullmatch(topic_id):
+        raise BackupError(f"{topic_id[:100]!r} is no id of a topic: the backup in {folder}, or the cluster, is damaged")
     return folder / DATA / topic_id / str(partition)
 
 

@@ -27,6 +27,7 @@ from ..client.producer.transaction import Transaction
 from ..copying.kept_positions import TRANSACTION_TIMEOUT_MS, KeptPositions
 from ..copying.sessions import run_sessions
 from .contents import (
+    SHARE,
     BackupError,
     Contents,
     PartitionContents,
@@ -354,6 +355,14 @@ class _Session:
                     # Everything was read: the end, behind the marker of the last transaction.
                     target = self._places.translation.get((place, item.offset), ends[place])
                     offsets[place] = OffsetAndMetadata(target, item.metadata)
+            if group.protocol == SHARE:
+                # An offset commit would make a consumer group of this name, which share consumers cannot use.
+                starts = [f"{place}={at.offset}" for place, at in offsets.items()]
+                self._warn(
+                    f"share group {group.group_id} is left out: before its consumers begin, set where it starts "
+                    f"(alterShareGroupOffsets of Kafka's Admin): {_some(starts)}"
+                )
+                continue
             if offsets and await self._try(
                 f"offsets of group {group.group_id}", commit_offsets(admin.client, group.group_id, offsets)
             ):

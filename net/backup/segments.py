@@ -23,6 +23,7 @@ from .contents import (
     Segment,
     read_sealed,
     write_sealed,
+    writing,
 )
 
 SEGMENT_BYTES: Final = 64 << 20  # A run that is killed reads at most this much of a partition again.
@@ -33,7 +34,8 @@ class PartitionWriter:
 
     def __init__(self, folder: Path, known: PartitionContents) -> None:
         """`known`: what the last complete backup has. A run that was killed may have more, which is kept."""
-        folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        with writing(folder):
+            _make_private(folder)
         self._folder = folder
         self._descriptor = -1
         self._digest = hashlib.sha256()
@@ -61,6 +63,13 @@ class PartitionWriter:
     def add(self, chunk: Chunk, next_offset: int) -> None:
         """Add the batches that readers of committed records see; `next_offset`: behind the last batch of the chunk. Raises
         CorruptRecordError for a damaged batch."""
+        with writing(self._folder):
+            self._add(chunk)
+        self._next = next_offset
+        if self._size_bytes >= SEGMENT_BYTES:
+            self.finish()
+
+    def _add(self, chunk: Chunk) -> None:
         left_out = AbortedFilter(chunk.aborted)
         view = memoryview(chunk.data)
         for header in iter_headers(chunk.data, verify_crc=True):
@@ -69,16 +78,14 @@ class PartitionWriter:
             if self._descriptor < 0:
                 self._open(max(header.base_offset, chunk.start))
             self._write(view[header.position : header.position + header.size_bytes])
-        self._next = next_offset
-        if self._size_bytes >= SEGMENT_BYTES:
-            self.finish()
 
     def finish(self) -> None:
         """Make what was added durable, and name it."""
         old, segments = self.contents, self.contents.segments
         next_offset = self._next_offset
         if self._descriptor >= 0:
-            os.fsync(self._descriptor)
+            with writing(self._folder):
+                os.fsync(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
             segments += (
@@ -125,6 +132,12 @@ class PartitionWriter:
             if path.name not in named:
                 with suppress(FileNotFoundError):
                     path.unlink()
+
+
+def _make_private(folder: Path) -> None:
+    """With its parents, all for their owner only: `mkdir` gives its mode to the last one alone."""
+    for one in (folder.parent.parent, folder.parent, folder):  # data/TOPIC-ID/PARTITION
+        one.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
 
 
 def read_batches(folder: Path, segment: Segment, start_offset: int) -> Iterator[list[RecordView]]:

@@ -24,8 +24,10 @@ from ..client.group.group_offsets import fetch_committed
 from ..protocol.responses import TopicMetadata
 from .contents import (
     BACKUP_NAME,
+    CONSUMER,
     PRIVATE,
     PRIVATE_FOLDER,
+    SHARE,
     BackupError,
     Contents,
     GroupContents,
@@ -109,15 +111,16 @@ class Taking:
 
     async def _groups(self, admin: Admin, topics: set[str]) -> tuple[GroupContents, ...]:
         found = []
-        for group in sorted(listed.group_id for listed in await admin.list_groups()):
-            committed = await fetch_committed(admin.client, group, None, is_stable=False)
+        for group in sorted(await admin.list_groups(), key=lambda listed: listed.group_id):
+            committed = await fetch_committed(admin.client, group.group_id, None, is_stable=False)
             offsets = tuple(
                 PartitionOffset(topic=place.topic, partition=place.partition, offset=at.offset, metadata=at.metadata)
                 for place, at in sorted(committed.items())
                 if place.topic in topics and at.offset >= 0
             )
             if offsets:
-                found.append(GroupContents(group_id=group, offsets=offsets))
+                protocol = SHARE if group.protocol == SHARE else CONSUMER
+                found.append(GroupContents(group_id=group.group_id, offsets=offsets, protocol=protocol))
         return tuple(found)
 
     async def _topic(self, admin: Admin, topic: TopicMetadata, old: TopicContents | None) -> TopicContents:

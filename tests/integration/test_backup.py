@@ -10,10 +10,12 @@ from random import Random
 from typing import Any, Final
 
 import pytest
+from integration import kafka_wire
 from integration.cluster import Cluster, clean_environment, full_isr
 from integration.load import Load
 
 from barnabas.log.format.record_batch import iter_headers
+from barnabas.log.records.codec import encode
 from barnabas.log.vocabulary.access.acls import Acl, Operation, PatternKind, Permission, ResourceKind
 from barnabas.log.vocabulary.access.quotas import QuotaEntity
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -22,6 +24,7 @@ from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.consumer.range_reader import RangeReader
 from barnabas.net.client.producer.producer import Producer
+from barnabas.net.client.share.share_consumer import ShareConsumer
 
 pytestmark = pytest.mark.timeout(300)
 Maker = Callable[..., Cluster]
@@ -363,3 +366,31 @@ async def test_permissions_come_back_where_there_is_an_authorizer(new_cluster: M
     plain = await new_cluster(1, name="plain").ready()
     restored = await run("restore", tmp_path, plain.bootstrap)
     assert any("2 permissions are left out" in text for text in restored["warnings"])
+
+
+async def test_records_without_a_time_and_share_groups(new_cluster: Maker, tmp_path: Path) -> None:
+    """Kafka's protocol has records without a time. A share group is no consumer group of the same name afterwards."""
+    old = await new_cluster(1, name="before").ready()
+    async with Admin(old.bootstrap) as admin, Producer(old.bootstrap) as producer:
+        await admin.create_topic("odd", partitions=1, replication_factor=1)
+        await producer.send("odd", b"with a time", timestamp_ms=5)
+        await producer.flush()
+        node = old.nodes[0]
+        with kafka_wire.connected((node.host, node.port)) as sock:
+            batch = kafka_wire.produce("odd", encode([b"none", b"some"], timestamps_ms=[-1, 7]))
+            answer = kafka_wire.call(sock, kafka_wire.PRODUCE, 7, batch)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        async with ShareConsumer("odd", group="sharing", bootstrap=old.bootstrap) as consumer:
+            await consumer.poll(timeout_ms=2_000)
+        assert [group.protocol for group in await admin.list_groups()] == ["share"]
+    folder = tmp_path / "backup"
+    await run("backup", folder, old.bootstrap)
+    target = await new_cluster(1).ready()
+    restored = await run("restore", folder, target.bootstrap)
+    assert restored["complete"] and restored["records"] == 3 and restored["groups"] == 0
+    (warning,) = restored["warnings"]
+    assert "share group sharing is left out" in warning and "odd-0=" in warning
+    (seen,) = without_offsets(await records_of(target.bootstrap, "odd")).values()
+    assert [(time_ms, value) for time_ms, _, value, _ in seen] == [(5, b"with a time"), (-1, b"none"), (7, b"some")]
+    async with ShareConsumer("odd", group="sharing", bootstrap=target.bootstrap) as consumer:
+        await consumer.poll(timeout_ms=2_000)

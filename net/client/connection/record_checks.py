@@ -2,6 +2,8 @@
 
 from operator import index
 
+from barnabas.log.format.record_batch import NO_TIMESTAMP
+
 from .errors import InvalidRequestError
 from .records import Headers
 
@@ -31,15 +33,16 @@ def checked_headers(headers: Headers | None) -> Headers:
 
 
 def checked_stamp(timestamp_ms: int) -> int:
-    """A timestamp that cannot be encoded must not join a batch, because it would block the whole batch."""
+    """A timestamp that cannot be encoded must not join a batch, because it would block the whole batch. -1: the record has none,
+    as some copied records."""
     try:
         stamp_ms = index(timestamp_ms)
     except TypeError:
         raise TypeError(
             f"timestamp_ms must be an integer, not {type(timestamp_ms).__name__}: pass int(timestamp_ms)"
         ) from None
-    if not 0 <= stamp_ms <= MAX_TIMESTAMP_MS:
+    if not NO_TIMESTAMP <= stamp_ms <= MAX_TIMESTAMP_MS:
         raise InvalidRequestError(
-            f"timestamp_ms is {stamp_ms}; it must be milliseconds since 1970 that fit into 64 bits"
+            f"timestamp_ms is {stamp_ms}; it must be -1 (none) or milliseconds since 1970 that fit into 64 bits"
         )
     return stamp_ms

@@ -1,6 +1,10 @@
 """Files of batches: what a run that was killed leaves, what is left out, what damage looks like."""
 
+import os
+import resource
+import signal
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,16 +14,23 @@ from barnabas.log.format.record_codec import ProducerFields, encode_marker
 from barnabas.log.records.codec import encode
 from barnabas.net.backup import segments
 from barnabas.net.backup.contents import (
+    BACKUP_NAME,
     PROGRESS_NAME,
     BackupError,
+    Contents,
     PartitionContents,
     Segment,
+    TopicContents,
     check_segment,
+    partition_folder,
+    read_contents,
     read_sealed,
     write_sealed,
 )
 from barnabas.net.backup.segments import PartitionWriter, read_batches
 from barnabas.net.client.consumer.range_reader import Chunk
+
+NOTHING = PartitionContents()
 
 
 def batch(first: int, count: int = 3) -> bytes:
@@ -157,3 +168,58 @@ def test_a_damaged_description_is_refused(tmp_path: Path, position: int) -> None
     path.write_bytes(data)
     with pytest.raises(BackupError, match="damaged"):
         read_sealed(path, PartitionContents)
+
+
+def test_partitions_that_end_at_the_same_time_have_folders_that_their_owner_can_enter(tmp_path: Path) -> None:
+    """Each is written in a thread: none may change what holds for the whole process, as umask does."""
+    before = os.umask(0o022)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda name: written(tmp_path / f"{name}", NOTHING, [(chunk(0), 3)]), range(100)))
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+    for folder in tmp_path.iterdir():
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+
+
+def test_a_full_disk_is_named_and_what_was_there_stays(tmp_path: Path) -> None:
+    known = written(tmp_path, NOTHING, [(chunk(0), 3)])
+    writer = PartitionWriter(tmp_path, known)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
+    try:
+        with pytest.raises(BackupError, match=r"cannot be written: File too large; make room"):
+            writer.add(chunk(3), 6)
+        writer.close()
+        with pytest.raises(BackupError, match=r"b\.json cannot be written: File too large"):
+            write_sealed(tmp_path / "b.json", known)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    again = PartitionWriter(tmp_path, known)
+    assert again.contents == known
+    again.add(chunk(3), 6)
+    again.finish()
+    assert offsets_in(tmp_path, again.contents) == list(range(6))
+
+
+@pytest.mark.parametrize("topic_id", ["../../etc", "..", "", "a/b", "/etc", "x" * 65, "a\n"])
+def test_an_id_of_a_topic_leads_to_no_other_folder(tmp_path: Path, topic_id: str) -> None:
+    with pytest.raises(BackupError, match="is no id of a topic"):
+        partition_folder(tmp_path, topic_id, 0)
+
+
+@pytest.mark.parametrize("offsets", [((0, 5), (3, 8)), ((5, 8), (0, 5)), ((-3, 5),), ((5, 3),), ((0, 11),)])
+def test_files_that_overlap_or_are_out_of_order_are_refused(tmp_path: Path, offsets: Sequence[tuple[int, int]]) -> None:
+    """Somebody has changed backup.json, and its checksum: records would come twice."""
+    files = tuple(Segment(first_offset=first, next_offset=behind, size_bytes=1, sha256="") for first, behind in offsets)
+    partition = PartitionContents(start_offset=0, next_offset=10, segments=files)
+    topic = TopicContents(
+        name="t", topic_id="i", replication_factor=1, configs={}, partitions=(partition,), has_records=True
+    )
+    write_sealed(tmp_path / BACKUP_NAME, Contents(backup_id="b", run=1, cluster_id="c", taken_at_ms=0, topics=(topic,)))
+    with pytest.raises(BackupError, match="the files of t-0 overlap or are not in order"):
+        read_contents(tmp_path)

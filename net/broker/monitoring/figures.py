@@ -133,7 +133,8 @@ class BrokerFigures:
             server.metrics.connections_accepted + server.metrics.connections_refused
             for server in self._broker.listeners.servers.values()
         )
-        return max(0, now - before.connections) / max(1.0, now_s - before.at_s)
+        # Never of a shorter time: after a restart, all clients come back within a second, which is no storm.
+        return max(0, now - before.connections) / max(LOOK_AGAIN_S, now_s - before.at_s)
 
     def _habits(self, now_s: float) -> Iterator[ProducerHabits]:
         seconds, found = self.producers.habits(now_s)

@@ -52,8 +52,10 @@ _KINDS: Final[_Events] = (
 
 
 class Gathering:
-    def __init__(self, admin: "Admin", archive: Archive) -> None:
+    def __init__(self, admin: "Admin", archive: Archive, *, ends_s: float) -> None:
+        """`ends_s`, by the clock of the event loop: what is not answered then is left out, and what was answered is kept."""
         self._admin = admin
+        self._ends_s = ends_s
         self._archive = archive
         self._gate = asyncio.Semaphore(AT_ONCE)
 
@@ -138,8 +140,12 @@ class Gathering:
     async def _asked(self, name: str, ask: Callable[[], Awaitable[T]]) -> T | None:
         """None: refused, or not in time; the bundle says so."""
         async with self._gate:
+            left_s = self._ends_s - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                self._archive.omitted[name] = "no time was left for this question; raise --timeout"
+                return None
             try:
-                async with asyncio.timeout(QUESTION_S):
+                async with asyncio.timeout(min(QUESTION_S, left_s)):
                     return await ask()
             except (BarnabasError, OSError) as error:  # a TimeoutError is an OSError
                 self._archive.omitted[name] = str(error) or f"no answer within {QUESTION_S:.0f} s"

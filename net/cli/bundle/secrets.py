@@ -11,10 +11,14 @@ REMOVED: Final = "(removed)"
 _NAME: Final = re.compile(
     r"passw|secret|jaas|token|credential|private|api.?key|keystore\.key|auth(?!or)", re.IGNORECASE
 )
-_IN_TEXT: Final = (
-    re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),  # user:password@ of a URL
-    re.compile(r"(?i)((?:password|secret|token|api.?key)[\"']?\s*[=:]\s*[\"']?)[^\s\"',;]+"),
-    re.compile(r"(?i)(authorization:\s*\w+\s+)\S+"),
+_IN_TEXT: Final = (  # with limits: a text of 4 MiB takes seconds at most, whatever a client has put into it
+    re.compile(r"(?<=://)[^/\s:@]{0,200}:[^\s\"']{0,200}(?=@)"),  # user:password@ of a URL; a password may have / and @
+    re.compile(
+        r"((?:passwo?r?d|passphrase|pwd|secret|token|api.?key)\\{0,4}[\"']?\s{0,9}[=:]\s{0,9})"
+        r"(?:(\\{0,4}[\"'])(?:(?!\2)(?:\\.|.)){0,1000}(?:\2)?|[^\s\"',;]+)",  # in quotes, also in those of a JSON text in a text
+        re.IGNORECASE | re.DOTALL,
+    ),
+    re.compile(r"(?i)(authorization:\s{0,9}\w{1,20}\s{1,9})\S+"),
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
 )
 _SETTINGS: Final = ("key", "name")  # of an object that holds a setting
@@ -32,6 +36,8 @@ def without_secrets(value: Any, name: str = "") -> Any:
         }
     if isinstance(value, list | tuple):
         return [without_secrets(item, name) for item in value]
+    if isinstance(value, bytes):  # of whatever meaning
+        return REMOVED
     if isinstance(value, str):
         return REMOVED if value and _NAME.search(name) else clean_text(value)
     return value

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # help must not import the client's modules
 
 WATCH_INTERVAL_S: Final = 2.0
 LOOK_SHARE: Final = 0.6  # of --timeout; connections to the advertised addresses take the rest
+BUNDLE_SHARE: Final = 0.9  # of --timeout, until no further question is asked: answers must reach the file
 _NOTHING: Final = "nothing is wrong that the cluster can tell"
 
 
@@ -61,8 +62,9 @@ async def _bundle(context: Context, path: Path) -> int:
     found: list[Finding] = []
     try:
         async with asyncio.timeout(context.arguments.timeout), context.connector.admin(context.bootstrap) as admin:
+            ends_s = asyncio.get_running_loop().time() + BUNDLE_SHARE * context.arguments.timeout
             found = await _examined(context, admin)
-            await Gathering(admin, archive).all()
+            await Gathering(admin, archive, ends_s=ends_s).all()
     except (BarnabasError, OSError) as error:  # a TimeoutError is an OSError
         archive.omitted["cluster"] = str(error) or f"no answer within {context.arguments.timeout:g} s; raise --timeout"
         code = ExitCode.UNREACHABLE

@@ -1,5 +1,6 @@
 """Secrets are taken out of a bundle, and it is bounded."""
 
+import asyncio
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import pytest
 
 from barnabas.net.cli.bundle.archive import MAX_BYTES, MAX_PART_BYTES, Archive
+from barnabas.net.cli.bundle.gathering import Gathering
 from barnabas.net.cli.bundle.secrets import REMOVED, clean_text, without_secrets
+from barnabas.net.protocol.group_responses import ListedGroup
 
 
 @pytest.mark.parametrize(
@@ -23,6 +26,20 @@ from barnabas.net.cli.bundle.secrets import REMOVED, clean_text, without_secrets
         {"text": "failed with password=S3CRET; retry"},
         {"text": 'token: "S3CRET"'},
         {"text": "Authorization: Basic S3CRET"},
+        {"text": "postgresql://user:p@S3CRET@host/db"},
+        {"text": "postgresql://user:p/S3CRET@host/db"},
+        {"text": "redis://:S3CRET@host"},
+        {"text": "host=db user=me password='a S3CRET'"},
+        {"text": "host=db password='it\\'s S3CRET'"},
+        {"text": 'password="a S3CRET"'},
+        {"text": 'told {\\"password\\": \\"S3CRET\\"}'},
+        {"text": "PGPASSWORD=S3CRET"},
+        {"text": "passwd=S3CRET"},
+        {"text": "pwd: S3CRET"},
+        {"text": "passphrase=S3CRET"},
+        {"secret": b"S3CRET"},
+        {"text": "password='cut S3CRET"},
+        {"whatever": b"S3CRET"},
         {"text": "-----BEGIN PRIVATE KEY-----\nS3CRET\n-----END PRIVATE KEY-----"},
     ],
 )
@@ -46,3 +63,43 @@ def test_parts_and_the_whole_are_bounded(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "b.tar.gz") as tar:
         assert sum(item.size for item in tar) <= MAX_BYTES
     assert [path.name for path in tmp_path.iterdir()] == ["b.tar.gz"]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "piece", ["://a:", "password='", "token\\", "authorization: a ", "-----BEGIN A PRIVATE KEY-----"]
+)
+def test_texts_that_clients_choose_cost_little(piece: str) -> None:
+    """Patterns without limits took minutes for a text of this size."""
+    clean_text(piece * (MAX_PART_BYTES // 4 // len(piece)))
+
+
+class SilentAdmin:
+    """A cluster that lists many groups, and whose coordinators do not answer."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def describe_cluster(self) -> None:
+        raise OSError("no broker")
+
+    async def list_groups(self) -> list[ListedGroup]:
+        return [ListedGroup(group_id=f"g{n}", state="", protocol="consumer", member_count=0) for n in range(100)]
+
+    def __getattr__(self, name: str) -> Any:
+        async def ask(*_: object, **__: object) -> None:
+            self.asked += 1
+            await asyncio.Event().wait()
+
+        return ask
+
+
+@pytest.mark.timeout(20)
+async def test_silent_brokers_do_not_keep_answers_out_of_the_bundle() -> None:
+    """100 groups with two questions each would take longer than the command may; what is known by then is written."""
+    archive, admin = Archive(), SilentAdmin()
+    ends_s = asyncio.get_running_loop().time() + 0.2
+    await Gathering(admin, archive, ends_s=ends_s).all()  # type: ignore[arg-type]
+    assert "brokers" in archive.omitted and "no time was left" in archive.omitted["group g99"]
+    archive.add("unanswered.json", archive.omitted)
+    assert admin.asked < 100

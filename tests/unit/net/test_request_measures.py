@@ -144,6 +144,15 @@ def test_traffic_has_a_bounded_number_of_series_and_keeps_those_it_began() -> No
     assert look(5, 11, 7, 1) == {places[1]: 11, places[2]: 7, OTHERS: 37}, "a replica that came back counts from zero"
 
 
+def test_partitions_that_are_gone_give_their_series_to_others() -> None:
+    """Topics come and go: neither do series of deleted ones stay, nor do new ones stay without."""
+    traffic = TopicTraffic(2)
+    for number in range(10):
+        places = [TopicPartition(f"t{number}", 0), TopicPartition(f"t{number}", 1)]
+        told = dict(traffic.look([(place, Traffic(bytes_in=5)) for place in places]))
+        assert told == {places[0]: Traffic(bytes_in=5), places[1]: Traffic(bytes_in=5), OTHERS: Traffic()}
+
+
 def test_traffic_is_told_by_topic_and_partition() -> None:
     used = SimpleNamespace(topic_partition=TopicPartition("t", 3), bytes_in=70, records_in=2, bytes_out=0)
     idle = SimpleNamespace(topic_partition=TopicPartition("idle", 0), bytes_in=0, records_in=0, bytes_out=0)

@@ -1,10 +1,13 @@
 """Pages of long lists, and gzip, through real HTTP."""
 
 import asyncio
+import base64
 import gzip
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -12,7 +15,9 @@ from msgspec.structs import replace
 from unit.net.admin.fake_broker import FakeBroker
 
 from barnabas.net.admin.app import build_app
+from barnabas.net.admin.frame.call import Call, Reply
 from barnabas.net.admin.frame.packing import AT_ONCE_BYTES, LEAST_BYTES, THREADS, Packing, accepts_gzip
+from barnabas.net.admin.frame.paging import paged
 
 CLUSTER = "/v3/clusters/c1"
 HttpClient = TestClient[Any, Any]
@@ -66,6 +71,26 @@ async def test_a_page_that_is_just_full_has_no_next_one(client: HttpClient, brok
     assert (await plain(client, f"{CLUSTER}/topics?page_size=2"))["metadata"]["next"] is None
     assert (await plain(client, f"{CLUSTER}/topics?page_size=1"))["metadata"]["next"] is not None
     assert len((await plain(client, f"{CLUSTER}/topics"))["data"]) == 2
+
+
+def test_no_page_names_what_the_caller_may_not_see() -> None:
+    """The token of a page is the last key that was shown; keys behind it are looked at for one more."""
+    query: dict[str, Any] = {"page_size": 1}
+    call = SimpleNamespace(
+        query=query,
+        url=lambda *parts: "u",
+        listed=lambda kind, path, data: Reply(body={"metadata": {"next": None}, "data": data}),
+    )
+    keys, seen, tokens = ["a", "hidden-1", "hidden-2", "z", "zz-hidden"], [], []
+    for _ in keys:
+        listed = paged(cast(Call, call), "L", ("l",), keys, lambda key: None if "hidden" in key else {"name": key}).body
+        assert isinstance(listed, dict)
+        seen += [item["name"] for item in listed["data"]]
+        if (following := listed["metadata"]["next"]) is None:
+            break
+        query["page_token"] = parse_qs(urlsplit(following).query)["page_token"][0]
+        tokens.append(json.loads(base64.urlsafe_b64decode(query["page_token"] + "==")))
+    assert seen == ["a", "z"] and tokens == ["a"]
 
 
 async def test_partitions_and_groups_have_pages(client: HttpClient) -> None:

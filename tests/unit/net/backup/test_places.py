@@ -53,6 +53,7 @@ def test_each_offset_of_a_group_is_wanted_until_it_has_a_place() -> None:
     found = Places("b.1", contents(("g", T0, 9), ("h", T0, 5), ("i", T0, 5), ("j", T1, 0)), ())
     assert list(found.wanted_from(T0, None)) == [5, 9] and list(found.wanted_from(T1, None)) == [0]
     assert list(found.wanted_from(T0, 6)) == [9]  # the open transaction has translated the first
+    assert list(found.wanted_from(T0, 9)) == [9]  # the first record of the next batch is the one that the group wants
     assert list(found.wanted_from(T0, 10)) == []
     found.take(found.translated(T0, 5, 2))
     assert list(found.wanted_from(T0, None)) == [9]

@@ -223,3 +223,10 @@ def test_files_that_overlap_or_are_out_of_order_are_refused(tmp_path: Path, offs
     write_sealed(tmp_path / BACKUP_NAME, Contents(backup_id="b", run=1, cluster_id="c", taken_at_ms=0, topics=(topic,)))
     with pytest.raises(BackupError, match="the files of t-0 overlap or are not in order"):
         read_contents(tmp_path)
+
+
+def test_batches_that_were_taken_already_are_left_out(tmp_path: Path) -> None:
+    """An answer may begin with batches from before the offset that was asked for."""
+    contents = written(tmp_path, NOTHING, [(Chunk(3, batch(0) + batch(3)), 6)])
+    assert [item.size_bytes for item in contents.segments] == [len(batch(3))]
+    assert [(item.first_offset, item.next_offset) for item in contents.segments] == [(3, 6)]

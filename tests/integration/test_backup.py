@@ -13,6 +13,7 @@ import pytest
 from integration import kafka_wire
 from integration.cluster import Cluster, clean_environment, full_isr
 from integration.load import Load
+from integration.wire import connected
 
 from barnabas.log.format.record_batch import iter_headers
 from barnabas.log.records.codec import encode
@@ -376,7 +377,7 @@ async def test_records_without_a_time_and_share_groups(new_cluster: Maker, tmp_p
         await producer.send("odd", b"with a time", timestamp_ms=5)
         await producer.flush()
         node = old.nodes[0]
-        with kafka_wire.connected((node.host, node.port)) as sock:
+        with connected((node.host, node.port)) as sock:
             batch = kafka_wire.produce("odd", encode([b"none", b"some"], timestamps_ms=[-1, 7]))
             answer = kafka_wire.call(sock, kafka_wire.PRODUCE, 7, batch)
         assert answer.responses[0].partition_responses[0].error_code == 0

@@ -79,6 +79,15 @@ class Call:
         access = self.access
         return access is None or access.may_cluster(Operation.ALTER) or access.may_topic(Operation.DESCRIBE, name)
 
+    def shows_group(self, name: str) -> bool:
+        """May the caller know of this group?"""
+        access = self.access
+        return (
+            access is None
+            or access.may_cluster(Operation.ALTER)
+            or access.may(Operation.DESCRIBE, ResourceKind.GROUP, name)
+        )
+
     def shows_some(self, kind: ResourceKind) -> bool:
         """May the caller know of anything of this kind? If not, a list is empty, and the cluster is not asked for it."""
         access = self.access

@@ -48,7 +48,8 @@ def _coordinator(image: MetadataImage, group: ListedGroup) -> int:
 
 async def _list(call: Call) -> Reply:
     groups = await call.ask(lambda admin: admin.list_groups()) if call.shows_some(ResourceKind.GROUP) else []
-    found = {group.group_id: group for group in groups}
+    # Before pages are made: the address of the next page has the name of a group.
+    found = {group.group_id: group for group in groups if call.shows_group(group.group_id)}
     return paged(
         call,
         "KafkaConsumerGroupList",

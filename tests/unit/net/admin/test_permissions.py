@@ -20,6 +20,8 @@ from barnabas.net.access.access import AccessControl
 from barnabas.net.access.authorizer import AccessRules
 from barnabas.net.admin.app import ROUTES, build_app
 from barnabas.net.admin.frame.permissions import NEEDS
+from barnabas.net.protocol.group_responses import ListedGroup, ListGroupsResponse
+from barnabas.net.protocol.requests import ListGroupsRequest
 
 CLUSTER = "/v3/clusters/c1"
 HttpClient = TestClient[Any, Any]
@@ -116,6 +118,12 @@ async def test_lists_have_what_the_caller_may_describe(client: HttpClient, broke
     assert await names(client, "topics", "topic_name") == ["t"]
     assert await names(client, "consumer-groups", "consumer_group_id") == ["g"]
     assert set(await names(client, "topics/-/partitions/-/reassignment", "topic_name")) == {"t"}
+    broker.given = (acl(Operation.READ, ResourceKind.GROUP, "other"),)
+    listed = [ListedGroup(group_id=name, state="Stable", protocol="consumer", member_count=1) for name in "gh"]
+    broker.answers[ListGroupsRequest] = lambda _: ListGroupsResponse(groups=tuple(listed))
+    page = await (await client.get(f"{CLUSTER}/consumer-groups?page_size=1")).json()
+    assert page["data"] == [] and page["metadata"]["next"] is None, "the address of a page would have a hidden name"
+    broker.given = (acl(Operation.READ, ResourceKind.TOPIC, "t"),)
     assert (await client.get(f"{CLUSTER}/topics/t")).status == 200
     assert (await client.get(f"{CLUSTER}/topics/missing")).status == 403, "it is not told that it is missing"
     assert (await client.get(f"{CLUSTER}/topics/t/configs")).status == 403

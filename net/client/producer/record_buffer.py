@@ -332,9 +332,10 @@ class RecordBuffer:
         await self._client.wait_for_topic(topic, timeout_ms=self._config.max_block_ms, create=True)
         state = self.topics.get(topic)
         if state is None:
-            state = self.topics[topic] = TopicQueues(topic)
+            state = TopicQueues(topic)
             self._grow(state)
             self._turn_sticky(state)
+            self.topics[topic] = state  # now: other threads (`barnabas.sync`) take what they find here
         return state
 
     def metadata_changed(self) -> None:

@@ -51,6 +51,24 @@ def test_a_record_is_acknowledged_with_its_place() -> None:
     run(main())
 
 
+def test_a_topic_is_shown_to_other_threads_when_it_has_its_partitions() -> None:
+    """`barnabas.sync` looks it up in the thread of the application."""
+
+    class Shown(dict[str, Any]):
+        def __setitem__(self, topic: str, state: Any) -> None:
+            assert len(state.queues) == 3
+            super().__setitem__(topic, state)
+
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 3})
+        async with Producer(client=cluster.client()) as producer:
+            producer._buffer.topics = Shown()
+            await (await producer.send("t", b"value", key=b"key"))
+            assert list(producer._buffer.topics) == ["t"]
+
+    run(main())
+
+
 def test_records_share_batches_and_keep_their_order() -> None:
     async def main() -> None:
         cluster = FakeCluster(topics={"t": 1})

@@ -21,8 +21,8 @@ from barnabas.log.replication.leading import Leading
 from barnabas.net.broker.broker import Broker
 from barnabas.net.cli.main import main as barnabas
 
-WATCH_FILE: Final = "BARNABAS_WATCH_FILE"
-PLANT: Final = "BARNABAS_WATCH_PLANT"
+WATCH_FILE: Final = "WATCHED_FILE"
+PLANT: Final = "WATCHED_PLANT"
 PROGRAM: Final = (sys.executable, "-m", "faults.watched")
 METHODS: Final = ("append", "read_at", "truncate", "flush")
 EVENTS: Final = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.listdir", "os.scandir", "shutil.rmtree")

@@ -1,7 +1,6 @@
 """Topics: created, extended by partitions, deleted. Names, limits and placement are checked here."""
 
 import random
-import re
 from collections import Counter
 from collections.abc import Iterable
 from itertools import product
@@ -20,6 +19,7 @@ from barnabas.log.vocabulary.errors import (
 from barnabas.log.vocabulary.topic_partition import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
+    check_topic_id,
     check_topic_name,
     no_such_topic,
     no_such_topic_id,
@@ -42,7 +42,6 @@ from .placement import PlacementBroker, Site, place_replicas
 from .replication_control import leader_counts
 
 _Assignment = tuple[tuple[int, ...], ...]
-_TOPIC_ID = re.compile("[0-9a-f]{32}")
 _REQUEST_DIGITS = 16  # of a topic's id: 64 bits, which distinguish two requests for one name
 _DEFAULT_REPLICATION_FACTOR = 3  # survives one broker with min.insync.replicas=2; Kafka's usual choice for production
 _MAX_NAME_VARIANTS = 64  # above this, checking all names is faster than checking all variants of this one
@@ -57,9 +56,7 @@ class TopicControl:
         self._configurations = configurations
 
     def create(self, view: MetadataDelta, request: CreateTopic) -> ControllerResult:
-        # The id becomes part of the names of folders.
-        if request.topic_id and _TOPIC_ID.fullmatch(request.topic_id) is None:
-            raise InvalidRequestError(f"{request.topic_id!r} is not a valid topic id: use 32 hexadecimal digits")
+        check_topic_id(request.topic_id)
         made = view.topic(request.name)
         if made is not None and _is_of(request, made.topic_id):  # a repetition: the response was lost
             return ControllerResult(

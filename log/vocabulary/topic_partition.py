@@ -3,11 +3,12 @@
 import re
 from typing import NamedTuple
 
-from .errors import InvalidTopicError
+from .errors import InvalidRequestError, InvalidTopicError
 
 MAX_TOPIC_NAME_LENGTH = (
     249  # Kafka's limit: the name becomes a folder, with `-<partition>` behind it, in a 255-byte file name.
 )
+_TOPIC_ID = re.compile(r"[0-9a-f]{32}")
 _LEGAL_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
@@ -44,6 +45,13 @@ def check_topic_name(name: str) -> str:
     if not _LEGAL_TOPIC_NAME.fullmatch(name):
         raise InvalidTopicError(f"the topic name {name!r} has an illegal character; use only a-z A-Z 0-9 . _ -")
     return name
+
+
+def check_topic_id(topic_id: str) -> str:
+    """Return `topic_id` if it is one, or "". Raises InvalidRequestError: it becomes a part of the names of folders."""
+    if topic_id and _TOPIC_ID.fullmatch(topic_id) is None:
+        raise InvalidRequestError(f"{topic_id[:64]!r} is not a valid topic id: use 32 hexadecimal digits")
+    return topic_id
 
 
 def no_such_topic(name: str) -> str:

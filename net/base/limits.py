@@ -50,5 +50,10 @@ class ClientLimits:
 def check_count(items: Sized) -> None:
     """Raises InvalidRequestError for more partitions, or topics, than one request may name. Called before they are walked
     through: the values of our own protocol have no limit when they are decoded."""
-    if len(items) > MAX_DATA_ITEMS:
-        raise InvalidRequestError(f"{len(items)} partitions are named in one request; name {MAX_DATA_ITEMS} at most")
+    check_number(len(items))
+
+
+def check_number(partitions: int) -> None:
+    """`check_count` of partitions that stand in several lists."""
+    if partitions > MAX_DATA_ITEMS:
+        raise InvalidRequestError(f"{partitions} partitions are named in one request; name {MAX_DATA_ITEMS} at most")

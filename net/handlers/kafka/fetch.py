@@ -11,7 +11,7 @@ from __future__ import annotations
 from barnabas.log.vocabulary.errors import ErrorCode, FetchSessionIdNotFoundError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.protocol.kafka.apis import NO_TOPIC_ID, KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.data_apis import fetch_by_name, fetch_response
 from barnabas.net.protocol.responses import ErrorResponse, FetchResponse, Response
 from barnabas.net.server.dispatcher import Reply, RequestContext
@@ -55,7 +55,9 @@ class FetchByTopicId:
             session = self._fetch.sessions.find(response.session_id)
             known = ids if session is None else session.topic_ids
             made = fetch_response(response, request.version)
-            made.responses = [self._checked(topic, known[topic.topic]) for topic in made.responses] + refused
+            made.responses = [
+                self._checked(topic, known.get(topic.topic, NO_TOPIC_ID)) for topic in made.responses
+            ] + refused
             reply(KafkaResponse(body=made))
 
         self._fetch(fetch_by_name(body), context, answered)

@@ -20,7 +20,8 @@ from barnabas.log.vocabulary.errors import (
     FetchSessionTopicIdError,
     InvalidFetchSessionEpochError,
 )
-from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition, check_topic_id
+from barnabas.net.base.limits import check_count, check_number
 from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
 from barnabas.net.protocol.responses import FetchPartitionResponse
 from barnabas.net.server.purgatory import StandingWatch
@@ -33,6 +34,7 @@ MAX_SESSION_ID: Final = 2**31 - 1
 EVICTABLE_AFTER_MS: Final = 120_000
 # Of all sessions together; each takes about 0.6 KiB. Kafka limits the sessions alone.
 MAX_CACHED_PARTITIONS: Final = 100_000
+SPARE_NAMES: Final = 100  # of topics that have left a session
 
 Told = tuple[int, int, int]  # high watermark, last stable offset, log start offset
 
@@ -57,6 +59,7 @@ class FetchSession:
         "session_id",
         "told",
         "topic_ids",
+        "topic_names",
         "uses_topic_ids",
         "watch",
     )
@@ -70,11 +73,28 @@ class FetchSession:
         self.watch = StandingWatch()
         self.partitions: dict[TopicPartition, FetchPartition] = {}
         self.told: dict[TopicPartition, Told] = {}  # a subset: without those whose last answer was an error
-        self.topic_ids: dict[str, bytes] = {}  # by name, of all topics that were ever named with one
+        self.topic_ids: dict[
+            str, bytes
+        ] = {}  # by name, of all topics that are named with one, and of some that have left
+        self.topic_names: dict[str, str] = {}  # by id in hexadecimal: the same topics, and earlier ones of their names
+
+    def name(self, topic: str, topic_id: str) -> None:
+        self.topic_ids[topic] = bytes.fromhex(topic_id)
+        self.topic_names[topic_id] = topic
 
     def name_of(self, topic_id: str) -> str:
         """Of a topic that may not exist any more; "" if it is not of this session."""
-        return next((name for name, known in self.topic_ids.items() if known.hex() == topic_id), "")
+        return self.topic_names.get(topic_id, "")
+
+    def forget_names(self) -> None:
+        """Of topics that have left, as soon as they are more than those that stay: a reader may name new ones for ever."""
+        if len(self.topic_names) <= 2 * len(self.partitions) + SPARE_NAMES:
+            return
+        self.topic_ids.clear()
+        self.topic_names.clear()
+        for item in self.partitions.values():
+            if item.topic_id:
+                self.name(item.topic, item.topic_id)
 
     def to_read(self) -> list[FetchPartition]:
         return [self.partitions[topic_partition] for topic_partition in self.watch.changed]
@@ -126,8 +146,9 @@ class FetchSessions:
         """The session of the request, with its changes; None: it gets none, and `request.partitions` are all that it reads.
         `overtake` answers the request before it, if that still waits.
 
-        Raises FetchSessionIdNotFoundError, InvalidFetchSessionEpochError, FetchSessionTopicIdError.
+        Raises FetchSessionIdNotFoundError, InvalidFetchSessionEpochError, FetchSessionTopicIdError, InvalidRequestError.
         """
+        _check(request)
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._end(request.session_id, overtake)
             if request.session_epoch == FINAL_EPOCH:
@@ -162,6 +183,7 @@ class FetchSessions:
             name = topic.topic or session.name_of(topic.topic_id)
             for number in topic.partitions:
                 self._forget(session, TopicPartition(name, number), topic.topic_id)
+        session.forget_names()
         if not session.partitions:
             self._end(session.session_id, overtake)
             return None
@@ -187,7 +209,7 @@ class FetchSessions:
                 session.told.pop(topic_partition, None)
             session.partitions[topic_partition] = item
             if item.topic_id:
-                session.topic_ids[item.topic] = bytes.fromhex(item.topic_id)
+                session.name(item.topic, item.topic_id)
             self._watching.watch(session.watch, topic_partition, item.fetch_offset)
 
     def _forget(self, session: FetchSession, topic_partition: TopicPartition, topic_id: str = "") -> None:
@@ -242,6 +264,16 @@ class FetchSessions:
         del self._sessions[session_id]
         if self._of_connection.get(session.connection_id) == session_id:
             del self._of_connection[session.connection_id]
+
+
+def _check(request: FetchRequest) -> None:
+    """Before anything is changed. Raises InvalidRequestError."""
+    last = ""
+    for item in request.partitions:  # mostly, partitions of one topic follow one another
+        if item.topic_id != last:
+            last = check_topic_id(item.topic_id)
+    check_count(request.forgotten)
+    check_number(sum(len(topic.partitions) for topic in request.forgotten))
 
 
 def _uses_topic_ids(request: FetchRequest) -> bool:

@@ -13,13 +13,16 @@ from barnabas.log.vocabulary.errors import (
     FetchSessionIdNotFoundError,
     FetchSessionTopicIdError,
     InvalidFetchSessionEpochError,
+    InvalidRequestError,
 )
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from barnabas.net.base.limits import MAX_DATA_ITEMS
 from barnabas.net.handlers.records import fetch_sessions
 from barnabas.net.handlers.records.fetch import FetchHandler
 from barnabas.net.handlers.records.fetch_sessions import (
     EVICTABLE_AFTER_MS,
     LAST_EPOCH,
+    SPARE_NAMES,
     FetchSession,
     FetchSessions,
 )
@@ -182,6 +185,43 @@ def test_a_topic_that_was_made_again_stays_when_the_old_one_is_forgotten() -> No
     assert cache.ask(0, session_id=session.session_id, epoch=1, topic_id=new, forgotten=forgotten) is session
     assert read_to(session, 0) == [0], "another topic is told even with equal offsets"
     assert session.topic_ids == {"t": bytes.fromhex(new)}
+
+
+def test_names_of_topics_that_have_left_are_forgotten_and_those_that_stay_are_known() -> None:
+    cache = Cache()
+    stays = "0a" * 16
+    session = cache.ask(0, topic_id=stays)
+    assert session is not None
+    for number in range(10 * SPARE_NAMES):
+        topic_id = f"{number:032x}"
+        new = FetchPartition(topic=f"t{number}", partition=0, fetch_offset=0, max_bytes=1, topic_id=topic_id)
+        gone = (ForgottenTopic(topic="", partitions=(0,), topic_id=topic_id),)
+        asked = replace(request_of(session_id=session.session_id, epoch=2 * number + 1), partitions=(new,))
+        assert cache.begin(asked, 1, 0, cache.overtaken.append) is session
+        assert session.name_of(topic_id) == f"t{number}"
+        assert cache.ask(session_id=session.session_id, epoch=2 * number + 2, forgotten=gone) is session
+        assert len(session.partitions) == 1 and len(session.topic_names) <= SPARE_NAMES + 3
+        assert session.name_of(stays) == "t" and session.topic_ids["t"] == bytes.fromhex(stays)
+        assert len(session.topic_ids) <= SPARE_NAMES + 3
+
+
+def test_a_request_that_cannot_be_changes_nothing() -> None:
+    cache = Cache()
+    session = cache.new(0)
+    many = tuple(range(MAX_DATA_ITEMS + 1))
+    half = tuple(range(MAX_DATA_ITEMS // 2 + 1))
+    for options in (
+        {"forgotten": (ForgottenTopic(topic="t", partitions=many),)},
+        {"forgotten": (ForgottenTopic(topic="t", partitions=half), ForgottenTopic(topic="u", partitions=half))},
+        {"forgotten": tuple(ForgottenTopic(topic="t", partitions=()) for _ in many)},
+    ):
+        with pytest.raises(InvalidRequestError, match="are named in one request"):
+            cache.ask(session_id=session.session_id, epoch=1, **options)
+    for topic_id in ("no hexadecimal digits", "0a", "0A" * 16, "\u0660" * 32):
+        with pytest.raises(InvalidRequestError, match="use 32 hexadecimal digits"):
+            cache.ask(1, topic_id=topic_id, connection=2)
+    assert (len(cache), cache.partition_count) == (1, 1)
+    assert cache.ask(session_id=session.session_id, epoch=1) is session
 
 
 def test_the_final_epoch_ends_a_session_and_the_first_one_replaces_it() -> None:

@@ -15,6 +15,7 @@ from barnabas.net.handlers.kafka.fetch import FetchByTopicId
 from barnabas.net.handlers.records.fetch import FetchHandler
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.kafka.apis import KafkaApi
+from barnabas.net.protocol.requests import FetchPartition, FetchRequest
 from barnabas.net.server.dispatcher import Dispatcher
 
 FETCH = 1
@@ -84,6 +85,20 @@ async def test_a_session_of_topic_ids() -> None:
     assert shown(answer) == {}
     answer = await client.ask(FETCH, 13, fetch_of(session_id=begun.session_id, epoch=2))
     assert (answer.error_code, answer.session_id) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0)
+
+
+@simulated
+async def test_a_session_of_names_has_no_ids_to_tell() -> None:
+    world = await HandlerWorld.start(topic("t", ALONE, topic_id=OLD))
+    fetch = FetchHandler(world.services)
+    client = KafkaClient(Dispatcher({KafkaApi.FETCH: FetchByTopicId(world.services, fetch)}))
+    asked = (FetchPartition(topic="t", partition=0, fetch_offset=0, max_bytes=100),)
+    begins = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=100, partitions=asked, session_epoch=0)
+    session = fetch.sessions.begin(begins, 1, 0, lambda session: None)
+    assert session is not None
+    world.append(b"a")
+    answer = await client.ask(FETCH, 13, fetch_of(session_id=session.session_id, epoch=1))
+    assert shown(answer) == {"00" * 16: (ErrorCode.UNKNOWN_TOPIC_ID, False)}
 
 
 @simulated

@@ -75,6 +75,9 @@ logger = logging.getLogger("barnabas.broker")
 HAND_OVER_POLL_MS = 100
 QUORUM_GONE_ELECTIONS = 2  # elections without a leader: then the other voters have stopped, too, and will not answer
 PRODUCER_IDS_TIMEOUT_MS = 10_000  # well below the request timeout of a client that waits for an id
+# Of a connection to another broker. When a cut heals, the kernel may wait for seconds before it tries again; a new attempt
+# does not.
+CONNECT_TIMEOUT_MS = 3_000
 EXPIRY_INTERVAL_MS = 50  # maximum delay of the answer to a parked request that has timed out
 
 
@@ -110,6 +113,10 @@ class Ports:
         return handlers if self.intercept is None else self.intercept(handlers)
 
 
+def _pool(ports: Ports, client_id: str) -> RpcPool:
+    return RpcPool(ports.network, client_id=client_id, random=ports.rng, connect_timeout_ms=CONNECT_TIMEOUT_MS)
+
+
 class Broker:
     """Built by a process or by the simulation. Call `start`, then `stop`."""
 
@@ -136,7 +143,7 @@ class Broker:
             max_open_segments=ports.max_open_segments,
         )
         self.effects = BrokerEffects(self.logs)
-        self.pool = RpcPool(ports.network, client_id=client_id_of(config.node_id), random=ports.rng)
+        self.pool = _pool(ports, client_id_of(config.node_id))
 
     # --- start --------------------------------------------------------------------------------------------------------
 
@@ -371,9 +378,8 @@ class Broker:
         )
 
     def _build_fetchers(self) -> ReplicaFetcherManager:
-        self.fetch_pool = RpcPool(
-            self.ports.network, client_id=f"{REPLICA_PREFIX}{self.node_id}", random=self.ports.rng
-        )  # separate from requests to the controller, which must not queue behind megabytes of records
+        # Separate from requests to the controller, which must not queue behind megabytes of records.
+        self.fetch_pool = _pool(self.ports, f"{REPLICA_PREFIX}{self.node_id}")
         return ReplicaFetcherManager(
             identity=self,
             settings=fetch_settings(self.config),

@@ -22,7 +22,7 @@ from .spec import (
     Watermark,
 )
 
-FORMATS: Final = ("json", "csv", "changes", "access_log", "text", "raw")
+FORMATS: Final = ("json", "csv", "changes", "avro", "protobuf", "access_log", "text", "raw")
 ACCESS_PATTERNS: Final = ("combined", "common")
 TYPES: Final = (
     "string",
@@ -155,7 +155,7 @@ def _value(table: DocumentTable, origin: TopicSource | FileSource) -> ValueSpec 
     if found is None:
         table.refuse(
             "value",
-            f"is missing: add {table.words.pair('value', {'format': 'json'})}, or csv, changes, access_log, text, raw",
+            f"is missing: add {table.words.pair('value', {'format': 'json'})}, or {', '.join(FORMATS[1:])}",
         )
         return None
     name: Any = found.required_text("format", "json", choices=FORMATS)
@@ -168,8 +168,8 @@ def _value(table: DocumentTable, origin: TopicSource | FileSource) -> ValueSpec 
     delimiter = found.text("delimiter", ",")
     if len(delimiter) != 1:
         found.refuse("delimiter", f"is {delimiter!r}: must be one character")
-    if name == "changes" and isinstance(origin, FileSource):
-        found.refuse("format", "changes are records of a topic: read the topic, or use json for files")
+    if name in ("changes", "avro", "protobuf") and isinstance(origin, FileSource):
+        found.refuse("format", f"{name} is for records of a topic: read the topic, or use json for files")
     spec = ValueSpec(
         format=name,
         fields=fields,
@@ -177,9 +177,15 @@ def _value(table: DocumentTable, origin: TopicSource | FileSource) -> ValueSpec 
         pattern=found.text("pattern", ACCESS_PATTERNS[0], choices=ACCESS_PATTERNS),
         delimiter=delimiter,
         has_header=found.boolean("header"),
+        schema=found.text("schema"),
+        registry=found.text("registry"),
+        subject=found.text("subject"),
+        message=found.text("message"),
+        is_framed=found.boolean("framed"),
         sample_records=found.integer("sample_records", 1_000, least=1, most=MAX_SAMPLE),
     )
     _refuse_keys_of_other_formats(found, spec)
+    _check_schema(found, spec, origin)
     found.finish()
     return spec
 
@@ -187,7 +193,12 @@ def _value(table: DocumentTable, origin: TopicSource | FileSource) -> ValueSpec 
 def _refuse_keys_of_other_formats(table: DocumentTable, spec: ValueSpec) -> None:
     belongs = {
         "fields": ("json", "changes", "csv"),
-        "required": ("json", "changes", "csv"),
+        "required": ("json", "changes", "csv", "avro", "protobuf"),
+        "schema": ("avro", "protobuf"),
+        "registry": ("avro",),
+        "subject": ("avro",),
+        "message": ("protobuf",),
+        "framed": ("protobuf",),
         "sample_records": ("json",),
         "pattern": ("access_log",),
         "delimiter": ("csv",),
@@ -206,6 +217,29 @@ def _refuse_keys_of_other_formats(table: DocumentTable, spec: ValueSpec) -> None
             table.refuse(f"fields.{field.name}", "is the name of a column that each change has anyway: leave it out")
     if spec.format == "json" and spec.fields and table.has("sample_records"):
         table.refuse("sample_records", "has no effect if fields are declared: remove one of them")
+
+
+def _check_schema(table: DocumentTable, spec: ValueSpec, origin: TopicSource | FileSource) -> None:
+    if spec.format == "protobuf":
+        if not spec.schema:
+            table.refuse("schema", f"is missing: add {table.words.pair('schema', 'orders.desc')}, which protoc writes")
+        if not spec.message:
+            table.refuse(
+                "message", f"is missing: add {table.words.pair('message', 'shop.Order')}, a message of the schema"
+            )
+    if spec.format != "avro":
+        return
+    if not (spec.schema or spec.registry):
+        table.refuse(
+            "schema", f"is missing: add {table.words.pair('schema', 'orders.avsc')}, or the address of a registry"
+        )
+    if spec.registry and not spec.registry.startswith(("http://", "https://")):
+        table.refuse("registry", f"is {spec.registry!r}: write its address, such as http://localhost:8081")
+    if spec.subject and (spec.schema or not spec.registry):
+        table.refuse("subject", "has an effect only with a registry and without a schema: remove it")
+    is_one_topic = isinstance(origin, TopicSource) and len(origin.topics) == 1
+    if spec.registry and not (spec.schema or spec.subject or is_one_topic):
+        table.refuse("subject", "is missing: a source of several topics must say whose newest schema makes the columns")
 
 
 def _fields(table: DocumentTable) -> tuple[ValueField, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-ValueFormat = Literal["json", "csv", "changes", "access_log", "text", "raw"]
+ValueFormat = Literal["json", "csv", "changes", "avro", "protobuf", "access_log", "text", "raw"]
 OutputMode = Literal["append", "update", "complete"]
 Delivery = Literal["exactly_once", "at_least_once"]
 ErrorAction = Literal["stop", "skip", "dead-letter"]
@@ -42,6 +42,11 @@ class ValueSpec:
     pattern: str = "combined"  # of access_log
     delimiter: str = ","  # of csv
     has_header: bool = False  # csv: lines that repeat the names of the fields are left out
+    schema: str = ""  # a file: of avro a schema, of protobuf a descriptor set
+    registry: str = ""  # avro: the address of the schema registry that has the schemas of the values
+    subject: str = ""  # avro: of the registry, for the newest schema; "": that of the only topic
+    message: str = ""  # protobuf: the full name of the message
+    is_framed: bool = False  # protobuf: values begin with the id of a schema, as Confluent's serializers write them
     sample_records: int = 1_000  # json without fields: how many records the schema is inferred from
 
 

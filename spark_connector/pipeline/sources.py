@@ -26,7 +26,9 @@ from ..common.connection import shared_client
 from ..read.boundaries import Boundaries
 from ..read.offsets import OffsetRange
 from ..read.read_options import parse_read_options
+from .avro_values import latest_schema
 from .faults import BAD_RECORD, PipelineFault
+from .schema_values import Schema
 from .values import REASON, fields_and, quoted, with_parsed
 
 FORMAT = "barnabas"
@@ -67,7 +69,10 @@ def open_source(world: World, source: SourceSpec, errors: ErrorPolicy, pipeline:
         return Opened(rows=_watermarked(_parquet(world, source), source))
     value = _with_fields(world, source, source.value)
     place = FILE_COLUMNS if isinstance(source.origin, FileSource) else RECORD_COLUMNS
-    parsed = with_parsed(_records(world, source), value)
+    try:
+        parsed = with_parsed(_records(world, source), value, _schema_of(world, source, value))
+    except PipelineFault as error:
+        raise PipelineFault(f"source {source.name}: {error}") from error
     counts = (F.count(F.lit(1)).alias("records"), F.count_if(F.col(REASON).isNotNull()).alias("bad"))
     seen = Observation(_observed_name(source)) if world.is_batch else None
     counted = parsed.observe(seen or _observed_name(source), *counts)
@@ -167,6 +172,25 @@ def check_topics(world: World, origin: TopicSource) -> list[OffsetRange]:
     if not ranges:
         raise PipelineFault(f"no topic matches the pattern {origin.name_pattern!r}: create one, or change the pattern")
     return ranges
+
+
+# --- schemas --------------------------------------------------------------------------------------------------------------
+
+
+def _schema_of(world: World, source: SourceSpec, value: ValueSpec) -> Schema | None:
+    """Of Avro and Protobuf: the content of the file, or the newest schema of the registry, which each start asks for."""
+    if value.format not in ("avro", "protobuf"):
+        return None
+    if value.schema:
+        path = Path(world.path(value.schema))
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise PipelineFault(f"the schema {path} cannot be read: {error.strerror}") from error
+    else:
+        assert isinstance(source.origin, TopicSource)
+        content = latest_schema(value.registry, value.subject or f"{source.origin.topics[0]}-value").encode()
+    return Schema(content=content, registry=value.registry, message=value.message, is_framed=value.is_framed)
 
 
 # --- fields that are inferred ---------------------------------------------------------------------------------------------

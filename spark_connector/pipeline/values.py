@@ -1,6 +1,7 @@
 """Values to columns: for each format the parsed fields of a row, and why a value does not fit (null if it fits).
 
-Everything is an expression of Spark, so values are parsed in the JVM, and a bad value costs no exception.
+Nearly everything is an expression of Spark, so values are parsed in the JVM, and a bad value costs no exception. Values with a
+schema (Avro, Protobuf) are read by Python workers (`schema_values`).
 """
 
 import re
@@ -12,17 +13,26 @@ from pyspark.sql import functions as F
 from barnabas.net.collect.parsers import ACCESS_LINE
 from barnabas.net.pipeline.spec import ValueField, ValueSpec
 
+from .schema_values import FIELDS, Schema, decoded
+from .schema_values import REASON as DECODED_REASON
+
 PARSED = "__parsed"  # a struct of the fields
 REASON = "__reason"  # why the value does not fit
 _CORRUPT = "__corrupt"
+_DECODED = "__decoded"
 _SHOWN_CHARS = 100  # of a wrong value in its reason
 _JAVA_GROUPS = re.compile(r"\(\?P<\w+>")
 _ACCESS_TIME = "dd/MMM/yyyy:HH:mm:ss Z"
 _NO_VALUE = "-"
 
 
-def with_parsed(rows: DataFrame, spec: ValueSpec) -> DataFrame:
-    """The rows with the columns PARSED and REASON; `rows` has the binary column `value`."""
+def with_parsed(rows: DataFrame, spec: ValueSpec, schema: Schema | None = None) -> DataFrame:
+    """The rows with the columns PARSED and REASON; `rows` has the binary column `value`. `schema`: of Avro and Protobuf.
+
+    Raises PipelineFault for a schema that cannot be used.
+    """
+    if schema is not None:
+        return _with_decoded(rows, spec, schema)
     match spec.format:
         case "raw":
             return rows.withColumn(PARSED, F.struct("value")).withColumn(REASON, F.lit(None).cast("string"))
@@ -46,6 +56,14 @@ def with_parsed(rows: DataFrame, spec: ValueSpec) -> DataFrame:
     if spec.format == "text":
         unreadable = F.when(~F.is_valid_utf8(_text()), "the value is not UTF-8 text")
     return rows.withColumn(PARSED, parsed).withColumn(REASON, F.coalesce(unreadable, reason))
+
+
+def _with_decoded(rows: DataFrame, spec: ValueSpec, schema: Schema) -> DataFrame:
+    found = rows.withColumn(_DECODED, decoded(F.col("value"), schema))
+    none = F.when(F.col("value").isNull(), "the record has no value")
+    found = found.withColumn(PARSED, F.col(_DECODED).getField(FIELDS))
+    reasons = [none, F.col(_DECODED).getField(DECODED_REASON), *_missing(spec.required)]
+    return found.withColumn(REASON, _first_of(reasons)).drop(_DECODED)
 
 
 def _text() -> Column:

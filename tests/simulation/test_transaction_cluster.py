@@ -33,6 +33,11 @@ def test_a_broker_whose_last_folder_has_failed_takes_up_a_new_topic() -> None:
     passed(run_transactions(103))
 
 
+def test_markers_do_not_wait_for_a_connection_that_was_begun_in_a_cut() -> None:
+    """A seed that failed once: the kernel tried again after ten seconds, and so long the markers of two transactions waited."""
+    passed(run_transactions(430184))
+
+
 @pytest.mark.timeout(SECONDS + 240)
 def test_fresh_seeds(report_line: Callable[[str], None]) -> None:
     began, results = time.monotonic(), list[Result]()

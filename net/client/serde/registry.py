@@ -144,6 +144,10 @@ class SchemaRegistry:
             raise SchemaNotLoaded(partial(self._once, ("reference", *place), partial(self._load_reference, *place)))
         return found
 
+    async def latest(self, subject: str) -> Schema:
+        """The newest schema of a subject, asked for each time. Raises SchemaRegistryError."""
+        return _schema_of(await self._ask("GET", f"{_path_of(subject)}/versions/latest"))
+
     # --- loads --------------------------------------------------------------------------------------------------------
 
     async def _once(self, key: object, load: Callable[[], Awaitable[None]]) -> None:

@@ -148,7 +148,8 @@ class FetchSessions:
 
         Raises FetchSessionIdNotFoundError, InvalidFetchSessionEpochError, FetchSessionTopicIdError, InvalidRequestError.
         """
-        _check(request)
+        if request.partitions or request.forgotten:
+            _check(request)
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._end(request.session_id, overtake)
             if request.session_epoch == FINAL_EPOCH:
@@ -183,7 +184,8 @@ class FetchSessions:
             name = topic.topic or session.name_of(topic.topic_id)
             for number in topic.partitions:
                 self._forget(session, TopicPartition(name, number), topic.topic_id)
-        session.forget_names()
+        if named:
+            session.forget_names()
         if not session.partitions:
             self._end(session.session_id, overtake)
             return None

@@ -205,6 +205,15 @@ def test_names_of_topics_that_have_left_are_forgotten_and_those_that_stay_are_kn
         assert len(session.topic_ids) <= SPARE_NAMES + 3
 
 
+def test_a_topic_that_is_made_again_and_again_leaves_no_names() -> None:
+    cache = Cache()
+    session = cache.ask(0, topic_id="0a" * 16)
+    assert session is not None
+    for number in range(1, 10 * SPARE_NAMES):
+        assert cache.ask(0, session_id=session.session_id, epoch=number, topic_id=f"{number:032x}") is session
+        assert len(session.topic_names) <= SPARE_NAMES + 3
+
+
 def test_a_request_that_cannot_be_changes_nothing() -> None:
     cache = Cache()
     session = cache.new(0)

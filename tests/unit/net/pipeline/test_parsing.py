@@ -142,6 +142,29 @@ WRONG = [
     ('"10 minutes"', '"10m"', "10: source.watermark.delay: is '10m': write a number and a unit"),
     ("column =", "colum =", "10: source.watermark.colum: unknown key (did you mean column?)"),
     ('format = "json"', 'format = "jsn"', "13: source.value.format: is 'jsn': write json or csv"),
+    ('format = "json"', 'format = "avro"', "12: source.value.schema: is missing: add schema = "),
+    (
+        'format = "json"',
+        'format = "avro"\nschema = "a.avsc"\nsubject = "s"',
+        "15: source.value.subject: has an effect only",
+    ),
+    ('format = "json"', 'format = "avro"\nregistry = "host:8081"', "14: source.value.registry: is 'host:8081'"),
+    (
+        'format = "json"',
+        'format = "avro"\nregistry = "http://h"\nmessage = "M"',
+        "15: source.value.message: has no effect",
+    ),
+    (
+        'format = "json"',
+        'format = "protobuf"\nschema = "a.desc"',
+        "12: source.value.message: is missing: add message = ",
+    ),
+    ('format = "json"', 'format = "protobuf"\nregistry = "http://h"', "14: source.value.registry: has no effect"),
+    (
+        'format = "json"',
+        'framed = true\nformat = "json"',
+        "13: source.value.framed: has no effect with the format json",
+    ),
     ('format = "json"', 'format = "text"', "15: source.value.fields: has no effect with the format text"),
     ('["id"]', '["ids"]', "14: source.value.required: has 'ids', which is not in fields (did you mean id?)"),
     (
@@ -265,7 +288,7 @@ key = ["id"]
     assert isinstance(spec.sink, TableSink) and spec.sink.applies_changes and spec.sink.key == ("id",)
     assert spec.output_mode == "append"
     of_files = problems_of(text.replace('topics = ["shop.public.t"]', 'files = "x"'))
-    assert any("changes are records of a topic" in problem for problem in of_files)
+    assert any("changes is for records of a topic" in problem for problem in of_files)
     assert any(
         "changes needs the names" in problem
         for problem in problems_of(text.replace(', fields = { id = "bigint" }', ""))

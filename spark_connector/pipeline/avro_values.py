@@ -1,0 +1,197 @@
+"""Avro values: the columns of a schema, and values as those columns take them. By fastavro.
+
+Spark's own `from_avro` needs a jar. Types: numbers become those of Spark; `enum`, `uuid` and times of day become strings, `fixed`
+becomes binary; a union may have one type besides null, or several of numbers, of which the widest is the column's.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from typing import Any, Final
+
+from pyspark.sql import types as T
+
+from barnabas.net.client.arrow.extra import require
+from barnabas.net.client.connection.loop_thread import loop_thread
+from barnabas.net.client.serde.avro_format import Avro
+from barnabas.net.client.serde.registry import SchemaRegistry
+from barnabas.net.client.serde.serdes import MAX_LOADS, Part, SchemaNotLoaded
+
+from .faults import PipelineFault
+
+Convert = Callable[[Any], Any]
+Read = Callable[[bytes], dict[str, Any]]
+
+MAX_DEPTH: Final = 64  # of records within records
+MAX_DIGITS: Final = 38  # of Spark's decimals
+_PLAIN: Final[Mapping[str, T.DataType]] = {
+    "boolean": T.BooleanType(),
+    "int": T.IntegerType(),
+    "long": T.LongType(),
+    "float": T.FloatType(),
+    "double": T.DoubleType(),
+    "bytes": T.BinaryType(),
+    "string": T.StringType(),
+    "fixed": T.BinaryType(),
+    "enum": T.StringType(),
+}
+_LOGICAL: Final[Mapping[str, T.DataType]] = {
+    "int-date": T.DateType(),
+    "int-time-millis": T.StringType(),
+    "long-time-micros": T.StringType(),
+    "long-timestamp-millis": T.TimestampType(),
+    "long-timestamp-micros": T.TimestampType(),
+    "long-local-timestamp-millis": T.TimestampNTZType(),
+    "long-local-timestamp-micros": T.TimestampNTZType(),
+    "string-uuid": T.StringType(),
+}
+_WIDER: Final = ("int", "long", "float", "double")
+
+
+class Columns:
+    """The columns of a parsed schema: `type` for Spark, `convert` from what fastavro reads to what Arrow takes."""
+
+    def __init__(self, schema: Any, named: Mapping[str, Any]) -> None:
+        """`named`: the schemas that names stand for. Raises PipelineFault."""
+        self._named = named
+        found, self.convert = self._of(schema, ())
+        if not isinstance(found, T.StructType):
+            raise PipelineFault("the Avro schema is no record: only the fields of a record can become columns")
+        self.type = found
+
+    def _of(self, schema: Any, path: tuple[str, ...]) -> tuple[T.DataType, Convert]:
+        if len(path) > MAX_DEPTH:
+            raise PipelineFault(f"the Avro schema has more than {MAX_DEPTH} types within one another")
+        if isinstance(schema, list):
+            return self._union(schema, path)
+        if isinstance(schema, str):
+            return self._of(self._named[schema], path) if schema in self._named else (_PLAIN[schema], _same)
+        kind = schema["type"]
+        if isinstance(kind, dict | list):
+            return self._of(kind, path)
+        match kind:
+            case "record" | "error":
+                return self._record(schema, path)
+            case "array":
+                item, convert = self._of(schema["items"], (*path, "[]"))
+                return T.ArrayType(item), lambda found: [convert(one) for one in found]
+            case "map":
+                item, convert = self._of(schema["values"], (*path, "{}"))
+                return T.MapType(T.StringType(), item), lambda found: [
+                    (key, convert(one)) for key, one in found.items()
+                ]
+        if kind in self._named:
+            return self._of(self._named[kind], path)
+        return _simple(schema, kind)
+
+    def _record(self, schema: Any, path: tuple[str, ...]) -> tuple[T.DataType, Convert]:
+        name = schema["name"]
+        if name in path:
+            raise PipelineFault(
+                f"the Avro type {name} contains itself, which columns cannot: use another reader schema"
+            )
+        fields, converts = [], {}
+        for field in schema["fields"]:
+            kind, converts[field["name"]] = self._of(field["type"], (*path, name))
+            fields.append(T.StructField(field["name"], kind))
+        return T.StructType(fields), lambda found: {key: convert(found[key]) for key, convert in converts.items()}
+
+    def _union(self, schema: list[Any], path: tuple[str, ...]) -> tuple[T.DataType, Convert]:
+        others = [one for one in schema if one != "null"]
+        if len(others) > 1 and all(one in _WIDER for one in others):
+            widest = max(others, key=_WIDER.index)
+            if widest == "float" and len(others) > 1:
+                widest = "double"  # which has all digits of an int
+            as_number: Convert = float if widest == "double" else int
+            return _PLAIN[widest], _or_null(as_number)
+        if len(others) != 1:
+            where = ".".join(path) or "the schema"
+            raise PipelineFault(
+                f"{where} has the union {json.dumps(schema)}, which is no column: use one type besides null in the reader schema"
+            )
+        kind, convert = self._of(others[0], path)
+        return kind, _or_null(convert)
+
+
+def _simple(schema: Any, kind: str) -> tuple[T.DataType, Convert]:
+    logical = schema.get("logicalType", "")
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        precision = schema["precision"]
+        if precision > MAX_DIGITS:
+            raise PipelineFault(f"a decimal has {precision} digits; Spark has {MAX_DIGITS} at most")
+        return T.DecimalType(precision, schema.get("scale", 0)), _same
+    found = _LOGICAL.get(f"{kind}-{logical}")
+    if found is None:
+        return _PLAIN[kind], _same
+    return found, str if isinstance(found, T.StringType) else _same
+
+
+def _same(found: Any) -> Any:
+    return found
+
+
+def _or_null(convert: Convert) -> Convert:
+    return lambda found: None if found is None else convert(found)
+
+
+class AvroValues:
+    """Values of one schema. `registry`: values begin with the id of the schema that they were written with, which is looked up
+    there; without one, they were written with `schema`. Made by the driver, and again by each worker."""
+
+    def __init__(self, schema: str, registry: str = "") -> None:
+        """`schema`: its text. Raises PipelineFault, MissingExtraError."""
+        library = require("fastavro", extra="schemas", feature="a pipeline of Avro values")
+        self._registry = SchemaRegistry(registry, auto_register=False) if registry else None
+        named: dict[str, Any] = {}
+        try:
+            parsed = library.parse_schema(json.loads(schema), named_schemas=named)
+        except Exception as error:
+            raise PipelineFault(f"the Avro schema cannot be used: {error}") from error
+        self._columns = Columns(parsed, named)
+        self.type = self._columns.type
+        if self._registry is not None:
+            reader = Avro(self._registry, schema)
+            self._decode: Read = lambda data: _loaded(lambda: reader.deserialize(data, "", Part.VALUE))
+        else:
+            self._decode = lambda data: _whole(library.schemaless_reader, data, parsed)
+
+    def read(self, data: bytes) -> dict[str, Any]:
+        """Raises SchemaRegistryUnavailableError, and any other exception where the value does not fit."""
+        row: dict[str, Any] = self._columns.convert(self._decode(data))
+        return row
+
+
+def latest_schema(registry: str, subject: str) -> str:
+    """Raises PipelineFault, SchemaRegistryError."""
+    found = loop_thread().call(SchemaRegistry(registry).latest(subject))
+    if found.kind != "AVRO":
+        raise PipelineFault(f"the newest schema of {subject} is {found.kind}, not AVRO")
+    if found.references:
+        names = ", ".join(reference.name for reference in found.references)
+        raise PipelineFault(
+            f"the newest schema of {subject} refers to {names}: give a whole reader schema, value.schema = FILE"
+        )
+    text: str = found.text
+    return text
+
+
+def _whole(reader: Any, data: bytes, parsed: Any) -> Any:
+    source = BytesIO(data)
+    found = reader(source, parsed)
+    left = len(data) - source.tell()
+    if left:
+        raise ValueError(f"{left} bytes are left behind the data")
+    return found
+
+
+def _loaded(decode: Callable[[], Any]) -> Any:
+    for _ in range(MAX_LOADS):
+        try:
+            return decode()
+        except SchemaNotLoaded as missing:
+            loop_thread().call(_load(missing))
+    raise ValueError(f"the value needs more than {MAX_LOADS} schemas")
+
+
+async def _load(missing: SchemaNotLoaded) -> None:
+    await missing.load()

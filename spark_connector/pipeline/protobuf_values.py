@@ -1,0 +1,141 @@
+"""Protobuf values: the columns of a message, and values as those columns take them. By Google's protobuf.
+
+Types: unsigned numbers become the next larger type (uint64: decimal(20,0)), enums strings, `Timestamp` becomes a timestamp,
+wrappers such as `Int64Value` their value. A field that was not sent is null if its presence is tracked (messages, `optional`,
+members of a `oneof`), and otherwise the default of its type, as for every reader of Protobuf.
+"""
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from pyspark.sql import types as T
+
+from barnabas.net.client.arrow.extra import require
+from barnabas.net.client.serde.framing import HEAD_SIZE, read_message_path, schema_id_of
+
+from .faults import PipelineFault
+
+Convert = Callable[[Any], Any]
+
+MAX_DEPTH: Final = 64  # of messages within messages
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
+_WRAPPERS: Final = frozenset(
+    f"google.protobuf.{name}Value"
+    for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
+)
+_UNSIGNED: Final = T.DecimalType(20, 0)
+
+
+def _same(found: Any) -> Any:
+    return found
+
+
+def _plain(field: Any) -> tuple[T.DataType, Convert]:
+    kinds: Mapping[int, tuple[T.DataType, Convert]] = {
+        field.CPPTYPE_BOOL: (T.BooleanType(), _same),
+        field.CPPTYPE_INT32: (T.IntegerType(), _same),
+        field.CPPTYPE_UINT32: (T.LongType(), _same),
+        field.CPPTYPE_INT64: (T.LongType(), _same),
+        field.CPPTYPE_UINT64: (_UNSIGNED, Decimal),
+        field.CPPTYPE_FLOAT: (T.FloatType(), _same),
+        field.CPPTYPE_DOUBLE: (T.DoubleType(), _same),
+    }
+    if field.cpp_type == field.CPPTYPE_STRING:
+        return (T.BinaryType() if field.type == field.TYPE_BYTES else T.StringType()), _same
+    if field.cpp_type == field.CPPTYPE_ENUM:
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return T.StringType(), lambda number: names.get(number, str(number))  # of a newer version of the enum
+    return kinds[field.cpp_type]
+
+
+def _is_repeated(field: Any) -> bool:
+    found = getattr(field, "is_repeated", None)  # since protobuf 6.30; `label` has gone in 7
+    return bool(field.label == field.LABEL_REPEATED if found is None else found)
+
+
+class Columns:
+    """The columns of a message type: `type` for Spark, `convert` from a message to what Arrow takes."""
+
+    def __init__(self, descriptor: Any) -> None:
+        """Raises PipelineFault."""
+        found, self.convert = self._message(descriptor, ())
+        if not isinstance(found, T.StructType):
+            raise PipelineFault(
+                f"the Protobuf message {descriptor.full_name} is one value: it has no fields for columns"
+            )
+        self.type = found
+
+    def _message(self, descriptor: Any, path: tuple[str, ...]) -> tuple[T.DataType, Convert]:
+        name = descriptor.full_name
+        if name == _TIMESTAMP:
+            return T.TimestampType(), lambda found: found.ToMicroseconds()
+        if name in _WRAPPERS:
+            kind, convert = _plain(descriptor.fields_by_name["value"])
+            return kind, lambda found: convert(found.value)
+        if name in path or len(path) >= MAX_DEPTH:
+            raise PipelineFault(f"the Protobuf message {name} contains itself, which columns cannot")
+        fields = [(field.name, *self._field(field, (*path, name))) for field in descriptor.fields]
+        made = T.StructType([T.StructField(found, kind) for found, kind, _ in fields])
+        return made, lambda message: {found: read(message) for found, _, read in fields}
+
+    def _field(self, field: Any, path: tuple[str, ...]) -> tuple[T.DataType, Convert]:
+        """The type, and what takes the field out of its message."""
+        name = field.name
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            key, key_of = _plain(field.message_type.fields_by_name["key"])
+            item, item_of = self._value(field.message_type.fields_by_name["value"], path)
+            return T.MapType(key, item), lambda message: [
+                (key_of(one), item_of(found)) for one, found in getattr(message, name).items()
+            ]
+        kind, convert = self._value(field, path)
+        if _is_repeated(field):
+            return T.ArrayType(kind), lambda message: [convert(one) for one in getattr(message, name)]
+        if field.has_presence:
+            return kind, lambda message: convert(getattr(message, name)) if message.HasField(name) else None
+        return kind, lambda message: convert(getattr(message, name))
+
+    def _value(self, field: Any, path: tuple[str, ...]) -> tuple[T.DataType, Convert]:
+        return _plain(field) if field.message_type is None else self._message(field.message_type, path)
+
+
+class ProtobufValues:
+    """Values of one message type. `is_framed`: in the wire format of Confluent's serializers, with the id of a schema in front,
+    which a reader of Protobuf does not need. Made by the driver, and again by each worker."""
+
+    def __init__(self, descriptor_set: bytes, message: str, *, is_framed: bool = False) -> None:
+        """`descriptor_set`: what `protoc --include_imports --descriptor_set_out` has written. Raises PipelineFault."""
+        pools, factory, descriptors = (
+            require(f"google.protobuf.{name}", extra="schemas", feature="a pipeline of Protobuf values")
+            for name in ("descriptor_pool", "message_factory", "descriptor_pb2")
+        )
+        pool = pools.DescriptorPool()
+        try:
+            files = descriptors.FileDescriptorSet.FromString(descriptor_set).file
+            for file in files:
+                pool.AddSerializedFile(file.SerializeToString())
+            found = pool.FindMessageTypeByName(message)
+        except KeyError:
+            names = ", ".join(_names(files)) or "no message"
+            raise PipelineFault(f"the descriptor set has no message {message!r}: it has {names}") from None
+        except Exception as error:
+            raise PipelineFault(
+                f"the descriptor set cannot be used: {error}; write it with protoc --include_imports --descriptor_set_out"
+            ) from error
+        self._message: Any = factory.GetMessageClass(found)
+        self._is_framed = is_framed
+        self._columns = Columns(found)
+        self.type = self._columns.type
+
+    def read(self, data: bytes) -> dict[str, Any]:
+        """Raises an exception of Protobuf, or ValueError, where the value does not fit."""
+        begin = 0
+        if self._is_framed:
+            schema_id_of(data)
+            _, begin = read_message_path(data, HEAD_SIZE)
+        row: dict[str, Any] = self._columns.convert(self._message.FromString(data[begin:]))
+        return row
+
+
+def _names(files: Any) -> list[str]:
+    return [f"{file.package}.{one.name}".lstrip(".") for file in files for one in file.message_type]

@@ -1,0 +1,168 @@
+"""Pipelines whose values have a schema: written by Confluent's serializers with a registry, read on real Spark."""
+
+import json
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from integration.cluster import Cluster
+from integration.declared_pipeline import Declared
+from integration.spark_world import create_topic, send
+from integration.test_spark_sink import read
+from pyspark.sql import SparkSession
+from unit.net.client.serde.registry_stub import RegistryStub, running_registry
+from unit.spark_connector.test_schema_values import descriptor_set, order
+
+from barnabas.net.client.serde.framing import framed, message_path
+from barnabas.spark_connector.pipeline.faults import PipelineFault, is_bad_record, is_final, told_of
+
+pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
+
+OLD = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+AMOUNT = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+NEW = {
+    **OLD,
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "amount", "type": ["null", AMOUNT], "default": None},
+        {"name": "tags", "type": {"type": "array", "items": "string"}, "default": ["none"]},
+    ],
+}
+
+
+def confluent(registry: RegistryStub, topic: str, schema: dict[str, Any], *rows: dict[str, Any]) -> list[bytes]:
+    client = SchemaRegistryClient({"url": registry.url})
+    made = AvroSerializer(client, json.dumps(schema))
+    context = SerializationContext(topic, MessageField.VALUE)
+    found = [made(row, context) for row in rows]
+    client.close()
+    return found
+
+
+def written(cluster: Cluster, topic: str) -> list[dict[str, Any]]:
+    return [json.loads(bytes(record.value or b"")) for record in read(cluster, topic)]
+
+
+def pipeline(topic: str, value: str, sql: str, more: str = "") -> str:
+    return f"""
+name = "{topic}"
+[source]
+topics = ["{topic}"]
+value = {{ {value} }}
+[[steps]]
+sql = "{sql}"
+[sink]
+topic = "{topic}-out"
+[errors]
+action = "dead-letter"
+topic = "{topic}-dead"
+{more}
+"""
+
+
+def created(cluster: Cluster, topic: str) -> str:
+    for name in (topic, f"{topic}-out", f"{topic}-dead"):
+        create_topic(cluster, name, partitions=1)
+    return topic
+
+
+def reasons(cluster: Cluster, topic: str) -> list[str]:
+    return [bytes(dict(record.headers)["barnabas-error"] or b"").decode() for record in read(cluster, f"{topic}-dead")]
+
+
+def test_avro_of_two_versions_and_bad_records(spark: SparkSession, spark_cluster: Cluster, tmp_path: Path) -> None:
+    topic = created(spark_cluster, "schema-avro")
+    bad = [b"no avro", framed(77, b"\0"), None]
+    with running_registry() as registry:
+        send(spark_cluster, topic, [*confluent(registry, topic, OLD, {"id": 1})])
+        rows = {"id": 2, "amount": Decimal("5.50"), "tags": ["a"]}, {"id": 3, "amount": None, "tags": []}
+        send(spark_cluster, topic, [*confluent(registry, topic, NEW, *rows), *bad])
+        value = f'format = "avro", registry = "{registry.url}"'
+        sql = "SELECT id, amount, tags, record_offset FROM input"
+        declared = Declared(spark, spark_cluster, tmp_path, pipeline(topic, value, sql))
+        declared.run()
+        send(spark_cluster, topic, confluent(registry, topic, OLD, {"id": 4}))
+        declared.run()
+    assert written(spark_cluster, f"{topic}-out") == [
+        {"id": 1, "tags": ["none"], "record_offset": 0},
+        {"id": 2, "amount": 5.5, "tags": ["a"], "record_offset": 1},
+        {"id": 3, "tags": [], "record_offset": 2},
+        {"id": 4, "tags": ["none"], "record_offset": 6},
+    ]
+    dead = read(spark_cluster, f"{topic}-dead")
+    assert [record.value if record.value is None else bytes(record.value) for record in dead] == bad
+    told = reasons(spark_cluster, topic)
+    assert "it was not written with a registry" in told[0] and "Schema not found" in told[1]
+    assert told[2] == "the record has no value"
+
+
+def test_avro_without_a_registry_and_a_required_field(
+    spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    topic = created(spark_cluster, "schema-plain")
+    (tmp_path / "order.avsc").write_text(json.dumps(NEW))
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "amount": Decimal("1.00"), "tags": []},
+        {"id": 2, "amount": None, "tags": []},
+    ]
+    values = []
+    for row in rows:
+        out = BytesIO()
+        fastavro.schemaless_writer(out, fastavro.parse_schema(NEW), row)
+        values.append(out.getvalue())
+    send(spark_cluster, topic, values)
+    value = 'format = "avro", schema = "order.avsc", required = ["amount"]'
+    Declared(spark, spark_cluster, tmp_path, pipeline(topic, value, "SELECT id FROM input")).run()
+    assert written(spark_cluster, f"{topic}-out") == [{"id": 1}]
+    assert reasons(spark_cluster, topic) == ["the field amount is missing"]
+
+
+def test_protobuf(spark: SparkSession, spark_cluster: Cluster, tmp_path: Path) -> None:
+    topic = created(spark_cluster, "schema-protobuf")
+    (tmp_path / "shop.desc").write_bytes(descriptor_set())
+    sent = order(id=7, large=2**64 - 1, tags=["x"], kind=1)
+    sent.at.FromSeconds(86_400)
+    sent.counts["a"] = 1
+    send(spark_cluster, topic, [framed(3, message_path((0,)) + sent.SerializeToString()), sent.SerializeToString()])
+    value = 'format = "protobuf", schema = "shop.desc", message = "shop.Order", framed = true'
+    sql = "SELECT id, large, tags, kind, CAST(at AS DATE) AS day, counts['a'] AS a, note FROM input"
+    Declared(spark, spark_cluster, tmp_path, pipeline(topic, value, sql)).run()
+    found = {"id": 7, "large": 2**64 - 1, "tags": ["x"], "kind": "OLD", "day": "1970-01-02", "a": 1}
+    assert written(spark_cluster, f"{topic}-out") == [found]
+    assert len(reasons(spark_cluster, topic)) == 1
+
+
+def test_a_bad_value_stops_a_pipeline_that_has_no_place_for_it(
+    spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    topic = created(spark_cluster, "schema-stop")
+    (tmp_path / "order.avsc").write_text(json.dumps(OLD))
+    send(spark_cluster, topic, [b"\xff" * 20])
+    text = pipeline(topic, 'format = "avro", schema = "order.avsc"', "SELECT id FROM input").partition("[errors]")[0]
+    with pytest.raises(Exception) as caught:
+        Declared(spark, spark_cluster, tmp_path, text).run()
+    assert is_bad_record(caught.value) and is_final(caught.value)
+    assert f"(topic {topic} partition 0 offset 0" in told_of(caught.value)
+    assert "the value does not fit its schema" in told_of(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ('format = "avro", schema = "none.avsc"', "the schema .*none.avsc cannot be read: No such file or directory"),
+        ('format = "avro", schema = "pipeline.toml"', "the Avro schema cannot be used"),
+        ('format = "protobuf", schema = "pipeline.toml", message = "a.B"', "the descriptor set cannot be used"),
+    ],
+)
+def test_schemas_that_cannot_be_used(
+    value: str, words: str, spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    topic = create_topic(spark_cluster, f"schema-refused-{abs(hash(value)) % 10**9}", partitions=1)
+    with pytest.raises(PipelineFault, match=f"source input: {words}"):
+        Declared(spark, spark_cluster, tmp_path, pipeline(topic, value, "SELECT * FROM input")).run()

@@ -81,7 +81,10 @@ def test_avro_of_two_versions_and_bad_records(spark: SparkSession, spark_cluster
     bad = [b"no avro", framed(77, b"\0"), None]
     with running_registry() as registry:
         send(spark_cluster, topic, [*confluent(registry, topic, OLD, {"id": 1})])
-        rows = {"id": 2, "amount": Decimal("5.50"), "tags": ["a"]}, {"id": 3, "amount": None, "tags": []}
+        rows: list[dict[str, Any]] = [
+            {"id": 2, "amount": Decimal("5.50"), "tags": ["a"]},
+            {"id": 3, "amount": None, "tags": []},
+        ]
         send(spark_cluster, topic, [*confluent(registry, topic, NEW, *rows), *bad])
         value = f'format = "avro", registry = "{registry.url}"'
         sql = "SELECT id, amount, tags, record_offset FROM input"

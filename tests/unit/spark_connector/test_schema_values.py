@@ -209,9 +209,9 @@ def descriptor_set(*, imports: bool = True) -> bytes:
     imported = []
     for module in (timestamp_pb2, wrappers_pb2) if imports else ():
         file = FileDescriptorProto()
-        module.DESCRIPTOR.CopyToProto(file)  # type: ignore[attr-defined]
+        module.DESCRIPTOR.CopyToProto(file)
         imported.append(file)
-    return FileDescriptorSet(file=[*imported, FILE]).SerializeToString()
+    return bytes(FileDescriptorSet(file=[*imported, FILE]).SerializeToString())
 
 
 def order(**fields: Any) -> Any:

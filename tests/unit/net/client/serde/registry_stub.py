@@ -63,12 +63,12 @@ class RegistryStub:
                 return self.lookup(subject, body)
             case "GET", ["subjects", subject, "versions", version]:
                 versions = self.subjects.get(subject, [])
-                number = len(versions) if version == "latest" else int(version)
-                if not 0 < number <= len(versions):
+                wanted = len(versions) if version == "latest" else int(version)
+                if not 0 < wanted <= len(versions):
                     return not_found(40402, "Version not found")
-                schema_id = versions[number - 1]
+                schema_id = versions[wanted - 1]
                 return web.json_response(
-                    {"subject": subject, "version": number, "id": schema_id, **self.schemas[schema_id]}
+                    {"subject": subject, "version": wanted, "id": schema_id, **self.schemas[schema_id]}
                 )
         return web.Response(status=404, text="no such page")
 

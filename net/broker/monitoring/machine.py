@@ -115,7 +115,11 @@ def _process_samples(found: ProcessFigures) -> Iterator[Sample]:
     yield Sample(name="process_cpu_seconds_total", type="counter", help=text, value=found.cpu_s)
     for name, text, value in (
         ("process_resident_memory_bytes", "Resident memory size in bytes.", found.memory_bytes),
-        ("barnabas_memory_limit_bytes", "Memory of the container, else of the machine.", found.memory_limit_bytes),
+        (
+            "barnabas_memory_limit_bytes",
+            "Memory of the machine, or less if a container or a control group has less.",
+            found.memory_limit_bytes,
+        ),
         ("process_open_fds", "Number of open file descriptors.", found.descriptors),
         ("process_max_fds", "Maximum number of open file descriptors.", found.descriptor_limit),
         ("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", found.started_s),

@@ -157,7 +157,7 @@ def _certificates(figures: DescribeBrokerResponse, now_ms: int) -> Iterator[Find
             key=f"certificate: broker {figures.node_id}, {item.path}, {item.subject}",
             what=f"a certificate of broker {figures.node_id} {told}: {item.subject} in {item.path}",
             costs="clients and other brokers refuse it from then on",
-            cure="`barnabas certificates --help` makes new ones; brokers take new files within seconds",
+            cure="`barnabas security broker` and `barnabas security client` make new ones; brokers take new files within seconds",
             since_ms=item.ends_ms if left_ms < 0 else -1,
         )
 

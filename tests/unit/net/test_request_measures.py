@@ -182,11 +182,32 @@ def test_figures_of_this_process_are_those_of_linux() -> None:
     assert found.started_s > 1_500_000_000
 
 
+@pytest.mark.parametrize(
+    ("own", "files", "limit"),
+    [
+        ("0::/", {"memory.max": "1048576"}, 1_048_576),  # a container of version 2
+        ("0::/a/b", {"a/b/memory.max": "max", "a/memory.max": "700"}, 700),  # a slice around a unit of systemd
+        ("0::/a/b", {"a/b/memory.max": "600", "a/memory.max": "700"}, 600),
+        ("4:cpu,memory:/a", {"memory/a/memory.limit_in_bytes": "500"}, 500),  # version 1
+        ("4:memory:/of/the/host", {"memory/memory.limit_in_bytes": "400"}, 400),  # a container of version 1
+        ("4:memory:/a\n0::/", {"memory/a/memory.limit_in_bytes": "9223372036854771712"}, 2_048_000),  # none
+        ("4:cpu:/a", {"cpu/a/memory.limit_in_bytes": "500"}, 2_048_000),
+    ],
+)
+def test_the_smallest_limit_of_memory_counts(tmp_path: Path, own: str, files: dict[str, str], limit: int) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text(f"{own}\n")
+    (tmp_path / "meminfo").write_text("MemTotal: 2000 kB\n")
+    for name, text in files.items():
+        path = tmp_path / "groups" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    assert read_process(tmp_path, tmp_path / "groups").memory_limit_bytes == limit
+
+
 def test_figures_that_a_machine_does_not_have_are_left_out(tmp_path: Path) -> None:
     found = read_process(tmp_path, tmp_path / "none")
     assert (found.memory_bytes, found.memory_limit_bytes, found.descriptors, found.started_s) == (-1, -1, -1, -1)
-    (tmp_path / "limit").write_text("1048576\n")
-    assert read_process(tmp_path, tmp_path / "limit").memory_limit_bytes == 1_048_576
     watch = MachineWatch((), lambda path: DiskUsage(total_bytes=1, free_bytes=1))
     watch.process = found
     watch.disks["/data"] = DiskUsage(total_bytes=100, free_bytes=7)

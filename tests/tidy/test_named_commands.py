@@ -30,7 +30,7 @@ def exists(noun: str, verb: str) -> bool:
     if noun in PLAIN_VERBS:
         return True
     parser = build_parser([noun])
-    verbs = next(action.choices[noun] for action in parser._actions if action.choices and noun in action.choices)  # type: ignore[index,call-overload]
+    verbs = next(action.choices[noun] for action in parser._actions if action.choices and noun in action.choices)  # type: ignore[index]
     return not verb or any(verb in (action.choices or ()) for action in verbs._actions)
 
 

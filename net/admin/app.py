@@ -165,12 +165,17 @@ def build_app(backend: AdminBackend, connections: AdminConnections | None = None
     app[_PACKING] = Packing()
     # An empty pool is false.
     app[_CONNECTIONS] = AdminConnections(time.monotonic) if connections is None else connections
+    app.on_cleanup.append(_end_looking)
     for route in ROUTES:
         answer = _adapter(route)
         app.router.add_route(route.method, route.path, answer)
         if route.method == "GET":
             app.router.add_route("HEAD", route.path, answer)  # RFC 9110, 9.1: load balancers use HEAD.
     return app
+
+
+async def _end_looking(app: web.Application) -> None:
+    await app[_LAGS].close()
 
 
 class AdminServer:

@@ -3,14 +3,12 @@
 The disk is a small tmpfs, so these tests need root (as CI has).
 """
 
-import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from integration.cluster import Cluster, full_isr, partitions_of, until
 from integration.load import Load, read_all, send
+from integration.small_disk import SmallDisk
 from integration.wire import produce
 from simulation.log_building import batch_of
 
@@ -22,50 +20,6 @@ Maker = Callable[..., Cluster]
 MIN_ISR_2 = {"min.insync.replicas": "2"}
 POOR = 2  # the broker whose disk is small
 CHUNK = b"x" * 100_000  # larger than what a page at a file's end still takes
-
-
-class SmallDisk:
-    def __init__(self, path: Path, mib: int) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", path], check=True, capture_output=True)
-        self.path = path
-
-    @property
-    def _filler(self) -> Path:
-        return self.path / "somebody-else's-file"
-
-    def fill(self) -> None:
-        with self._filler.open("wb", buffering=0) as file:
-            size = 1 << 20
-            while size:
-                try:
-                    while file.write(bytes(size)) == size:
-                        pass
-                except OSError:
-                    pass
-                size //= 2
-
-    def free(self) -> None:
-        self._filler.unlink()
-
-
-@pytest.fixture
-def mounts(tmp_path: Path) -> Iterator[Callable[[Path, int], SmallDisk]]:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small disk needs root")
-    made: list[SmallDisk] = []
-
-    def mount(path: Path, mib: int) -> SmallDisk:
-        try:
-            disk = SmallDisk(path, mib)
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"this machine cannot mount a tmpfs: {error.stderr.decode(errors='replace').strip()}")
-        made.append(disk)
-        return disk
-
-    yield mount
-    for disk in reversed(made):
-        subprocess.run(["umount", "-l", disk.path], check=False, capture_output=True)
 
 
 async def test_a_full_data_disk_refuses_writes_and_nothing_else(

@@ -3,90 +3,22 @@
 The rules are those of docs/monitoring, with shorter times. Needs Debian's package prometheus (scripts/test.sh installs it).
 """
 
-import json
 import os
-import re
-import shutil
 import signal
 import subprocess
 import threading
 import time
-import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from integration.prometheus import LIMIT_S, ROOT, RULES, Prometheus, needs_prometheus
 from integration.test_command import Up, run
 
-from barnabas.net.ports import free_ports
 from barnabas.sync import Producer  # type: ignore[import-not-found]  # not in the tree that mypy sees
 
-ROOT = Path(__file__).resolve().parents[2]
-RULES = ROOT / "docs" / "monitoring" / "alerts.yml"
-LIMIT_S = 60.0
-pytestmark = [
-    pytest.mark.skipif(not (shutil.which("prometheus") and shutil.which("promtool")), reason="needs Prometheus"),
-    pytest.mark.timeout(240),
-]
-
-
-class Prometheus:
-    """Scrapes each second, with the rules of the documentation over the last seconds instead of minutes."""
-
-    def __init__(self, folder: Path, admins: list[str]) -> None:
-        folder.mkdir()
-        text = re.sub(r"for: \d+[mh]", "for: 0s", RULES.read_text(encoding="utf-8"))
-        (folder / "alerts.yml").write_text(re.sub(r"\[\d+[mh]\]", "[6s]", text))
-        told = {"job_name": "barnabas", "static_configs": [{"targets": admins}]}
-        settings = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-            "rule_files": [str(folder / "alerts.yml")],
-            "scrape_configs": [told],
-        }
-        (folder / "prometheus.yml").write_text(json.dumps(settings))  # JSON is YAML
-        (port,) = free_ports(1)
-        self._base = f"http://127.0.0.1:{port}/api/v1/"
-        self.process = subprocess.Popen(
-            [
-                "prometheus",
-                f"--config.file={folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def ask(self, path: str, **query: str) -> Any:
-        url = f"{self._base}{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return json.load(answer)["data"]
-
-    def firing(self) -> set[str]:
-        return {item["labels"]["alertname"] for item in self.ask("alerts")["alerts"] if item["state"] == "firing"}
-
-    def scrapes(self) -> int:
-        """Of each broker, at least."""
-        found = self.ask("query", query="min(count_over_time(up[10m]))")["result"]
-        return int(found[0]["value"][1]) if found else 0
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-def until(condition: Callable[[], Any], what: Callable[[], str], limit_s: float = LIMIT_S) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while True:
-        try:
-            if condition():
-                return
-        except OSError:
-            pass  # it has not started yet
-        assert time.monotonic() < deadline_s, what()
-        time.sleep(0.2)  # between two questions to Prometheus, which looks once a second
+pytestmark = [needs_prometheus, pytest.mark.timeout(240)]
 
 
 def admin_of(path: Path) -> str:
@@ -112,8 +44,7 @@ def watched(cluster: tuple[Up, str], tmp_path: Path) -> Iterator[Prometheus]:
     admins = [admin_of(path) for path in sorted(cluster[0].folder.glob("*/server.properties"))]
     prometheus = Prometheus(tmp_path / "prometheus", admins)
     try:
-        until(lambda: prometheus.scrapes() >= 10, lambda: "ten scrapes")
-        assert prometheus.firing() == set()
+        prometheus.wait_healthy()
         yield prometheus
     finally:
         prometheus.close()
@@ -145,17 +76,13 @@ def test_a_killed_broker(cluster: tuple[Up, str], watched: Prometheus) -> None:
     run("topic", "create", "one", "-p", "3", "-r", "1", bootstrap=bootstrap)
     run("topic", "create", "all", "-p", "1", "-r", "3", "-c", "min.insync.replicas=3", bootstrap=bootstrap)
     os.kill(up.pids()[1], signal.SIGKILL)
-    wanted = {"BrokerDown", "UnderReplicated", "UnderMinIsr", "PartitionWithoutLeader"}
-    until(
-        lambda: {f"Barnabas{name}" for name in wanted} <= watched.firing(),
-        lambda: f"{sorted(wanted)}: {sorted(watched.firing())}",
-    )
+    watched.wait_for("BrokerDown", "UnderReplicated", "UnderMinIsr", "PartitionWithoutLeader")
 
 
 def test_a_lost_quorum(cluster: tuple[Up, str], watched: Prometheus) -> None:
     for node in (0, 1):
         os.kill(cluster[0].pids()[node], signal.SIGSTOP)
-    until(lambda: "BarnabasNoController" in watched.firing(), lambda: f"{sorted(watched.firing())}")
+    watched.wait_for("NoController")
 
 
 def test_frozen_followers_make_produce_slow(cluster: tuple[Up, str], watched: Prometheus) -> None:

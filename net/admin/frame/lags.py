@@ -5,7 +5,8 @@ for all groups together. Scrapes within the next second share the result.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +24,12 @@ from barnabas.net.protocol.requests import DescribeGroupRequest, ListGroupsReque
 
 from .call import Call
 
-CACHE_S: Final = 1.0  # the reported lag must be at most one second old
+log = logging.getLogger("barnabas.admin")
+
+CACHE_S: Final = 1.0  # While all leaders answer, the reported lag is at most so old.
+WAIT_S: Final = 0.5  # of a scrape for the lags; Prometheus gives up after ten seconds by default
+FIRST_WAIT_S: Final = 5.0  # of the first scrape, which has no older ones to tell
+MAX_AGE_S: Final = 60.0  # older lags are not told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +68,54 @@ async def lags_of(call: Call, group: DescribeGroupResponse) -> list[GroupLag]:
 
 
 class LagsOfGroups:
-    """The lags of all groups that this broker coordinates, computed at most once per CACHE_S."""
+    """The lags of all groups that this broker coordinates, computed at most once per CACHE_S, and by one task at a time.
 
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+    A scrape waits for them at most WAIT_S: leaders that stand still must not take the other metrics of this broker away, which
+    are needed just then. It gets the last ones meanwhile, until they are too old.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[Call], Awaitable[list[LaggingGroup]]] | None = None,
+        *,
+        cache_s: float = CACHE_S,
+        max_age_s: float = MAX_AGE_S,
+    ) -> None:
+        self._find = find or _lags_of_groups_here
+        self._cache_s, self._max_age_s = cache_s, max_age_s
         self._found: list[LaggingGroup] = []
         self._found_at_s = float("-inf")
+        self._looking: asyncio.Task[None] | None = None
+        self._wait_s = FIRST_WAIT_S
 
-    async def get(self, call: Call) -> list[LaggingGroup]:
-        async with self._lock:
-            now_s = asyncio.get_running_loop().time()
-            if now_s - self._found_at_s >= CACHE_S:
-                self._found = await _lags_of_groups_here(call)
-                self._found_at_s = now_s
-            return self._found
+    async def get(self, call: Call) -> tuple[list[LaggingGroup], float]:
+        """The lags, and their age in seconds; none, and -1, if they are not known."""
+        loop = asyncio.get_running_loop()
+        if self._looking is None and loop.time() - self._found_at_s >= self._cache_s:
+            self._looking = loop.create_task(self._look(call))
+        if (looking := self._looking) is not None:
+            wait_s, self._wait_s = self._wait_s, WAIT_S
+            await asyncio.wait({looking}, timeout=wait_s)
+            if looking.done() and not looking.cancelled():
+                looking.result()  # a bug is not hidden
+        age_s = loop.time() - self._found_at_s
+        return (self._found, age_s) if age_s <= self._max_age_s else ([], -1.0)
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait({self._looking})
+
+    async def _look(self, call: Call) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            self._found = await self._find(call)
+            self._found_at_s = began_s
+        except BarnabasError as error:
+            log.debug("no lags of groups error=%s", error)
+        finally:
+            self._looking = None
 
 
 async def _lags_of_groups_here(call: Call) -> list[LaggingGroup]:

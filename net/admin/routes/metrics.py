@@ -46,6 +46,7 @@ _HELP: Final = {
     "kafka_consumergroup_lag_sum": "Records of this topic that this group has not read yet.",
     "barnabas_group_max_lag_records": "Largest lag of this group in one partition, in records.",
     "barnabas_group_max_lag_seconds": "Age of the oldest record that this group has not read, in any partition.",
+    "barnabas_group_lag_age_seconds": "Age of the lags of groups here, which rises while a leader is silent; -1: none known.",
     "barnabas_group_lag_series_omitted": "Partitions of groups whose lag is only in the sums: those with the smallest lag.",
 }
 
@@ -153,9 +154,12 @@ async def _offsets_at(call: Call, places: Sequence[TopicPartition], timestamp_ms
 
 
 async def _group_samples(call: Call) -> list[Sample]:
-    groups = await call.lags.get(call)
+    groups, age_s = await call.lags.get(call)
     told = _worst(groups)
-    samples = [_gauge("barnabas_group_lag_series_omitted", sum(len(group.lags) for group in groups) - len(told))]
+    samples = [
+        _gauge("barnabas_group_lag_age_seconds", age_s),
+        _gauge("barnabas_group_lag_series_omitted", sum(len(group.lags) for group in groups) - len(told)),
+    ]
     for group in groups:
         samples += _samples_of_group(group)
     for group_id, found in told:

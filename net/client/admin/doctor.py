@@ -249,7 +249,7 @@ _BEGINNINGS: Final = (
 
 
 def _writes(picture: Picture) -> Iterator[Finding]:
-    """min.insync.replicas that refuse records with acks=all."""
+    """min.insync.replicas that refuse records with acks=all. More than the replicas counts as all of them (KIP-966)."""
     few: list[str] = []
     for topic in picture.topics:
         limits = picture.limits.get(topic.name)
@@ -258,17 +258,18 @@ def _writes(picture: Picture) -> Iterator[Finding]:
         wanted, most = limits.min_insync_replicas, max(len(item.replicas) for item in topic.partitions)
         if wanted > most:
             yield Finding(
-                weight=Weight.CRITICAL,
+                weight=Weight.RISK,
                 what=f"topic {topic.name!r} has {most} replicas and min.insync.replicas={wanted}",
-                costs="no record with acks=all can ever be written to it",
+                costs="a record has one copy, whatever the setting says"
+                if most == 1
+                else f"it counts as {most}: if one replica is missing, no record with acks=all is written",
                 cure=f"barnabas topic alter {topic.name} -c min.insync.replicas={max(1, most - 1)}, or give it more replicas",
             )
-        else:
-            few += [
-                f"{topic.name}-{number} ({len(item.isr)} of {wanted})"
-                for number, item in enumerate(topic.partitions)
-                if item.leader >= 0 and len(item.isr) < wanted
-            ]
+        few += [
+            f"{topic.name}-{number} ({len(item.isr)} of {least})"
+            for number, item in enumerate(topic.partitions)
+            if item.leader >= 0 and len(item.isr) < (least := min(wanted, len(item.replicas)))
+        ]
     if few:
         yield Finding(
             weight=Weight.CRITICAL,

@@ -144,9 +144,9 @@ SICK = [
         "fewer replicas in sync than min.insync.replicas: t-0 (1 of 2)",
     ),
     (
-        with_topics(topic("t", partition(replicas=(0,))), min_insync_replicas=2, retention_ms=-1),
-        Weight.CRITICAL,
-        "topic 't' has 1 replicas and min.insync.replicas=2",
+        with_topics(topic("t", partition()), min_insync_replicas=4, retention_ms=-1),
+        Weight.RISK,
+        "topic 't' has 3 replicas and min.insync.replicas=4",
     ),
     (with_topics(topic("t", partition(replicas=(0,)))), Weight.RISK, "1 topics have partitions with one replica: t"),
     (
@@ -188,6 +188,12 @@ SICK = [
         "k=1 in its configuration, 2 in the cluster",
     ),
 ]
+
+
+def test_more_than_all_replicas_counts_as_all() -> None:
+    found = diagnose(with_topics(topic("t", partition(isr=(0,))), min_insync_replicas=4, retention_ms=-1))
+    (few,) = [item for item in found if item.weight is Weight.CRITICAL]
+    assert "min.insync.replicas: t-0 (1 of 3)" in few.what
 
 
 @pytest.mark.parametrize(("picture", "weight", "what"), SICK)

@@ -1,0 +1,190 @@
+"""Faults of records, leaders and clients on real brokers: the alerts of a real Prometheus, and what `barnabas doctor` says."""
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from integration.cluster import Cluster, until
+from integration.faulty import admins, wait_for_finding
+from integration.load import send
+from integration.prometheus import LIMIT_S, Prometheus, needs_prometheus
+from integration.test_command import run
+from integration.test_damage import flip
+from integration.test_kafka_java_tools import write_stray_transaction
+from integration.wire import produce
+from simulation.log_building import batch_of
+
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.consumer.consumer import Consumer
+
+MAX_CONNECTIONS = 60
+# While the follower is still taken to be in sync, acks=all waits for it.
+UNTIL_REFUSED = (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS)
+pytestmark = [needs_prometheus, pytest.mark.timeout(300)]
+
+
+@contextmanager
+def watching(cluster: Cluster, folder: Path) -> Iterator[Prometheus]:
+    prometheus = Prometheus(folder / "prometheus", admins(cluster))
+    try:
+        prometheus.wait_healthy()
+        yield prometheus
+    finally:
+        prometheus.close()
+
+
+async def made(admin: Admin, bootstrap: str) -> None:
+    """Broker 0 is the only voter, and has none of this."""
+    await admin.create_topic("damaged", assignment=[[1]], configs={"segment.bytes": "30000"})
+    await admin.create_topic("stray", assignment=[[1]])
+    await admin.create_topic("torn", assignment=[[1, 2]], configs={"min.insync.replicas": "1"})
+    for _ in range(8):
+        await send(bootstrap, "damaged", [b"x" * 1_000] * 10)
+    await send(bootstrap, "torn", [b"1"])
+
+
+async def test_damage_elections_transactions_and_brokers_without_a_controller(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = await new_cluster(3, voters=1, log_scrub_interval_ms="300").ready()
+    async with cluster.admin() as admin:
+        await made(admin, cluster.bootstrap)
+    await asyncio.to_thread(_go_through_faults, cluster, tmp_path)
+
+
+def _go_through_faults(cluster: Cluster, folder: Path) -> None:
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    bootstrap = cluster.bootstrap
+    with watching(cluster, folder) as watched:
+        flip(sorted((one.data / "damaged-0").glob("*.log"))[0])
+        watched.wait_for("RecordsDamaged")
+
+        cluster.kill(2)
+        asyncio.run(send(bootstrap, "torn", [b"2"], acks=1))
+        cluster.kill(1)
+        write_stray_transaction(one.data, "stray")
+        two.launch()
+        watched.wait_for("PartitionWithoutLeader")
+        asyncio.run(_elected(cluster))
+        watched.wait_for("UncleanElection")
+        wait_for_finding(bootstrap, "risk: leaders were elected that did not have all records: ")
+
+        one.launch()
+        asyncio.run(cluster.ready())
+        watched.wait_for("TransactionsHang")
+        wait_for_finding(bootstrap, "problem: 1 transactions hang")
+
+        cluster.kill(0, 1)  # the only voter
+        one.launch()
+        watched.wait_for("BrokerFenced", "NoController")
+
+
+async def _elected(cluster: Cluster) -> None:
+    async def is_done() -> bool:
+        words = ("partition", "elect", "torn", "0", "--accept-loss")
+        await asyncio.to_thread(run, *words, bootstrap=cluster.nodes[0].address)
+        return True
+
+    await until(is_done, "the leader is elected")
+
+
+@pytest.fixture
+def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
+    made = new_cluster(3, max_connections=str(MAX_CONNECTIONS), group_consumer_session_timeout_ms="45000")
+    asyncio.run(made.ready())
+    run("topic", "create", "orders", "-p", "6", "-r", "3", bootstrap=made.bootstrap)
+    run("topic", "create", "strict", "-r", "2", "-c", "min.insync.replicas=2", bootstrap=made.bootstrap)
+    return made
+
+
+def test_connections_that_are_refused(cluster: Cluster, tmp_path: Path) -> None:
+    node = cluster.nodes[1]
+    held: list[socket.socket] = []
+    is_ended = threading.Event()
+
+    def crowd() -> None:
+        while not is_ended.wait(0.05):
+            try:
+                held.append(socket.create_connection((node.host, node.port), timeout=LIMIT_S))
+            except OSError:
+                continue
+            if len(held) > 3 * MAX_CONNECTIONS:
+                held.pop(0).close()
+
+    with watching(cluster, tmp_path) as watched:
+        crowding = threading.Thread(target=crowd)
+        crowding.start()
+        try:
+            watched.wait_for("ConnectionsRefused")
+        finally:
+            is_ended.set()
+            crowding.join()
+            for each in held:
+                each.close()
+
+
+def test_requests_that_end_with_errors(cluster: Cluster, tmp_path: Path) -> None:
+    """Programs that write with acks=all where replicas are missing, and try again at once."""
+
+    async def write(watched: Prometheus) -> None:
+        waiting = asyncio.create_task(asyncio.to_thread(watched.wait_for, "RequestErrors"))
+        async with cluster.admin() as admin:
+            (found,) = (await admin.describe_topic("strict")).partitions
+        leader, follower = (cluster.nodes[node] for node in found.replicas)
+        follower.kill()
+        while not waiting.done():
+            told = await produce((leader.host, leader.port), "strict", batch_of(b"x"))
+            assert told.error in UNTIL_REFUSED
+        await waiting
+
+    with watching(cluster, tmp_path) as watched:
+        asyncio.run(write(watched))
+        wait_for_finding(
+            cluster.bootstrap, "critical: 1 partitions have fewer replicas in sync than min.insync.replicas: strict-0"
+        )
+
+
+def test_a_partition_that_nobody_reads(cluster: Cluster, tmp_path: Path) -> None:
+    """A static member that leaves for a while: its partitions wait for it."""
+
+    async def leave(away: asyncio.Event, back: asyncio.Event) -> None:
+        async with Consumer("orders", bootstrap=cluster.bootstrap, group="g", client_id="here") as here:
+            async with Consumer("orders", bootstrap=cluster.bootstrap, group="g", instance_id="i-1") as other:
+                while not (here.assignment and other.assignment):
+                    await asyncio.gather(here.poll(timeout_ms=100), other.poll(timeout_ms=100))
+            away.set()
+            while not back.is_set():
+                await here.poll(timeout_ms=100)
+
+    async def whole(watched: Prometheus) -> None:
+        away, back = asyncio.Event(), asyncio.Event()
+        leaving = asyncio.create_task(leave(away, back))
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await away.wait()
+            await asyncio.to_thread(watched.wait_for, "PartitionUnowned")
+        finally:
+            back.set()
+            await leaving
+
+    with watching(cluster, tmp_path) as watched:
+        asyncio.run(whole(watched))
+
+
+def test_a_broker_that_is_frozen_hides_no_other_metric(cluster: Cluster, tmp_path: Path) -> None:
+    run("topic", "produce", "orders", given="a\nb\n", bootstrap=cluster.bootstrap)
+    for group in "abcdefgh":  # each broker coordinates some
+        run("topic", "consume", "orders", "-g", group, bootstrap=cluster.bootstrap)
+    with watching(cluster, tmp_path) as watched:
+        for node in (0, 1):
+            os.kill(cluster.nodes[node].process.pid, signal.SIGSTOP)
+        watched.wait_for("NoController")
+        up = watched.ask("query", query="up == 1")["result"]
+        assert [item["metric"]["instance"] for item in up] == [admins(cluster)[2]]

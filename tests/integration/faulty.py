@@ -59,8 +59,9 @@ def limited_memory(pid: int, name: str, limit_bytes: Callable[[], int]) -> Itera
 
 
 def findings(bootstrap: str, *options: str) -> list[str]:
-    """Weight and words of each, the gravest first."""
-    words = [sys.executable, "-m", "barnabas", "doctor", "-f", "json", "--timeout", "20", "--bootstrap", bootstrap]
+    """Weight and words of each, the gravest first. Without `bootstrap`, `options` name the cluster."""
+    words = [sys.executable, "-m", "barnabas", "doctor", "-f", "json", "--timeout", "20"]
+    words += ["--bootstrap", bootstrap] if bootstrap else []
     told = subprocess.run(
         [*words, *options], capture_output=True, text=True, timeout=LIMIT_S, env=clean_environment(), check=False
     )

@@ -5,8 +5,11 @@ anything.
 """
 
 import asyncio
+import base64
 import platform
+import ssl
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -20,12 +23,18 @@ from .archive import MAX_PART_BYTES, Archive
 
 if TYPE_CHECKING:
     from barnabas.net.client.admin.admin import Admin
+    from barnabas.net.client.connection.security import SecurityOptions
 
 QUESTION_S: Final = 5.0
 AT_ONCE: Final = 8  # questions on the way
 MAX_BROKERS: Final = 50  # whose figures, configurations and metrics are asked for
 MAX_TOPICS: Final = 1_000  # whose configurations are asked for
 MAX_GROUPS: Final = 200  # that are described
+_NO_TLS: Final = (
+    "WRONG_VERSION_NUMBER",
+    "HTTP_REQUEST",
+    "RECORD_LAYER_FAILURE",
+)  # how OpenSSL says that the peer speaks plain text
 _BROKER: Final = 4  # resource types of Kafka
 README: Final = """What a maintainer of Barnabas needs to understand this cluster, made by `barnabas doctor --bundle`.
 
@@ -52,9 +61,13 @@ _KINDS: Final[_Events] = (
 
 
 class Gathering:
-    def __init__(self, admin: "Admin", archive: Archive, *, ends_s: float) -> None:
-        """`ends_s`, by the clock of the event loop: what is not answered then is left out, and what was answered is kept."""
+    def __init__(
+        self, admin: "Admin", archive: Archive, *, ends_s: float, security: "SecurityOptions | None" = None
+    ) -> None:
+        """`ends_s`, by the clock of the event loop: what is not answered then is left out, and what was answered is kept.
+        `security`: of the client, for the HTTP ports of brokers."""
         self._admin = admin
+        self._security: SecurityOptions = security or {}
         self._ends_s = ends_s
         self._archive = archive
         self._gate = asyncio.Semaphore(AT_ONCE)
@@ -125,8 +138,8 @@ class Gathering:
             self._archive.omitted[name] = "the broker has no admin port"
             return
         host = f"[{broker.admin_host}]" if ":" in broker.admin_host else broker.admin_host
-        url = f"http://{host}:{broker.admin_port}/metrics"
-        text = await self._asked(name, lambda: asyncio.to_thread(_read, url))
+        address = f"{host}:{broker.admin_port}"
+        text = await self._asked(name, lambda: asyncio.to_thread(_metrics_of, address, self._security))
         if text is not None:
             self._archive.add_text(name, text)
 
@@ -156,8 +169,29 @@ class Gathering:
         return {key: item for key, item in zip(keys, found, strict=True) if item is not None}
 
 
-def _read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=QUESTION_S) as answer:
+def _metrics_of(address: str, security: "SecurityOptions") -> str:
+    """By TLS and with the client's login, if it has them. Admin ports may be without TLS beside listeners with it: then without the
+    login, because a password never leaves in plain text."""
+    from ...client.connection.security import tls_context_of
+
+    context = tls_context_of(security)
+    if context is None:
+        return _read(urllib.request.Request(f"http://{address}/metrics"), None)
+    request = urllib.request.Request(f"https://{address}/metrics")
+    user, password = security.get("sasl_plain_username"), security.get("sasl_plain_password")
+    if user and password:
+        told = base64.b64encode(f"{user}:{password}".encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {told}")
+    try:
+        return _read(request, context)
+    except urllib.error.URLError as error:
+        if not (isinstance(error.reason, ssl.SSLError) and error.reason.reason in _NO_TLS):
+            raise
+    return _read(urllib.request.Request(f"http://{address}/metrics"), None)
+
+
+def _read(request: urllib.request.Request, context: ssl.SSLContext | None) -> str:
+    with urllib.request.urlopen(request, timeout=QUESTION_S, context=context) as answer:
         data: bytes = answer.read(MAX_PART_BYTES + 1)
     return data.decode(errors="replace")
 

@@ -64,7 +64,7 @@ async def _bundle(context: Context, path: Path) -> int:
         async with asyncio.timeout(context.arguments.timeout), context.connector.admin(context.bootstrap) as admin:
             ends_s = asyncio.get_running_loop().time() + BUNDLE_SHARE * context.arguments.timeout
             found = await _examined(context, admin)
-            await Gathering(admin, archive, ends_s=ends_s).all()
+            await Gathering(admin, archive, ends_s=ends_s, security=context.connector.security).all()
     except (BarnabasError, OSError) as error:  # a TimeoutError is an OSError
         archive.omitted["cluster"] = str(error) or f"no answer within {context.arguments.timeout:g} s; raise --timeout"
         code = ExitCode.UNREACHABLE

@@ -1,5 +1,6 @@
 """The security settings of clients: the names that users of aiokafka and kafka-python know."""
 
+import ssl
 from typing import Any, Final, TypedDict
 
 from ...sasl.credentials import MECHANISMS, Credentials
@@ -43,6 +44,11 @@ def network_of(options: SecurityOptions) -> Network:
             raise InvalidConfigError(f"{without_effect[0]} has no effect without security_protocol={cure}")
     tls = _tls(options) if protocol.endswith("SSL") else None
     return LoginNetwork(_credentials(options), tls) if protocol.startswith("SASL") else TcpNetwork(tls)
+
+
+def tls_context_of(options: SecurityOptions) -> ssl.SSLContext | None:
+    """Of a client that these options describe, for the HTTP port of a broker; None: plain text. Raises InvalidConfigError."""
+    return _tls(options).client if options.get("security_protocol", "").upper().endswith("SSL") else None
 
 
 def _tls(options: SecurityOptions) -> TlsContexts:

@@ -23,7 +23,7 @@ from barnabas.log.vocabulary.errors import BarnabasError
 from ..access.access import Access
 from ..access.changes import DONE
 from ..wire.tcp import ListeningServer, TcpListener
-from .console import overview, pages
+from .console import history, overview, pages
 from .frame import openapi
 from .frame.backend import AdminBackend
 from .frame.call import Call, Json, Reply, Route, check_body, check_query
@@ -124,6 +124,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *doctor.ROUTES,
     *events.ROUTES,
     *overview.ROUTES,
+    *history.ROUTES,
     *storage.ROUTES,
     *topics.ROUTES,
     *records.ROUTES,

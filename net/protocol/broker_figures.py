@@ -7,6 +7,7 @@ class DescribeBrokerRequest(Message, frozen=True, kw_only=True):
     """The figures of the broker that is asked."""
 
     node_id: int
+    history: bool = False  # the answer has the last hour, too
 
 
 class PartitionRate(Message, frozen=True, kw_only=True):
@@ -43,6 +44,27 @@ class CertificateEnd(Message, frozen=True, kw_only=True):
     ends_ms: int  # wall clock
 
 
+class HistoryPoint(Message, frozen=True, kw_only=True):
+    """Ten seconds of a broker. Latencies are quantiles in milliseconds; -1: there was nothing to measure."""
+
+    at_ms: int  # their end, by the wall clock of the broker
+    produce_p50_ms: float
+    produce_p99_ms: float
+    produce_queue_p99_ms: float  # until a handler has the request
+    produce_log_p99_ms: float
+    produce_followers_p99_ms: float  # of acks=all
+    fetch_log_p99_ms: float  # of consumers, without the wait for new records
+    commit_p99_ms: float  # of the quorum, on the controller
+    group_append_p99_ms: float  # commits of offsets and changes of groups
+    loop_p99_ms: float  # how late the event loop was
+    requests_per_s: float
+    errors_per_s: float
+    in_per_s: int  # bytes of all connections, also those of brokers
+    out_per_s: int
+    connections: int
+    memory_bytes: int
+
+
 class DescribeBrokerResponse(Message, frozen=True, kw_only=True):
     """-1: unknown."""
 
@@ -66,3 +88,4 @@ class DescribeBrokerResponse(Message, frozen=True, kw_only=True):
     producers: Items[ProducerHabits] = ()
     software: Items[ClientSoftware] = ()
     certificates: Items[CertificateEnd] = ()
+    history: Items[HistoryPoint] = ()  # the oldest first

@@ -1,5 +1,7 @@
 """The console in a real browser, on a real cluster that loses a broker while its pages are open."""
 
+import re
+import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +32,7 @@ PAGES: Final = {
     "groups": "billing",
     "groups/billing": "member joined",
     "brokers": "Data folders",
+    "performance": "The last ten seconds",
     "quorum": "As the leader sees them",
     "events": "topic",
     "doctor": "",
@@ -100,7 +103,7 @@ async def test_every_page_shows_its_data_and_nothing_of_it_is_markup(cluster: Cl
 @pytest.mark.parametrize("dark", [False, True])
 async def test_pages_fit_on_a_phone(cluster: Cluster, dark: bool) -> None:
     async with browser() as chromium, page_of(chromium, width=390, dark=dark) as (page, complaints):
-        for name in ("", "topics/orders/messages", "groups/billing", "events"):
+        for name in ("", "topics/orders/messages", "groups/billing", "performance", "events"):
             await opened(page, cluster, name)
             wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
             assert await page.evaluate(wide) == 0, name
@@ -119,6 +122,27 @@ async def test_a_broker_that_dies_is_shown_while_the_page_is_open(cluster: Clust
         cluster.nodes[2].launch()
         await shows(page, "healthy", "#state")
         assert complaints == []
+
+
+async def test_latencies_of_brokers_that_stand_still_do_not_hide_the_others(cluster: Cluster) -> None:
+    async with browser() as chromium, page_of(chromium) as (page, complaints):
+        await opened(page, cluster, "performance")
+        chart = page.get_by_role("img", name="Event loop late by")
+        await expect_label(page, chart, r"broker 0 [\d.]+ ms, broker 1 [\d.]+ ms, broker 2 [\d.]+ ms")
+        cluster.nodes[2].signal(signal.SIGSTOP)
+        await page.reload()
+        await shows(page, "The last ten seconds")
+        await expect_label(page, chart, r"broker 0 [\d.]+ ms, broker 1 [\d.]+ ms$")
+        cluster.nodes[2].signal(signal.SIGCONT)
+        assert complaints == []
+
+
+async def expect_label(page: Any, image: Any, pattern: str) -> None:
+    """The words of a chart for those who do not see it."""
+    deadline_s = time.monotonic() + WAIT_MS / 1000
+    while not re.search(pattern, label := await image.get_attribute("aria-label") or ""):
+        assert time.monotonic() < deadline_s, label
+        await page.wait_for_timeout(200)
 
 
 async def test_messages_are_produced_and_followed_and_offsets_are_moved_and_back(cluster: Cluster) -> None:

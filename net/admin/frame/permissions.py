@@ -142,6 +142,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     f"GET {_BROKER}": _DESCRIBE,
     f"GET {_BROKER}/partition-replicas": _DESCRIBE,
     f"GET {_BROKER}/barnabas/folders": _DESCRIBE,
+    f"GET {_BROKER}/barnabas/history": _DESCRIBE,
     f"POST {_BROKER}/barnabas/folders:bring-back": _ALTER,
     **_configs(f"{_BROKER}/configs", _cluster(Operation.DESCRIBE_CONFIGS), _cluster(Operation.ALTER_CONFIGS)),
     **_configs(f"{_CLUSTER}/broker-configs", _cluster(Operation.DESCRIBE_CONFIGS), _cluster(Operation.ALTER_CONFIGS)),

@@ -21,6 +21,7 @@ from ...protocol.broker_figures import (
     ProducerHabits,
 )
 from ...server.dispatcher import RequestContext
+from .history import INTERVAL_S, History, Reading, buckets_of
 from .machine import MachineWatch, own_version
 
 if TYPE_CHECKING:
@@ -57,12 +58,36 @@ class BrokerFigures:
         self.producers = ProducerSamples()
         certificates = [path for path in (config.ssl_keystore_location, config.ssl_truststore_location) if path]
         self.machine = MachineWatch(config.data_folders(), broker.ports.files.disk_usage, certificates)
+        self.history = History()
         self._older: Counters | None = None
         self._newer: Counters | None = None
 
     async def run(self) -> None:
         """Until cancelled."""
-        await asyncio.gather(measure(self.loop_delays), self.machine.run(), self._count())
+        await asyncio.gather(measure(self.loop_delays), self.machine.run(), self._count(), self._remember())
+
+    async def _remember(self) -> None:
+        while True:
+            self.history.note(self._reading())
+            await asyncio.sleep(INTERVAL_S)
+
+    def _reading(self) -> Reading:
+        servers = list(self._broker.listeners.servers.values())
+        metrics = [server.metrics for server in servers]
+        clock, process = self._broker.ports.clock, self.machine.process
+        histograms = buckets_of(self.measures, self.loop_delays.histogram)
+        return Reading(
+            at_s=clock.now_ms() / 1000,
+            wall_ms=clock.wall_ms(),
+            requests=sum(sum(item.requests.values()) for item in metrics),
+            errors=sum(self.measures.errors.values()),
+            bytes_in=sum(item.bytes_in for item in metrics),
+            bytes_out=sum(item.bytes_out for item in metrics),
+            connections=sum(server.connection_count for server in servers),
+            memory_bytes=process.memory_bytes if process else -1,
+            buckets={name: tuple(histogram.counts) for name, histogram in histograms.items()},
+            bounds_s={name: histogram.bounds_s for name, histogram in histograms.items()},
+        )
 
     async def _count(self) -> None:
         while True:
@@ -103,6 +128,7 @@ class BrokerFigures:
                 for (name, version), count in self.measures.software.items()
             ),
             certificates=tuple(self.machine.certificates),
+            history=tuple(self.history.points) if request.history else (),
         )
 
     @property

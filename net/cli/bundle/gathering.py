@@ -42,7 +42,7 @@ findings.json    what `barnabas doctor` has found
 cluster.json     brokers, quorum, topics with their partitions, moves
 groups.json      groups and the lag of their partitions
 events.json      the newest events of elections, ISRs, brokers, configurations
-figures/         machine, load and clients of each broker
+figures/         machine, load and clients of each broker, and its last hour
 storage/         data folders of each broker
 configurations/  of brokers and topics
 metrics/         the /metrics of each broker
@@ -123,7 +123,7 @@ class Gathering:
         admin, node_id = self._admin, broker.node_id
         name = f"broker-{node_id}"
         await asyncio.gather(
-            self._part(f"figures/{name}.json", lambda: admin.describe_broker(node_id)),
+            self._part(f"figures/{name}.json", lambda: admin.describe_broker(node_id, history=True)),
             self._part(f"storage/{name}.json", lambda: admin.describe_storage(node_id)),
             self._part(f"configurations/{name}.json", lambda: self._configuration(node_id)),
             self._metrics(broker),
@@ -170,8 +170,8 @@ class Gathering:
 
 
 def _metrics_of(address: str, security: "SecurityOptions") -> str:
-    """By TLS and with the client's login, if it has them. Admin ports may be without TLS beside listeners with it: then without the
-    login, because a password never leaves in plain text."""
+    """By TLS and with the client's login, if it has them. Admin ports may be without TLS beside listeners with it: then without
+    the login, because a password never leaves in plain text."""
     from ...client.connection.security import tls_context_of
 
     context = tls_context_of(security)

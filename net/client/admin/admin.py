@@ -353,9 +353,10 @@ class Admin(GroupAdmin):
         """Describe the data folders of a broker and their problems."""
         return await _of(self, node_id, q.DescribeStorageRequest(node_id=node_id), DescribeStorageResponse)
 
-    async def describe_broker(self, node_id: int) -> DescribeBrokerResponse:
-        """Figures of a broker's machine, load and clients."""
-        return await _of(self, node_id, DescribeBrokerRequest(node_id=node_id), DescribeBrokerResponse)
+    async def describe_broker(self, node_id: int, *, history: bool = False) -> DescribeBrokerResponse:
+        """Figures of a broker's machine, load and clients; with `history`, also the last hour in steps of ten seconds."""
+        request = DescribeBrokerRequest(node_id=node_id, history=history)
+        return await _of(self, node_id, request, DescribeBrokerResponse)
 
     async def bring_back_folder(self, node_id: int, path: str) -> DescribeStorageResponse:
         """Recover a data folder after a disk repair; its replicas fetch until they are in sync again."""

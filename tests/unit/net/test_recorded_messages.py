@@ -29,6 +29,8 @@ ADDED = {
     "DescribeClusterResponse": (),
     "ClusterBroker": ("machine",),
     "ControllerCallResponse": ("wall_ms",),
+    "DescribeBrokerRequest": ("history",),
+    "DescribeBrokerResponse": ("history",),
 }
 # Fields that these got after their form of ADDED was recorded.
 ADDED_AGAIN = {"FetchRequest": ("may_be_sent_away",), "FetchResponse": ("session_id", "error")}
@@ -98,7 +100,7 @@ def messages() -> dict[str, tuple[Any, Any]]:
         (OF_QUOTAS, Samples()),
         (OF_EVENTS, Samples()),
         (OF_DELETED_OFFSETS, Samples()),
-        (OF_FIGURES, Samples()),
+        (OF_FIGURES, Samples(ADDED)),
         (OF_SHARE_GROUPS, Samples()),
     ):
         made |= _of_one_time(names, some)

@@ -5,6 +5,7 @@ import { badge, fill, h } from "./dom.js";
 import { brokersPage } from "./brokers.js";
 import { doctorPage, eventsPage, overviewPage, quorumPage } from "./cluster.js";
 import { groupPage, groupsPage } from "./groups.js";
+import { performancePage } from "./performance.js";
 import { topicPage } from "./topic.js";
 import { topicsPage } from "./topics.js";
 import { accessPage, transactionsPage } from "./access.js";
@@ -14,6 +15,7 @@ const PAGES = [
   ["topics", "Topics", topicsPage],
   ["groups", "Groups", groupsPage],
   ["brokers", "Brokers", brokersPage],
+  ["performance", "Performance", performancePage],
   ["quorum", "Quorum", quorumPage],
   ["events", "Events", eventsPage],
   ["doctor", "Doctor", doctorPage],

@@ -50,16 +50,52 @@ export function table(caption, columns, rows, empty) {
 export const card = (label, value, isBad) =>
   h("div", { class: isBad ? "card bad" : "card" }, h("div", { class: "value" }, value), h("div", { class: "label" }, label));
 
+function svg(tag, attributes) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+
+// A line for each of `series` ({ name, points: [[ms, value or null], ...] }) between two times; a legend has the newest values.
+// A line has a gap where nothing was measured.
+export function lines(series, { title, show, begin, end, step }) {
+  const top = Math.max(0, ...series.flatMap((item) => item.points.map(([, value]) => value ?? 0)));
+  const root = svg("svg", {
+    class: "chart", viewBox: "0 0 100 40", preserveAspectRatio: "none", role: "img",
+    "aria-label": `${title}: ${series.map((item) => `${item.name} ${show(item.points.at(-1)?.[1])}`).join(", ")}`,
+  });
+  root.append(svg("line", { x1: 0, y1: 39.5, x2: 100, y2: 39.5 }));
+  series.forEach((item, index) => {
+    let part = [];
+    const close = () => {
+      if (part.length === 1) part.push(part[0].replace(/^[\d.]+/, (x) => Number(x) + 0.3)); // a line needs two points
+      if (part.length) root.append(svg("polyline", { points: part.join(" "), class: `line-${index % 6}` }));
+      part = [];
+    };
+    let before = 0;
+    for (const [at, value] of item.points) {
+      if (value === null || at - before > 3 * step) close();
+      if (value !== null && at >= begin) {
+        part.push(`${((100 * (at - begin)) / (end - begin)).toFixed(2)},${(38 - (top ? value / top : 0) * 35).toFixed(2)}`);
+      }
+      before = at;
+    }
+    close();
+  });
+  return [
+    h("div", { class: "axis soft" }, h("span", {}, `up to ${show(top)}`)),
+    root,
+    h("div", { class: "axis soft" }, h("span", {}, `${Math.round((end - begin) / 60_000)} min ago`), h("span", {}, "now")),
+    h("ul", { class: "legend" }, series.map((item, index) =>
+      h("li", { class: `line-${index % 6}` }, `${item.name}: ${show(item.points.at(-1)?.[1])}`))),
+  ];
+}
+
 // A line of values over time; the title says what it shows, for those who do not see it.
 export function chart(values, title) {
   const top = Math.max(1, ...values);
   if (values.length === 1) values = [values[0], values[0]]; // a line needs two points
   const points = values.map((value, index) => `${(index / (values.length - 1)) * 100},${38 - (value / top) * 34}`);
-  const svg = (tag, attributes) => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    return element;
-  };
   const root = svg("svg", { class: "chart", viewBox: "0 0 100 40", preserveAspectRatio: "none", role: "img", "aria-label": title });
   root.append(svg("polyline", { points: points.join(" ") }));
   return root;

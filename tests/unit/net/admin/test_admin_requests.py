@@ -21,6 +21,7 @@ from barnabas.net.admin.frame.call import Field, Route
 from barnabas.net.admin.frame.errors import ApiError
 from barnabas.net.admin.frame.origins import check_host
 from barnabas.net.protocol import requests, responses
+from barnabas.net.protocol.broker_figures import DescribeBrokerRequest
 from barnabas.net.settings.config import load
 from barnabas.net.settings.listeners import own_names
 
@@ -303,7 +304,8 @@ def requests_of(route: Route) -> list[tuple[str, dict[str, Any] | None]]:
 async def test_no_request_whatsoever_is_an_internal_error(client: Client, broker: FakeBroker) -> None:
     refused = responses.ErrorResponse(error=ErrorCode.INVALID_REQUEST, message="no")
     for kind in (requests.DeleteTopicRequest, AddPartitionsRequest, AlterConfigRequest,
-                 requests.DescribeStorageRequest, requests.BringBackFolderRequest, requests.DeleteGroupRequest,
+                 DescribeBrokerRequest, requests.DescribeStorageRequest, requests.BringBackFolderRequest,
+                 requests.DeleteGroupRequest,
                  requests.ResetOffsetsRequest, requests.UndoOffsetResetRequest):  # fmt: skip
         broker.answers[kind] = lambda _: refused
     count = 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from msgspec import structs
 from msgspec.structs import replace
 from unit.net.admin.fake_broker import FakeBroker, an_image
 
@@ -20,15 +21,22 @@ from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.admin import app
 from barnabas.net.admin.app import ROUTES, build_app
 from barnabas.net.admin.console import overview
+from barnabas.net.admin.console.history import ROUTES as ROUTES_OF_HISTORY
 from barnabas.net.admin.frame import feed
 from barnabas.net.admin.frame.connections import AdminConnections
 from barnabas.net.admin.frame.errors import ApiError
 from barnabas.net.admin.routes import record_reading
 from barnabas.net.protocol import requests, responses
+from barnabas.net.protocol.broker_figures import DescribeBrokerRequest, DescribeBrokerResponse, HistoryPoint
 
 CLUSTER = "/v3/clusters/c1"
 RECORDS = f"{CLUSTER}/topics/t/partitions/0/records"
 HttpClient = TestClient[Any, Any]
+FIGURES = DescribeBrokerResponse(
+    node_id=0, version="0.1", python="3.11", wall_ms=1, started_ms=1, cpu_s=1.0, memory_bytes=90, memory_limit_bytes=100,
+    descriptors=8, descriptor_limit=100, loop_delay_ms=20, connections=8, max_connections=100, connections_per_s=5.0,
+    in_per_s=0, out_per_s=0,
+)  # fmt: skip
 
 
 class Broker(FakeBroker):
@@ -405,3 +413,27 @@ async def test_the_console_can_be_switched_off(client: HttpClient, broker: Broke
 def test_all_routes_of_the_console_are_in_the_table() -> None:
     paths = {route.path for route in ROUTES}
     assert {"/", "/console/{file}", "/console/settings", "/v3/clusters/{cluster_id}/overview"} <= paths
+
+
+# --- the last hour ----------------------------------------------------------------------------------------------------
+
+
+async def test_the_last_hour_of_a_broker(client: HttpClient, broker: FakeBroker) -> None:
+    def point(at_ms: int) -> HistoryPoint:
+        values: dict[str, Any] = dict.fromkeys((field.name for field in structs.fields(HistoryPoint)), -1)
+        return HistoryPoint(**{**values, "at_ms": at_ms, "produce_p99_ms": 1.23456, "in_per_s": 7})
+
+    def answer(request: DescribeBrokerRequest) -> DescribeBrokerResponse:
+        assert (request.node_id, request.history) == (1, True)
+        return replace(FIGURES, node_id=1, history=(point(10_000), point(20_000)))
+
+    broker.answers[DescribeBrokerRequest] = answer
+    path = f"{CLUSTER}/brokers/1/barnabas/history"
+    found = await (await client.get(path)).json()
+    assert [row["at_ms"] for row in found["data"]] == [10_000, 20_000] and found["interval_ms"] == 10_000
+    assert found["data"][0] | {"produce_p99_ms": 1.235, "in_per_s": 7, "commit_p99_ms": None} == found["data"][0]
+    later = await (await client.get(f"{path}?after_ms=10000")).json()
+    assert [row["at_ms"] for row in later["data"]] == [20_000]
+    assert (await client.get(f"{CLUSTER}/brokers/7/barnabas/history")).status == 404
+    declared = {field.name for field in ROUTES_OF_HISTORY[0].answer[-1].fields}
+    assert declared == found["data"][0].keys()

@@ -42,6 +42,8 @@ from .frame.origins import (
 )
 from .frame.packing import Packing
 from .frame.permissions import caller_of, check_body_of, check_call, shown
+from .operations import brokers, partitions, quorum, users
+from .operations import groups as group_operations
 from .routes import (
     acls,
     clusters,
@@ -136,6 +138,11 @@ ROUTES: Final[tuple[Route, ...]] = (
     *transactions.ROUTES,
     *acls.ROUTES,
     *quotas.ROUTES,
+    *brokers.ROUTES,
+    *partitions.ROUTES,
+    *group_operations.ROUTES,
+    *quorum.ROUTES,
+    *users.ROUTES,
     *metrics.ROUTES,
     *pages.ROUTES,
     Route(
@@ -250,7 +257,7 @@ async def start_admin(
 
 def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def answer(request: web.Request) -> web.StreamResponse:
-        if request.query and route.method not in SAFE_METHODS:
+        if request.query and not route.query and route.method not in SAFE_METHODS:
             raise bad_request(f"{route.method} takes no query parameters; remove {next(iter(request.query))!r}")
         call = Call(
             backend=request.app[_BACKEND],

@@ -30,7 +30,7 @@ PAGES: Final = {
     "topics/orders/messages": "five pears",
     "topics/orders/configuration": "retention.ms",
     "groups": "billing",
-    "groups/billing": "member joined",
+    "groups/billing": "partitions moved, epoch",
     "brokers": "Data folders",
     "performance": "The last ten seconds",
     "quorum": "As the leader sees them",

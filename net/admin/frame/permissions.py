@@ -109,6 +109,12 @@ def _seek(access: Access, call: Call) -> None:
         access.require(Operation.READ, ResourceKind.TOPIC, str(name))
 
 
+def _forget(access: Access, call: Call) -> None:
+    """As Kafka's OffsetDelete."""
+    access.require(Operation.DELETE, ResourceKind.GROUP, call.path["consumer_group_id"])
+    access.require(Operation.READ, ResourceKind.TOPIC, call.path["topic_name"])
+
+
 _DESCRIBE, _ALTER = _cluster(Operation.DESCRIBE), _cluster(Operation.ALTER)
 
 
@@ -140,6 +146,17 @@ NEEDS: Final[Mapping[str, Needs]] = {
     f"GET {_CLUSTER}/events": _DESCRIBE,
     f"GET {_CLUSTER}/brokers": _DESCRIBE,
     f"GET {_BROKER}": _DESCRIBE,
+    f"DELETE {_BROKER}": _ALTER,
+    f"POST {_BROKER}/barnabas/drain": _ALTER,
+    f"POST {_BROKER}/barnabas/decommission": _ALTER,
+    f"DELETE {_BROKER}/barnabas/decommission": _ALTER,
+    f"POST {_BROKER}/barnabas/fill": _ALTER,
+    f"GET {_CLUSTER}/barnabas/moves": _DESCRIBE,
+    f"PUT {_CLUSTER}/quorum/voters/{{broker_id}}": _ALTER,
+    f"DELETE {_CLUSTER}/quorum/voters/{{broker_id}}": _ALTER,
+    f"GET {_CLUSTER}/users": _DESCRIBE,
+    f"PUT {_CLUSTER}/users/{{user}}": _ALTER,
+    f"DELETE {_CLUSTER}/users/{{user}}": _ALTER,
     f"GET {_BROKER}/partition-replicas": _DESCRIBE,
     f"GET {_BROKER}/barnabas/folders": _DESCRIBE,
     f"GET {_BROKER}/barnabas/history": _DESCRIBE,
@@ -160,6 +177,10 @@ NEEDS: Final[Mapping[str, Needs]] = {
     f"GET {_PARTITION}/replicas": _topic(Operation.DESCRIBE),
     f"GET {_PARTITION}/replicas/{{broker_id}}": _topic(Operation.DESCRIBE),
     f"GET {_PARTITION}/reassignment": _topic(Operation.DESCRIBE),
+    f"POST {_PARTITION}/reassignment": _ALTER,
+    f"DELETE {_PARTITION}/reassignment": _ALTER,
+    f"POST {_PARTITION}/leader": _ALTER,
+    f"DELETE {_PARTITION}/records": _topic(Operation.DELETE),
     f"DELETE {_PARTITION}/hanging-transactions/{{producer_id}}": _ALTER,
     f"POST {_TOPIC}/records": _topic(Operation.WRITE),
     f"POST {_TOPIC}/records:batch": _topic(Operation.WRITE),
@@ -169,6 +190,8 @@ NEEDS: Final[Mapping[str, Needs]] = {
     f"DELETE {_GROUP}": _group(Operation.DELETE),
     f"GET {_GROUP}/consumers": _group(Operation.DESCRIBE),
     f"GET {_GROUP}/consumers/{{consumer_id}}": _group(Operation.DESCRIBE),
+    f"DELETE {_GROUP}/consumers/{{consumer_id}}": _group(Operation.READ),
+    f"DELETE {_GROUP}/offsets/{{topic_name}}": _forget,
     f"GET {_GROUP}/consumers/{{consumer_id}}/assignments": _group(Operation.DESCRIBE),
     f"GET {_GROUP}/lags": _group(Operation.DESCRIBE),
     f"GET {_GROUP}/lags/{{topic_name}}/partitions/{{partition_id}}": _group(Operation.DESCRIBE),

@@ -14,14 +14,25 @@ from msgspec.structs import replace
 from unit.net.admin.fake_broker import FakeBroker
 from unit.net.admin.test_admin_api import CLUSTER, JSON
 
-from barnabas.log.vocabulary.cluster_changes import AddPartitionsRequest, AlterConfigRequest
+from barnabas.log.vocabulary.cluster_changes import (
+    AddPartitionsRequest,
+    AlterConfigRequest,
+    AlterUsersRequest,
+    AssignReplicasRequest,
+    DecommissionBrokerRequest,
+    ElectLeaderRequest,
+    FillBrokerRequest,
+    UnregisterBrokerRequest,
+)
 from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, LeaveGroupRequest
 from barnabas.net.admin.app import ROUTES, build_app, start_admin
 from barnabas.net.admin.frame.call import Field, Route
 from barnabas.net.admin.frame.errors import ApiError
 from barnabas.net.admin.frame.origins import check_host
 from barnabas.net.protocol import requests, responses
 from barnabas.net.protocol.broker_figures import DescribeBrokerRequest
+from barnabas.net.protocol.user_messages import DescribeUsersRequest
 from barnabas.net.settings.config import load
 from barnabas.net.settings.listeners import own_names
 
@@ -305,7 +316,10 @@ async def test_no_request_whatsoever_is_an_internal_error(client: Client, broker
     refused = responses.ErrorResponse(error=ErrorCode.INVALID_REQUEST, message="no")
     for kind in (requests.DeleteTopicRequest, AddPartitionsRequest, AlterConfigRequest,
                  DescribeBrokerRequest, requests.DescribeStorageRequest, requests.BringBackFolderRequest,
-                 requests.DeleteGroupRequest,
+                 requests.DeleteGroupRequest, requests.BrokerShutdownRequest, requests.AlterVotersRequest,
+                 requests.DeleteOffsetsRequest, requests.DeleteRecordsRequest, DecommissionBrokerRequest,
+                 FillBrokerRequest, UnregisterBrokerRequest, AssignReplicasRequest, ElectLeaderRequest, AlterUsersRequest,
+                 DescribeUsersRequest, ConsumerGroupHeartbeatRequest, LeaveGroupRequest,
                  requests.ResetOffsetsRequest, requests.UndoOffsetResetRequest):  # fmt: skip
         broker.answers[kind] = lambda _: refused
     count = 0

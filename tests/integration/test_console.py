@@ -1,5 +1,6 @@
 """The console in a real browser, on a real cluster that loses a broker while its pages are open."""
 
+import asyncio
 import re
 import signal
 import time
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 from integration.browser import browser, needs_chromium, page_of
-from integration.cluster import Cluster
+from integration.cluster import Cluster, full_isr
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.records import RecordMetadata
@@ -124,6 +125,41 @@ async def test_a_broker_that_dies_is_shown_while_the_page_is_open(cluster: Clust
         assert complaints == []
 
 
+@pytest.mark.timeout(400)
+async def test_every_page_is_open_while_a_broker_dies_and_comes_back(cluster: Cluster) -> None:
+    async with browser() as chromium, page_of(chromium) as (page, complaints):
+        for name in PAGES:
+            await opened(page, cluster, name)
+            await shows(page, "healthy", "#state")
+            cluster.kill(2)
+            await shows(page, "1 of 3 brokers away", "#state")
+            await shows(page, PAGES[name])
+            cluster.nodes[2].launch()
+            await shows(page, "healthy", "#state")
+            assert complaints == [], name
+
+
+@pytest.mark.alone("it measures time")
+async def test_a_thousand_topics_open_within_a_second(new_cluster: Callable[..., Cluster]) -> None:
+    cluster = await new_cluster(3).ready()
+    async with cluster.admin() as admin:
+        for first in range(0, 1_000, 50):
+            names = [f"topic-{number:04d}" for number in range(first, first + 50)]
+            await asyncio.gather(*(admin.create_topic(name, partitions=3, replication_factor=3) for name in names))
+        await full_isr(admin, [f"topic-{number:04d}" for number in range(1_000)])
+    took_s = []
+    async with browser() as chromium:
+        for _ in range(3):
+            async with page_of(chromium) as (page, complaints):
+                began_s = time.monotonic()
+                await page.goto(f"{url(cluster)}#/topics")
+                await shows(page, "1,000 topics")
+                took_s.append(time.monotonic() - began_s)
+                assert complaints == []
+    assert min(took_s) < 1.0, took_s
+    print(f"1,000 topics of 3 partitions are on the screen after {min(took_s):.2f} s")
+
+
 async def test_latencies_of_brokers_that_stand_still_do_not_hide_the_others(cluster: Cluster) -> None:
     async with browser() as chromium, page_of(chromium) as (page, complaints):
         await opened(page, cluster, "performance")
@@ -134,6 +170,27 @@ async def test_latencies_of_brokers_that_stand_still_do_not_hide_the_others(clus
         await shows(page, "The last ten seconds")
         await expect_label(page, chart, r"broker 0 [\d.]+ ms, broker 1 [\d.]+ ms$")
         cluster.nodes[2].signal(signal.SIGCONT)
+        assert complaints == []
+
+
+async def test_a_broker_is_decommissioned_and_kept(cluster: Cluster) -> None:
+    """With a fourth broker there is somewhere to go."""
+    cluster.add(3)
+    await cluster.ready()
+    async with browser() as chromium, page_of(chromium) as (page, complaints):
+        await opened(page, cluster, "brokers")
+        row = page.get_by_role("row").filter(has=page.locator("td.number:first-child", has_text="3"))
+        await row.get_by_role("button", name="Decommission").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Decommission").click()
+        await shows(page, "leaving")
+        await page.get_by_role("button", name="Keep").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Keep").click()
+        await page.wait_for_function(
+            "() => !document.querySelector('#main').textContent.includes('leaving')", timeout=WAIT_MS
+        )
+        await row.get_by_role("button", name="Drain").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Drain").click()
+        await shows(page, "fenced")
         assert complaints == []
 
 

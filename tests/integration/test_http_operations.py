@@ -61,8 +61,8 @@ async def test_partitions_records_and_groups(new_cluster: Callable[..., Cluster]
         assert (await http("POST", f"{place}/leader", {}))["leader"] == 2, "the preferred one"
         assert (await http("DELETE", f"{place}/records?before_offset=4"))["start_offset"] == 4
         async with Consumer("orders", bootstrap=cluster.bootstrap, group="g", auto_commit=False) as consumer:
-            while not await consumer.poll(timeout_ms=200):
-                pass
+            while not consumer.assignment:
+                await consumer.poll(timeout_ms=200)
             await consumer.commit({TopicPartition("orders", 0): 7})
             (member,) = (await http("GET", "consumer-groups/g/consumers"))["data"]
             await http("DELETE", f"consumer-groups/g/consumers/{member['consumer_id']}")
@@ -92,7 +92,7 @@ async def test_a_broker_comes_and_leaves(new_cluster: Callable[..., Cluster]) ->
                 return False
             overview = await http("GET", "overview")
             found = next(item for item in overview["brokers"] if item["broker_id"] == 3)
-            return (found["replicas"] > 0) == (count > 0)
+            return bool(found["replicas"] > 0) == (count > 0)
 
         await until(lambda: holds(1), "broker 3 has its share")
         await http("POST", "brokers/3/barnabas/decommission")

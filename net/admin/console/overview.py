@@ -66,10 +66,10 @@ def _broker(broker: BrokerImage, leaders: dict[int, int], replicas: dict[int, in
 
 
 def _state(broker: BrokerImage) -> str:
+    if broker.fenced:
+        return "fenced"  # also after a controlled shutdown: then it has stopped
     if broker.in_controlled_shutdown:
         return "stopping"
-    if broker.fenced:
-        return "fenced"
     return "leaving" if broker.decommissioning else "active"
 
 

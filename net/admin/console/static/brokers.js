@@ -1,7 +1,7 @@
 // Brokers, their disks, and partitions on the move.
 
-import { get } from "./api.js";
-import { badge, fill, h, number, size, table } from "./dom.js";
+import { get, post, remove, settings } from "./api.js";
+import { badge, confirmed, fill, h, number, size, table } from "./dom.js";
 
 const EVERY_MS = 5_000;
 const STATES = { active: "good", stopping: "warn", leaving: "warn", fenced: "bad" };
@@ -19,13 +19,15 @@ export function brokersPage(context) {
     ["Machine", (row) => row.machine ?? "–"],
     ["Leaders", (row) => number(row.leaders), "number"],
     ["Replicas", (row) => number(row.replicas), "number"],
+    ...(settings.can_change ? [["", (row) => actions(context, row)]] : []),
   ], overview.brokers)));
   context.every(EVERY_MS, async () => {
-    const nodes = (context.live.overview?.brokers ?? []).filter((broker) => broker.state !== "fenced");
+    const overview = context.live.overview ?? await get("overview"); // the first one may be on its way
+    const nodes = overview.brokers.filter((broker) => broker.state !== "fenced");
     const answers = await Promise.all(nodes.map(async ({ broker_id: node }) => {
       try { return (await get("brokers", node, "barnabas", "folders")).data; } catch { return []; } // it is away
     }));
-    const { data: reassignments } = await get("topics", "-", "partitions", "-", "reassignment");
+    const { data: moving, throttle_bytes_per_s: throttle } = await get("barnabas", "moves");
     if (!context.isHere) return;
     context.works();
     fill(disks, table("Data folders", [
@@ -36,11 +38,46 @@ export function brokersPage(context) {
       ["Used", (row) => size(row.size_bytes), "number"],
       ["Free", (row) => size(row.free_bytes), "number"],
     ], answers.flat(), "no broker answers"));
-    fill(moves, table("Partitions on the move", [
+    fill(moves, table(`Partitions on the move${throttle ? `, at most ${size(throttle)}/s for each broker` : ""}`, [
       ["Topic", (row) => row.topic_name, "name"],
       ["Partition", (row) => row.partition_id, "number"],
       ["To", (row) => row.adding_replicas.join(", ") || "–"],
       ["From", (row) => row.removing_replicas.join(", ") || "–"],
-    ], reassignments, "no partition is on the move"));
+      ["Left to copy", (row) => size(left(row)), "number"],
+      ...(settings.can_change ? [["", (row) => button("Cancel", context, `Cancel the move of ${row.topic_name}-${row.partition_id}?`,
+        () => remove("topics", row.topic_name, "partitions", row.partition_id, "reassignment"))]] : []),
+    ], moving, "no partition is on the move"));
   });
+}
+
+// Null: a leader was not asked, or does not know.
+function left(move) {
+  const sizes = move.catching_up.map((item) => item.bytes_left);
+  return sizes.includes(null) ? null : sizes.reduce((sum, bytes) => sum + bytes, 0);
+}
+
+function button(label, context, question, work) {
+  return h("button", {
+    onclick: async () => {
+      if (!(await confirmed(question, label))) return;
+      try { await work(); context.works(); } catch (error) { context.fail(error); }
+    },
+  }, label);
+}
+
+// What fits the state of a broker. A decommissioned broker is emptied, then drained, then removed.
+function actions(context, { broker_id: node, state, replicas }) {
+  const own = (action) => ["brokers", node, "barnabas", action];
+  const found = [];
+  if (state === "active" || state === "leaving") {
+    found.push(button("Drain", context, `Broker ${node} hands over what it leads, and stops. Start it again by hand.`, () => post(own("drain"))));
+  }
+  if (state === "active") {
+    found.push(button("Decommission", context, `Move all replicas of broker ${node} to others? It can be cancelled.`, () => post(own("decommission"))));
+  }
+  if (state === "leaving") found.push(button("Keep", context, `Cancel the decommission of broker ${node}?`, () => remove(...own("decommission"))));
+  if (state === "fenced" && !replicas) {
+    found.push(button("Remove", context, `Remove broker ${node} from the cluster? It holds no replicas.`, () => remove("brokers", node)));
+  }
+  return h("div", { class: "bar" }, found);
 }

@@ -115,3 +115,13 @@ def test_a_paused_follower_is_named_with_the_reason(cluster: Cluster) -> None:
             if any("broker 2 is fenced" in what or "broker 2 is there" in what for what in found):
                 break
             assert time.monotonic() < ends_s, found
+
+
+def test_leaders_that_are_on_one_broker(cluster: Cluster) -> None:
+    cluster.create_topic("more", partitions=6)
+    with Admin(cluster.bootstrap_servers) as admin:
+        for topic in ("orders", "more"):
+            for number in range(6):
+                if cluster.leader(topic, number) != 0:
+                    admin.transfer_leadership(topic, number, 0)
+    until_told(cluster, 0, ("risk", "8 of 12 partitions are not led by their preferred replica; broker 0 leads 12"))

@@ -99,6 +99,11 @@ class BrokerKeys:
         "Web console at `/` of the HTTP API. `readonly`: its pages have no actions; permissions decide what a user may do.",
     )
 
+    metrics_public: bool = key(
+        False,
+        BOOLEAN,
+        "Where there is an authorizer: let programs read `/metrics`, which has names of topics and groups, without a permission.",
+    )
     metrics_max_partitions: int = key(
         1_000,
         int32(0, 100_000),

@@ -45,6 +45,10 @@ class BrokerBackend:
         return self._broker.metadata.image
 
     @property
+    def are_metrics_public(self) -> bool:
+        return self._broker.config.metrics_public
+
+    @property
     def console(self) -> str:
         return self._broker.config.admin_console
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import ssl
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,22 +15,25 @@ from integration.test_command import Up, run
 MONITORING = Path(__file__).resolve().parents[2] / "docs" / "monitoring"
 NAME = re.compile(r"\b(?:barnabas|kafka|process)_[a-z0-9_]+")
 LABELS = re.compile(r"(?:by \(([^)]*)\))|\{\{ ?(?:\$labels\.)?([a-z_]+) ?\}\}")
+PUBLIC = "metrics.public=true"
 OF_PROMETHEUS = {"instance", "job", "le"}
 
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The /metrics of all brokers, after a topic and a group were used."""
-    started = Up(tmp_path_factory.mktemp("monitoring") / "cluster", "-n", "3")
+    """The /metrics of all brokers, after a topic and a group were used. The cluster is secure, and shows them to everyone."""
+    started = Up(tmp_path_factory.mktemp("monitoring") / "cluster", "-n", "3", "--secure", "--override", PUBLIC)
     try:
-        bootstrap = started.wait_ready()
-        run("topic", "create", "t", "-p", "3", "-r", "3", bootstrap=bootstrap)
-        run("topic", "produce", "t", given="a\nb\n", bootstrap=bootstrap)
-        run("topic", "consume", "t", "-g", "g", bootstrap=bootstrap)
+        started.wait_ready()
+        login = ("--command-config", str(started.folder / "client.properties"))
+        run("topic", "create", "t", "-p", "3", "-r", "3", *login)
+        run("topic", "produce", "t", *login, given="a\nb\n")
+        run("topic", "consume", "t", "-g", "g", *login)
+        context = ssl.create_default_context(cafile=started.folder / "security" / "ca.pem")
         texts = []
         for path in sorted(started.folder.glob("*/server.properties")):
             admin = path.read_text(encoding="utf-8").partition("admin.listener=")[2].split()[0].rpartition("/")[2]
-            with urllib.request.urlopen(f"http://{admin}/metrics", timeout=30) as answer:
+            with urllib.request.urlopen(f"https://{admin}/metrics", timeout=30, context=context) as answer:
                 texts.append(answer.read().decode())
         yield "".join(texts)
     finally:

@@ -61,6 +61,10 @@ class AdminBackend(Protocol):
         """Send a request to this broker only, as a client connected to it would."""
 
     @property
+    def are_metrics_public(self) -> bool:
+        """`metrics.public`: does /metrics need no permission?"""
+
+    @property
     def console(self) -> str:
         """`admin.console`: "off", "readonly" or "on"."""
 

@@ -22,6 +22,7 @@ from .call import Call, Reply
 Needs = Callable[[Access, Call], None]
 """Raises an AuthorizationError."""
 
+_METRICS: Final = "/metrics"
 _CLUSTER: Final = "/v3/clusters/{cluster_id}"
 _TOPIC: Final = f"{_CLUSTER}/topics/{{topic_name}}"
 _PARTITION: Final = f"{_TOPIC}/partitions/{{partition_id}}"
@@ -51,6 +52,8 @@ def check_call(access: Access, method: str, path: str, call: Call) -> None:
     needs = NEEDS.get(f"{method} {path}")
     if needs is None:
         raise ClusterAuthorizationError(f"{method} {path} has no rule for permissions, so it is refused to everyone")
+    if path == _METRICS and call.backend.are_metrics_public:
+        return
     if needs is not _free and not access.is_known:
         raise LeaderNotAvailableError(
             "this broker has just started, and does not know the newest permissions yet: try again, or ask another broker"
@@ -132,7 +135,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     "GET /healthz": _free,
     "GET /readyz": _free,
     "GET /openapi.json": _free,
-    "GET /metrics": _DESCRIBE,
+    f"GET {_METRICS}": _DESCRIBE,
     "GET /v3/clusters": _free,
     f"GET {_CLUSTER}": _free,
     "GET /": _free,

@@ -106,8 +106,25 @@ def machine_samples(watch: MachineWatch, clock_offset_ms: int) -> Iterator[Sampl
             yield Sample(
                 name=f"barnabas_disk_{name}_bytes", type="gauge", help=text, value=value, labels={"folder": path}
             )
+    yield from _certificate_samples(watch.certificates)
     if watch.process is not None:
         yield from _process_samples(watch.process)
+
+
+def _certificate_samples(found: Sequence[CertificateEnd]) -> Iterator[Sample]:
+    """Two authorities of one file may have one name, while one replaces the other: the first end counts."""
+    ends: dict[tuple[str, str], int] = {}
+    for item in found:
+        key = (item.path, item.subject)
+        ends[key] = min(item.ends_ms, ends.get(key, item.ends_ms))
+    for (path, subject), ends_ms in sorted(ends.items()):
+        yield Sample(
+            name="barnabas_certificate_end_timestamp_seconds",
+            type="gauge",
+            help="When a certificate of this broker, or one that it trusts, ends, in seconds since unix epoch.",
+            value=ends_ms / 1000,
+            labels={"path": path, "subject": subject},
+        )
 
 
 def _process_samples(found: ProcessFigures) -> Iterator[Sample]:

@@ -85,8 +85,7 @@ def broker_of(
 async def test_certificates_make_brokers_when_the_transition_is_over(
     folder: Path, step: str, believed: int | None
 ) -> None:
-    """Before, brokers that come in plain text show none. If those with certificates had the rights of brokers, the permissions that
-    hold for the others would hold for only a part of them."""
+    """Before, brokers also come in plain text, and show none."""
     seen: list[int | None] = []
 
     def noting(handlers: dict[int, Handler]) -> dict[int, Handler]:

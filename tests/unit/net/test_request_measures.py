@@ -1,6 +1,7 @@
 """Latencies in parts, errors, traffic and figures of a broker, and what `/metrics` makes of them."""
 
 import asyncio
+import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,8 +18,9 @@ from barnabas.net.base.histogram import LATENCY_BOUNDS_S, Histogram
 from barnabas.net.base.process_figures import read_process
 from barnabas.net.base.request_measures import FETCH, FOLLOWER_FETCH, PRODUCE, RequestMeasures
 from barnabas.net.base.topic_traffic import OTHERS, TopicTraffic, Traffic
-from barnabas.net.broker.monitoring.machine import MachineWatch, machine_samples
+from barnabas.net.broker.monitoring.machine import MachineWatch, certificate_ends, machine_samples
 from barnabas.net.broker.monitoring.request_samples import request_samples, traffic_samples
+from barnabas.net.certificates import client_certificate, make_authority
 from barnabas.net.protocol.api_keys import ApiKey
 
 
@@ -215,3 +217,19 @@ def test_figures_that_a_machine_does_not_have_are_left_out(tmp_path: Path) -> No
     assert "process_resident_memory_bytes" not in text and "process_cpu_seconds_total" in text
     assert 'barnabas_disk_free_bytes{folder="/data"} 7\n' in text
     assert "barnabas_clock_offset_seconds -1.5\n" in text
+
+
+def test_the_ends_of_certificates_are_told_once_for_each_name(tmp_path: Path) -> None:
+    """While an authority is replaced, a file has two with one name; two series with equal labels would spoil the whole scrape."""
+    now = datetime.datetime.now(datetime.UTC)
+    authority = make_authority(tmp_path, "test", now=now)
+    path = tmp_path / "both.pem"
+    path.write_bytes(b"".join(client_certificate(authority, "alice", now=now, days=days) for days in (90, 30)))
+    watch = MachineWatch((), lambda path: DiskUsage(total_bytes=1, free_bytes=1))
+    watch.certificates = certificate_ends(str(path))
+    assert len(watch.certificates) == 2
+    text = render(machine_samples(watch, 0))
+    (line,) = (line for line in text.splitlines() if line.startswith("barnabas_certificate_end_timestamp_seconds"))
+    assert f'{{path="{path}",subject="CN=alice"}} ' in line
+    ends_s = float(line.rpartition(" ")[2])
+    assert abs(ends_s - (now + datetime.timedelta(days=30)).timestamp()) < 86_400

@@ -95,6 +95,14 @@ async def test_without_a_permission_a_route_is_closed(client: HttpClient, broker
     assert not broker.asked
 
 
+async def test_metrics_are_free_where_the_configuration_says_so(client: HttpClient, broker: SecureBroker) -> None:
+    """Also on a broker that has just started, and nothing else becomes free."""
+    broker.are_metrics_public = True
+    for broker.is_current in (True, False):
+        assert (await client.get("/metrics")).status == 200
+        assert (await client.get("/v3/clusters/c1/brokers")).status == (403 if broker.is_current else 503)
+
+
 @pytest.mark.parametrize("path", ["consumer-groups", "transactions", "topics"])
 async def test_a_list_for_those_who_may_see_nothing_does_not_ask_the_cluster(
     client: HttpClient, broker: SecureBroker, path: str

@@ -5,10 +5,12 @@ or `broker_keys` (brokers only), or in `without_effect`. Parsers, the rules for 
 in docs/configuration.md are derived from these rows.
 """
 
+import dataclasses
 import difflib
 from typing import Final
 
 from ..vocabulary.errors import InvalidConfigError
+from . import listener_keys
 from .broker_keys import BrokerKeys
 from .config import TOPIC_KEYS, topic_row
 from .key import Change, ConfigKey, rows_of
@@ -33,7 +35,6 @@ CLUSTER_SETTINGS: Final = {
 DYNAMIC_KEYS: Final = frozenset(row.name for row in BROKER_KEYS.values() if row.change is Change.WHILE_RUNNING)
 # Other names that users know, and the key that each stands for.
 ALIASES: Final = {"broker.id": "node.id", "log.dir": "log.dirs"}
-_SECURITY_KEYS: Final = ("sasl.", "listener.name.")
 
 
 def broker_row(name: str) -> ConfigKey:
@@ -41,13 +42,31 @@ def broker_row(name: str) -> ConfigKey:
     found = BROKER_KEYS.get(name)
     if found is not None:
         return found
-    if name.startswith(_SECURITY_KEYS):
-        raise InvalidConfigError(
-            f"unknown configuration key {name}: Kerberos and settings of single listeners are not available yet"
-        )
+    if name.startswith(listener_keys.PREFIX):
+        return _listener_row(name)
+    if name.startswith("sasl."):
+        raise InvalidConfigError(f"unknown configuration key {name}: {_SASL_KEYS}")
     near = [ALIASES[name]] if name in ALIASES else difflib.get_close_matches(name, (*BROKER_KEYS, *ALIASES), n=1)
     hint = f"did you mean {near[0]}?" if near else "see docs/configuration.md for the keys"
     raise InvalidConfigError(f"unknown configuration key {name}: {hint}")
+
+
+_SASL_KEYS: Final = (
+    "Kerberos is not available, and what a broker logs in with is "
+    "listener.name.<listener>.<mechanism>.sasl.jaas.config (docs/security.md)"
+)
+
+
+def _listener_row(name: str) -> ConfigKey:
+    """Of a key of a single listener, with its whole name. Raises InvalidConfigError."""
+    found = listener_keys.split(name)
+    if found is None:
+        known = ", ".join((*listener_keys.OF_ONE_LISTENER, *listener_keys.ONLY_OF_LISTENERS))
+        raise InvalidConfigError(
+            f"unknown configuration key {name}: a listener may have {known} for itself, behind listener.name.<listener>."
+        )
+    _, key = found
+    return dataclasses.replace(listener_keys.ONLY_OF_LISTENERS.get(key) or BROKER_KEYS[key], name=name)
 
 
 def check_topic_config(name: str, text: str) -> None:

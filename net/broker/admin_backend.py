@@ -76,7 +76,9 @@ class BrokerBackend:
 
     @property
     def principal_rules(self) -> PrincipalRules:
-        return self._broker.config.ssl_principal_mapping_rules
+        config = self._broker.config
+        address = config.admin_address()
+        return (config if address is None else config.for_listener(address.name)).ssl_principal_mapping_rules
 
     @property
     def here(self) -> Connection:

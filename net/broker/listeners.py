@@ -60,7 +60,7 @@ class BrokerListeners:
                 memory=memory,
                 kafka_codec=KafkaCodec(),
                 mechanisms=mechanisms_of(self._config, listener.name),
-                principal_rules=self._config.ssl_principal_mapping_rules,
+                principal_rules=self._config.for_listener(listener.name).ssl_principal_mapping_rules,
                 brokers_are_certified=are_brokers_certified(self._config),
                 quotas=quotas,
                 measures=measures,

@@ -66,38 +66,52 @@ class QuorumNetwork(LoopNetwork):
 
 
 class BrokerTls:
+    """Listeners with equal settings share their contexts."""
+
     def __init__(self, config: BrokerConfig) -> None:
         """Raises InvalidConfigError, also if other brokers would not accept our certificate."""
         self._config = config
-        files = TlsFiles(
-            certificate=config.ssl_keystore_location,
-            key_password=config.ssl_key_password,
-            authorities=config.ssl_truststore_location,
-        )
-        versions = config.ssl_enabled_protocols
-        self._of_clients = TlsContexts(files, TlsRules(client_auth=config.ssl_client_auth, versions=versions))
-        # As in Kafka, ssl.client.auth is about listeners where the certificate says who the client is.
-        self._of_logins = TlsContexts(files, TlsRules(client_auth="none", versions=versions))
-        # Callers of the HTTP API may log in with a password instead, where permissions say what they may do.
-        asked = "requested" if config.authorizer_class_name is not None else config.ssl_client_auth
-        self._of_callers = TlsContexts(
-            files, TlsRules(client_auth=min(asked, config.ssl_client_auth, key=_STRICTNESS.index), versions=versions)
-        )
+        self._contexts: dict[tuple[TlsFiles, TlsRules], TlsContexts] = {}
+        self._of_listeners: dict[str, TlsContexts] = {}
+        for item in config.client_listeners():
+            if is_encrypted(config, item.name):
+                # As in Kafka, ssl.client.auth is about listeners where the certificate says who the client is.
+                asks = "none" if has_logins(config, item.name) else config.for_listener(item.name).ssl_client_auth
+                self._of_listeners[item.name] = self._made(item.name, asks)
+        self._of_callers: TlsContexts | None = None
+        admin = config.admin_address()
+        if admin is not None and is_admin_encrypted(config):
+            own = config.for_listener(admin.name).ssl_client_auth
+            # Callers of the HTTP API may log in with a password instead, where permissions say what they may do.
+            asked = "requested" if config.authorizer_class_name is not None else own
+            self._of_callers = self._made(admin.name, min(asked, own, key=_STRICTNESS.index))
         self._of_voters: TlsContexts | None = None
         if is_quorum_encrypted(config):
-            rules = TlsRules(client_auth="required", versions=versions, own_name=tls_name(config.node_id))
-            self._of_voters = TlsContexts(files, rules)
+            self._of_voters = self._made(config.inter_broker_listener(), "required", tls_name(config.node_id))
+
+    def _made(self, listener: str, client_auth: str, own_name: str | None = None) -> TlsContexts:
+        """Of the settings of a listener. Reads files. Raises InvalidConfigError."""
+        own = self._config.for_listener(listener)
+        files = TlsFiles(
+            certificate=own.ssl_keystore_location,
+            key_password=own.ssl_key_password,
+            authorities=own.ssl_truststore_location,
+        )
+        rules = TlsRules(client_auth=client_auth, versions=own.ssl_enabled_protocols, own_name=own_name)
+        found = self._contexts.get((files, rules))
+        if found is None:
+            found = self._contexts[files, rules] = TlsContexts(files, rules)
+        return found
 
     def network(self, listener: str) -> Network:
         """For the connections that this listener accepts, and for those to the same listener of other brokers."""
-        if not is_encrypted(self._config, listener):
+        contexts = self._of_listeners.get(listener)
+        if contexts is None:
             return TcpNetwork()
-        if has_logins(self._config, listener):
-            return TcpNetwork(self._of_logins)
         if listener != self._config.inter_broker_listener():
-            return TcpNetwork(self._of_clients)
+            return TcpNetwork(contexts)
         return TcpNetwork(
-            self._of_clients, also_plain=accepts_plain_text(self._config), dials_plain=dials_plain_text(self._config)
+            contexts, also_plain=accepts_plain_text(self._config), dials_plain=dials_plain_text(self._config)
         )
 
     def quorum(self) -> MutualTls | None:
@@ -113,7 +127,7 @@ class BrokerTls:
 
     def admin(self) -> Callable[[], ssl.SSLContext] | None:
         """The context for a connection that arrives now."""
-        return self._of_callers.server_now if is_admin_encrypted(self._config) else None
+        return None if self._of_callers is None else self._of_callers.server_now
 
     async def keep_fresh(self) -> None:
         """Use new files soon after they are there. While they are wrong, the former certificates stay, and the log says why."""
@@ -130,9 +144,13 @@ class BrokerTls:
                     logger.error("event=certificates_not_reloaded node=%d reason=%s", self._config.node_id, told)
 
     def _reload(self) -> bool:
-        changed = self._of_clients.reload_if_changed()
-        for others in (self._of_logins, self._of_callers):
-            changed = others.reload_if_changed() or changed
-        if self._of_voters is not None:
-            changed = self._of_voters.reload_if_changed() or changed
+        """Each context on its own: a wrong file of one listener keeps no other from its new one. Raises InvalidConfigError."""
+        changed, wrong = False, []
+        for contexts in self._contexts.values():
+            try:
+                changed = contexts.reload_if_changed() or changed
+            except InvalidConfigError as error:
+                wrong.append(error.message)
+        if wrong:
+            raise InvalidConfigError("; ".join(dict.fromkeys(wrong)))
         return changed

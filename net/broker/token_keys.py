@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import logging
+from itertools import chain
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -12,6 +13,7 @@ from barnabas.log.vocabulary.errors import InvalidConfigError
 from ..sasl.exchange import OAUTHBEARER
 from ..sasl.tokens import MAX_KEYS_BYTES, JwtTokens, TokenRules
 from ..settings.config import BrokerConfig
+from ..settings.listeners import mechanisms_of
 
 logger = logging.getLogger("barnabas.logins")
 
@@ -21,7 +23,8 @@ _KEY: Final = "sasl.oauthbearer.jwks.endpoint.url"
 
 def tokens_of(config: BrokerConfig) -> JwtTokens | None:
     """Waits for a disk or a server. Raises InvalidConfigError."""
-    if OAUTHBEARER not in config.sasl_enabled_mechanisms:
+    of_listeners = (mechanisms_of(config, item.name) for item in config.client_listeners())
+    if OAUTHBEARER not in {*config.sasl_enabled_mechanisms, *chain.from_iterable(of_listeners)}:
         return None
     rules = TokenRules(
         issuer=config.sasl_oauthbearer_expected_issuer,

@@ -4,11 +4,13 @@ A flag overrides the environment (`BARNABAS_NUM_PARTITIONS` sets `num.partitions
 file overrides the default. The keys, their kinds and defaults are in log/settings (`table`).
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from barnabas.log.settings import listener_keys
 from barnabas.log.settings.addresses import Listener
 from barnabas.log.settings.broker_keys import BrokerKeys
 from barnabas.log.settings.config import TOPIC_KEYS, LogConfig
@@ -40,6 +42,8 @@ class BrokerConfig(BrokerKeys):
     topic_values: Mapping[str, Any] = field(default_factory=dict)  # broker key -> configured default of topics
     sources: Mapping[str, str] = field(default_factory=dict)  # key -> "flag" | "environment" | "file"; absent: default
     ignored: tuple[str, ...] = ()  # Kafka's keys that are configured but have no effect
+    # listener -> key -> value, of the keys that begin with listener.name
+    of_listeners: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def client_listeners(self) -> tuple[Listener, ...]:
         """The addresses to listen on; by default loopback and the port that `client_port` computes for this node."""
@@ -75,6 +79,12 @@ class BrokerConfig(BrokerKeys):
             return next((item.name for item in listeners if protocol_of(self, item.name) == wanted), listeners[0].name)
         return self.inter_broker_listener_name or listeners[0].name
 
+    def for_listener(self, name: str) -> "BrokerConfig":
+        """This configuration with the values that the listener has for itself."""
+        own = self.of_listeners.get(name, {})
+        fields = {BROKER_KEYS[key].field_name: value for key, value in own.items() if key in BROKER_KEYS}
+        return dataclasses.replace(self, **fields) if fields else self
+
     def topic_defaults(self) -> dict[str, str]:
         """The configured defaults of topics, by topic key. Keys that are not configured are absent."""
         found = {}
@@ -106,6 +116,10 @@ class BrokerConfig(BrokerKeys):
     def _value(self, row: ConfigKey) -> Any:
         if row.is_topic_default:
             return self.topic_values.get(row.name, row.default)
+        of_listener = listener_keys.split(row.name)
+        if of_listener is not None:
+            listener, key = of_listener
+            return self.of_listeners.get(listener, {}).get(key)
         return getattr(self, row.field_name)
 
 
@@ -143,6 +157,7 @@ def load(path: str | None, overrides: Mapping[str, str], environment: Mapping[st
         BROKER_KEYS_WITHOUT_EFFECT[key].check(text)
     sources = {key: source for key, (source, _) in given.items() if key not in ignored}
     values = {key: broker_row(key).check(given[key][1]) for key in sources}
+    of_listeners = _taken_from(values)
     topic_values = {key: value for key, value in values.items() if BROKER_KEYS[key].is_topic_default}
     fields: dict[str, Any] = {BROKER_KEYS[key].field_name: values[key] for key in values.keys() - topic_values.keys()}
     config = BrokerConfig(
@@ -150,9 +165,23 @@ def load(path: str | None, overrides: Mapping[str, str], environment: Mapping[st
         topic_values=topic_values,
         sources=sources,
         ignored=tuple(ignored),
+        of_listeners=of_listeners,
     )
     check_without_effect(_checked(config), ignored)
     return config
+
+
+def _taken_from(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Take the values of single listeners away, and return them by listener."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in list(values):
+        of_listener = listener_keys.split(name)
+        if of_listener is not None:
+            listener, key = of_listener
+            if key in found.setdefault(listener, {}):
+                raise InvalidConfigError(f"{name} occurs twice, in capitals and in lower case; keep one")
+            found[listener][key] = values.pop(name)
+    return found
 
 
 def _checked(config: BrokerConfig) -> BrokerConfig:
@@ -192,6 +221,10 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Raises InvalidConfigError for a variable with our prefix that is neither a key nor one of `OTHER_VARIABLES`."""
     known: Iterable[str] = (*BROKER_KEYS, *ALIASES, *BROKER_KEYS_WITHOUT_EFFECT)
     names = {variable_of(key): key for key in known}
+    for name in environment:
+        of_listener = listener_keys.of_variable(name.removeprefix(ENVIRONMENT_PREFIX))
+        if of_listener is not None and name.startswith(ENVIRONMENT_PREFIX):
+            names[name] = of_listener
     for name in sorted(environment):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in names and name not in OTHER_VARIABLES:
             near = did_you_mean(name, (*names, *OTHER_VARIABLES))

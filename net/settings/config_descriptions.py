@@ -11,7 +11,14 @@ from enum import IntEnum
 
 from barnabas.log.settings.key import ConfigKey
 from barnabas.log.settings.kinds import ConfigType
-from barnabas.log.settings.table import ALL_TOPIC_KEYS, BROKER_KEYS, CLUSTER_SETTINGS, DEFAULTS_OF_TOPICS, DYNAMIC_KEYS
+from barnabas.log.settings.table import (
+    ALL_TOPIC_KEYS,
+    BROKER_KEYS,
+    CLUSTER_SETTINGS,
+    DEFAULTS_OF_TOPICS,
+    DYNAMIC_KEYS,
+    broker_row,
+)
 
 from .config import BrokerConfig
 from .dynamic_config import topic_defaults_in_force
@@ -118,8 +125,13 @@ def describe_broker(
     """Every configuration of the broker with `config`; `own` and `cluster` are dynamic values."""
     return tuple(
         _described(row, tuple(_of_broker(row, config, own, cluster)), read_only=row.name not in DYNAMIC_KEYS)
-        for row in BROKER_KEYS.values()
+        for row in (*BROKER_KEYS.values(), *_rows_of_listeners(config))
     )
+
+
+def _rows_of_listeners(config: BrokerConfig) -> Iterator[ConfigKey]:
+    """Of the keys that a single listener has for itself."""
+    return (broker_row(key) for key in sorted(config.sources) if key not in BROKER_KEYS)
 
 
 def describe_all_brokers(cluster: Mapping[str, str]) -> tuple[DescribedConfig, ...]:

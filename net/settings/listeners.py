@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from barnabas.log.settings import listener_keys
 from barnabas.log.settings.addresses import DEFAULT_LISTENER, SECURITY_PROTOCOLS, Listener
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
@@ -113,6 +114,7 @@ def check_listeners(config: "BrokerConfig") -> None:
     _check_transition(config)
     for item in _present(config.quorum_listener):
         _check_quorum(config, f"quorum.listener={item}", item.name)
+    _check_own_keys(config)
     _check_keystore(config)
     _check_authorizer(config)
     _check_hosts(config)
@@ -129,10 +131,10 @@ def _check_authorizer(config: "BrokerConfig") -> None:
             raise InvalidConfigError(
                 f"{key} has no effect without an authorizer; set authorizer.class.name=acl, or remove it"
             )
-    elif are_brokers_certified(config) and config.ssl_client_auth == "none":
+    elif are_brokers_certified(config) and _of_brokers(config).ssl_client_auth == "none":
         raise InvalidConfigError(
-            "authorizer.class.name needs ssl.client.auth=required or requested, because brokers show each other by their "
-            "certificates who they are"
+            "authorizer.class.name needs ssl.client.auth=required or requested at the listener of brokers, "
+            f"{config.inter_broker_listener()}, because brokers show each other by their certificates who they are"
         )
 
 
@@ -160,7 +162,7 @@ def _check_logins(config: "BrokerConfig") -> None:
 
 def mechanisms_of(config: "BrokerConfig", name: str) -> tuple[str, ...]:
     """How clients of this listener log in; (): they do not."""
-    return config.sasl_enabled_mechanisms if has_logins(config, name) else ()
+    return config.for_listener(name).sasl_enabled_mechanisms if has_logins(config, name) else ()
 
 
 def _check_transition(config: "BrokerConfig") -> None:
@@ -172,18 +174,50 @@ def _check_transition(config: "BrokerConfig") -> None:
 
 
 def _check_keystore(config: "BrokerConfig") -> None:
-    encrypted = [str(item) for item in config.client_listeners() if is_encrypted(config, item.name)]
-    if is_admin_encrypted(config):
-        encrypted.append(str(config.admin_address()))
-    if encrypted and config.ssl_keystore_location is None:
-        raise InvalidConfigError(
-            f"{encrypted[0]} needs a certificate: set {KEYSTORE} to a PEM file with the private key and the certificate"
-        )
-    if is_quorum_encrypted(config) and config.ssl_truststore_location is None:
+    encrypted = [item for item in config.client_listeners() if is_encrypted(config, item.name)]
+    encrypted += [item for item in _present(config.admin_address()) if is_admin_encrypted(config)]
+    for item in encrypted:
+        if config.for_listener(item.name).ssl_keystore_location is None:
+            raise InvalidConfigError(
+                f"{item} needs a certificate: set {KEYSTORE} to a PEM file with the private key and the certificate"
+            )
+    if is_quorum_encrypted(config) and _of_brokers(config).ssl_truststore_location is None:
         raise InvalidConfigError(
             "brokers that connect to each other by TLS need ssl.truststore.location: a PEM file with the authority that signs "
             "their certificates, and no other; a program with a certificate that it signed for a broker is a broker"
         )
+
+
+def pem_files(config: "BrokerConfig") -> list[str]:
+    """The files with certificates that any listener uses."""
+    names = (item.name for item in (*config.client_listeners(), *_present(config.admin_address())))
+    used = [config, *map(config.for_listener, names)]
+    paths = ((item.ssl_keystore_location, item.ssl_truststore_location) for item in used)
+    return list(dict.fromkeys(path for pair in paths for path in pair if path))
+
+
+def _of_brokers(config: "BrokerConfig") -> "BrokerConfig":
+    """With what the listener of brokers has for itself; the voters use the same certificates."""
+    return config.for_listener(config.inter_broker_listener())
+
+
+def _check_own_keys(config: "BrokerConfig") -> None:
+    """Keys of single listeners: such a listener must exist, and have what the key is about."""
+    admin = [item.name for item in _present(config.admin_address())]
+    names = [item.name for item in config.client_listeners()]
+    for listener, own in config.of_listeners.items():
+        for key in own:
+            whole = f"{listener_keys.PREFIX}{listener.lower()}.{key}"
+            if listener not in (*names, *admin):
+                raise InvalidConfigError(
+                    f"{whole}: no such listener; there are {', '.join((*names, *admin))}, and voters use what the listener of "
+                    "brokers has"
+                )
+            encrypts = is_encrypted(config, listener) if listener in names else is_admin_encrypted(config)
+            if key.startswith("ssl.") and not encrypts:
+                raise InvalidConfigError(f"{whole} has no effect, because the listener {listener} has no TLS")
+            if "sasl." in key and (listener not in names or not has_logins(config, listener)):
+                raise InvalidConfigError(f"{whole} has no effect, because no client logs in at the listener {listener}")
 
 
 def check_without_effect(config: "BrokerConfig", given: Mapping[str, str]) -> None:

@@ -21,6 +21,7 @@ from ...protocol.broker_figures import (
     ProducerHabits,
 )
 from ...server.dispatcher import RequestContext
+from ...settings.listeners import pem_files
 from .history import INTERVAL_S, History, Reading, buckets_of
 from .machine import MachineWatch, own_version
 
@@ -56,8 +57,7 @@ class BrokerFigures:
         self.measures = RequestMeasures()
         self.traffic = TopicTraffic(config.metrics_max_partitions)
         self.producers = ProducerSamples()
-        certificates = [path for path in (config.ssl_keystore_location, config.ssl_truststore_location) if path]
-        self.machine = MachineWatch(config.data_folders(), broker.ports.files.disk_usage, certificates)
+        self.machine = MachineWatch(config.data_folders(), broker.ports.files.disk_usage, pem_files(config))
         self.history = History()
         self._older: Counters | None = None
         self._newer: Counters | None = None

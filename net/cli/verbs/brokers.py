@@ -25,7 +25,6 @@ def _start_arguments(parser: ArgumentParser) -> None:
 
 def _start(arguments: Namespace) -> int:
     """Run a broker until it receives a stop signal. This process imports nothing that a broker does not need."""
-    from barnabas.log.settings.table import BROKER_KEYS
     from barnabas.log.settings.without_effect import BROKER_KEYS_WITHOUT_EFFECT
     from barnabas.net import local_cluster
 
@@ -35,9 +34,8 @@ def _start(arguments: Namespace) -> int:
     for key in config.ignored:
         print(f"barnabas: {key} has no effect: {BROKER_KEYS_WITHOUT_EFFECT[key].no_effect}", file=sys.stderr)
     if arguments.check:
-        for key in BROKER_KEYS:
-            if key in config.sources:
-                print(f"{key}={config.text(key)}")
+        for key in sorted(config.sources):
+            print(f"{key}={config.text(key)}")
         return ExitCode.OK
     # By name: the broker is the composition root above all others, and help must not import it.
     with local_cluster.own_pid_file(arguments.config, config.node_id) as mark_decommissioned:

@@ -10,7 +10,7 @@ from unit.net.access.access_world import allow, by_resource
 from unit.net.logins.test_authenticator import Connection
 from unit.net.sasl.sasl_world import ITERATIONS, PASSWORD, SALT
 from unit.net.shell_world import Client, simulated
-from unit.net.test_tls_and_plain_text import Greeter, answer
+from unit.net.test_tls_and_plain_text import Collect, Greeter, answer
 
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
@@ -20,6 +20,7 @@ from barnabas.log.vocabulary.principal import Principal
 from barnabas.net.access.access import AccessControl
 from barnabas.net.access.audit import AuditLog
 from barnabas.net.base.clock import SystemClock
+from barnabas.net.broker import tls as broker_tls
 from barnabas.net.broker.access import access_of, audit_of
 from barnabas.net.broker.logins import authenticator_of
 from barnabas.net.broker.tls import BrokerTls, tls_of
@@ -29,6 +30,7 @@ from barnabas.net.events.event_log import EventLog
 from barnabas.net.sasl.exchange import Accepted
 from barnabas.net.sasl.scram import credential_for
 from barnabas.net.settings.config import BrokerConfig, load
+from barnabas.net.wire.network import Listener
 from barnabas.net.wire.tcp import TcpNetwork
 from barnabas.net.wire.tls import TlsContexts, TlsFiles
 
@@ -201,6 +203,76 @@ def contexts_of(files: dict[str, str]) -> TlsContexts:
     return TlsContexts(
         TlsFiles(certificate=files["ssl.keystore.location"], authorities=files["ssl.truststore.location"])
     )
+
+
+async def test_each_listener_shows_and_trusts_what_its_own_keys_say(files: dict[str, str], tmp_path: Path) -> None:
+    """Clients know another authority than brokers, and neither trusts the certificates of the other."""
+    now = datetime.datetime.now(datetime.UTC)
+    public = make_authority(tmp_path, "public", now=now)
+    write_secret(tmp_path / "public.pem", broker_certificate(public, 0, ("127.0.0.1",), now=now))
+    of_clients = {
+        "ssl.keystore.location": str(tmp_path / "public.pem"),
+        "ssl.truststore.location": str(tmp_path / "ca.pem"),
+    }
+    changes = {
+        "listeners": "SSL://127.0.0.1:0,BROKERS://127.0.0.1:0",
+        "listener.security.protocol.map": "SSL:SSL,BROKERS:SSL",
+        **{f"listener.name.ssl.{key}": value for key, value in of_clients.items()},
+        "listener.name.ssl.ssl.enabled.protocols": "TLSv1.3",
+    }
+    made = tls(files, **changes)
+    for name, right, wrong in (("SSL", of_clients, files), ("BROKERS", files, of_clients)):
+        listener = await made.network(name).listen(Greeter, "127.0.0.1", 0)
+        assert await answer(TcpNetwork(contexts_of(right)), listener) == b"encrypted hello"
+        with pytest.raises(ConnectionError, match="not accepted"):
+            await answer(TcpNetwork(contexts_of(wrong)), listener)
+        own = contexts_of({**right, "ssl.keystore.location": wrong["ssl.keystore.location"]})
+        try:
+            assert await answer(TcpNetwork(own), listener) == b"", "a certificate of the other authority"
+        except ConnectionError:
+            pass
+        await listener.close()
+    quorum = made.quorum()
+    assert quorum is not None and quorum.server().minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+async def test_a_wrong_file_of_one_listener_keeps_no_other_from_its_new_one(
+    files: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_tls, "RELOAD_S", 0.01)
+    now = datetime.datetime.now(datetime.UTC)
+    authority = make_authority(tmp_path, "public", now=now)
+    for name in ("one", "two"):
+        write_secret(tmp_path / f"{name}.pem", broker_certificate(authority, 0, ("127.0.0.1",), now=now))
+    changes = {
+        "listeners": "ONE://127.0.0.1:0,TWO://127.0.0.1:0,BROKERS://127.0.0.1:0",
+        "listener.security.protocol.map": "ONE:SSL,TWO:SSL,BROKERS:SSL",
+        "listener.name.one.ssl.keystore.location": str(tmp_path / "one.pem"),
+        "listener.name.two.ssl.keystore.location": str(tmp_path / "two.pem"),
+    }
+    made = tls(files, **changes)
+    listener = await made.network("TWO").listen(Greeter, "127.0.0.1", 0)
+    (tmp_path / "one.pem").write_text("no certificate")
+    write_secret(tmp_path / "two.pem", broker_certificate(authority, 0, ("127.0.0.1", "localhost"), now=now))
+    trusting = TcpNetwork(contexts_of({**files, "ssl.truststore.location": str(tmp_path / "ca.pem")}))
+    keeping = asyncio.ensure_future(made.keep_fresh())
+    try:
+        async with asyncio.timeout(30):
+            while "localhost" not in await names_shown(trusting, listener):  # noqa: ASYNC110 - nobody is told of it
+                await asyncio.sleep(0.01)
+        assert "event=certificates_not_reloaded" in caplog.text and "one.pem" in caplog.text
+    finally:
+        keeping.cancel()
+        await listener.close()
+
+
+async def names_shown(network: TcpNetwork, listener: Listener) -> list[str]:
+    client = await network.connect(Collect, *listener.address)
+    assert isinstance(client, Collect)
+    shown = client.transport.get_extra_info("peercert")["subjectAltName"]
+    client.transport.abort()
+    await client.ended
+    return [value for _, value in shown]
 
 
 @simulated

@@ -2,6 +2,7 @@
 
 import pytest
 
+from barnabas.log.settings.table import check_broker_config
 from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.net.settings.config import BrokerConfig, load
 from barnabas.net.settings.config_descriptions import describe_broker
@@ -15,6 +16,7 @@ from barnabas.net.settings.listeners import (
     is_quorum_encrypted,
     mechanisms_of,
     needs_name,
+    pem_files,
     reachable_host,
 )
 
@@ -74,7 +76,7 @@ def test_only_the_listeners_of_clients_have_logins(given: dict[str, str]) -> Non
 
 @pytest.mark.parametrize("given", [{"sasl_kerberos_service_name": "x"}])
 def test_protection_is_refused_wherever_it_is_asked_for(given: dict[str, str]) -> None:
-    assert "not available yet" in refusal(**given)
+    assert "Kerberos is not available" in refusal(**given)
 
 
 def test_an_authorizer_needs_brokers_that_show_who_they_are() -> None:
@@ -229,3 +231,103 @@ def test_a_transition_needs_tls_between_brokers_and_demands_no_certificates_yet(
     assert [accepts_plain_text(item) for item in found.values()] == [False, True, True]
     assert [dials_plain_text(item) for item in found.values()] == [False, True, False]
     assert "must be one of" in refusal(**given, tls_transition="on")
+
+
+# --- keys of single listeners -----------------------------------------------------------------------------------------
+
+TWO = {
+    "listeners": "SASL_SSL://127.0.0.1:0,BROKERS://127.0.0.1:0",
+    "listener.security.protocol.map": "SASL_SSL:SASL_SSL,BROKERS:SSL",
+    "inter.broker.listener.name": "BROKERS",
+    "admin.listener": "HTTPS://127.0.0.1:0",
+    "ssl.keystore.location": "own.pem",
+    "ssl.truststore.location": "ca.pem",
+    "ssl.client.auth": "required",
+}
+OF_CLIENTS = {
+    "listener.name.sasl_ssl.ssl.keystore.location": "public.pem",
+    "listener.name.sasl_ssl.ssl.keystore.type": "PEM",
+    "listener.name.sasl_ssl.ssl.key.password": "hush",
+    "listener.name.SASL_SSL.sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.https.ssl.client.auth": "none",
+}
+
+
+def with_keys(given: dict[str, str], environment: dict[str, str] | None = None) -> BrokerConfig:
+    return load(None, {"node.id": "0", "log.dirs": "/nowhere", **TWO, **given}, environment or {})
+
+
+def test_a_listener_has_its_own_values_and_the_others_those_of_the_broker() -> None:
+    found = with_keys(OF_CLIENTS)
+    clients, brokers, admin = (found.for_listener(name) for name in ("SASL_SSL", "BROKERS", "HTTPS"))
+    assert (clients.ssl_keystore_location, brokers.ssl_keystore_location) == ("public.pem", "own.pem")
+    assert (clients.ssl_truststore_location, admin.ssl_keystore_location) == ("ca.pem", "own.pem")
+    assert (admin.ssl_client_auth, brokers.ssl_client_auth) == ("none", "required")
+    assert mechanisms_of(found, "SASL_SSL") == ("PLAIN",) and mechanisms_of(found, "BROKERS") == ()
+    assert pem_files(found) == ["own.pem", "ca.pem", "public.pem"]
+
+
+def test_the_environment_sets_keys_of_listeners() -> None:
+    """Also of a listener whose name has the underscore that stands for a dot."""
+    variables = {
+        "BARNABAS_LISTENER_NAME_SASL_SSL_SSL_KEYSTORE_LOCATION": "public.pem",
+        "BARNABAS_LISTENER_NAME_BROKERS_SSL_CLIENT_AUTH": "requested",
+    }
+    found = with_keys({}, variables)
+    assert found.for_listener("SASL_SSL").ssl_keystore_location == "public.pem"
+    assert found.for_listener("BROKERS").ssl_client_auth == "requested"
+
+
+def test_keys_of_listeners_are_described_and_secrets_are_not() -> None:
+    found = {item.key: item for item in describe_broker(with_keys(OF_CLIENTS), own={}, cluster={})}
+    assert found["listener.name.sasl_ssl.ssl.keystore.location"].value == "public.pem"
+    secret = found["listener.name.sasl_ssl.ssl.key.password"]
+    assert secret.sensitive and secret.value is None and secret.read_only
+    assert "hush" not in repr(with_keys(OF_CLIENTS)) and "hush" not in repr(found)
+    with pytest.raises(InvalidConfigError, match="cannot be changed while a broker runs"):
+        check_broker_config("listener.name.sasl_ssl.ssl.keystore.location", "other.pem")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"listener.name.missing.ssl.client.auth": "none"}, "no such listener; there are SASL_SSL, BROKERS, HTTPS"),
+        ({"listener.name.brokers.ssl.client.auth": "always"}, "must be one of none, requested, required"),
+        ({"listener.name.brokers.num.partitions": "1"}, "a listener may have ssl.keystore.location"),
+        ({"listener.name.brokers.ssl.keystore.type": "JKS"}, "must be one of PEM"),
+        ({"listener.name.ssl.client.auth": "none"}, "unknown configuration key"),
+        ({"listener.name.brokers.sasl.enabled.mechanisms": "PLAIN"}, "no client logs in at the listener BROKERS"),
+        ({"listener.name.https.sasl.enabled.mechanisms": "PLAIN"}, "no client logs in at the listener HTTPS"),
+        ({f"listener.name.{name}.ssl.client.auth": "none" for name in ("brokers", "BROKERS")}, "occurs twice"),
+        (
+            {
+                "listeners": "PLAINTEXT://127.0.0.1:0,BROKERS://127.0.0.1:0",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKERS:SSL",
+                "listener.name.plaintext.ssl.client.auth": "none",
+            },
+            "the listener PLAINTEXT has no TLS",
+        ),
+    ],
+)
+def test_a_key_of_a_listener_that_cannot_have_it_is_refused(given: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidConfigError, match=told):
+        with_keys(given)
+
+
+def test_the_certificates_of_brokers_may_be_those_of_their_listener_only() -> None:
+    no_common = {"ssl.keystore.location": "", "ssl.truststore.location": "", "admin.listener": "none"}
+    own = {f"listener.name.{name}.ssl.keystore.location": "x.pem" for name in ("brokers", "sasl_ssl")}
+    with pytest.raises(InvalidConfigError, match=r"need ssl\.truststore\.location"):
+        with_keys({**no_common, **own})
+    found = with_keys({**no_common, **own, "listener.name.brokers.ssl.truststore.location": "ca.pem"})
+    assert found.for_listener("BROKERS").ssl_truststore_location == "ca.pem"
+    del own["listener.name.sasl_ssl.ssl.keystore.location"]
+    with pytest.raises(InvalidConfigError, match="SASL_SSL://127.0.0.1:0 needs a certificate"):
+        with_keys({**no_common, **own, "listener.name.brokers.ssl.truststore.location": "ca.pem"})
+
+
+def test_an_authorizer_looks_at_the_listener_of_brokers() -> None:
+    acl = {"authorizer.class.name": "acl", "ssl.client.auth": "none"}
+    with pytest.raises(InvalidConfigError, match="at the listener of brokers, BROKERS"):
+        with_keys(acl)
+    with_keys({**acl, "listener.name.brokers.ssl.client.auth": "required"})

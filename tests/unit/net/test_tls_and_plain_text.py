@@ -46,6 +46,7 @@ class Collect(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
         transport.write(b"hello")
 
     def data_received(self, data: bytes) -> None:

@@ -71,8 +71,13 @@ class BrokerKeys:
     )
     security_inter_broker_protocol: str | None = key(
         None,
-        optional(one_of("PLAINTEXT", "SSL")),
+        optional(one_of("PLAINTEXT", "SSL", "SASL_SSL")),
         "Connect brokers through the first listener with this protocol; excludes inter.broker.listener.name.",
+    )
+    sasl_mechanism_inter_broker_protocol: str | None = key(
+        None,
+        optional(one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")),
+        "How brokers log in to each other, where their listener has the protocol SASL_SSL.",
     )
     admin_listener: Listener | None = key(  # noqa: RUF009 - `key` makes a field
         None, optional(LISTENER, "none"), "Address of the HTTP admin API; default: loopback; none: disabled."

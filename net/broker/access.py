@@ -13,7 +13,7 @@ from ..base.clock import Clock
 from ..events.event_log import EventLog
 from ..server.dispatcher import RequestContext
 from ..settings.config import BrokerConfig
-from ..settings.listeners import are_brokers_certified
+from ..settings.listeners import are_brokers_certified, broker_login
 
 
 def audit_of(config: BrokerConfig, clock: Clock, events: EventLog) -> AuditLog:
@@ -38,6 +38,7 @@ def access_of(
         rules,
         audit,
         brokers_are_certified=are_brokers_certified(config),
+        brokers_log_in=broker_login(config) is not None,
         creates_topics=config.auto_create_topics_enable,
         is_current=is_current,
     )

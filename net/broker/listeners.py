@@ -15,9 +15,10 @@ from ..server.memory_budget import MemoryBudget
 from ..server.server import Server
 from ..server.turn import Turn
 from ..settings.config import BrokerConfig
-from ..settings.listeners import are_brokers_certified, mechanisms_of
+from ..settings.listeners import mechanisms_of
 from ..wire.network import Network
 from .core_settings import server_limits
+from .logins import believes_certificates, broker_users
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -61,7 +62,8 @@ class BrokerListeners:
                 kafka_codec=KafkaCodec(),
                 mechanisms=mechanisms_of(self._config, listener.name),
                 principal_rules=self._config.for_listener(listener.name).ssl_principal_mapping_rules,
-                brokers_are_certified=are_brokers_certified(self._config),
+                brokers_are_certified=believes_certificates(self._config, listener.name),
+                broker_users=broker_users(self._config, listener.name),
                 quotas=quotas,
                 measures=measures,
                 serves_brokers=listener.name == inter_broker,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.log.vocabulary.principal import Principal, parse_principal
 
 from ..access.audit import AuditLog
 from ..base.clock import Clock
@@ -11,6 +12,7 @@ from ..logins.users import KnownUsers
 from ..sasl.oauthbearer import Tokens
 from ..sasl.verifiers import UserFile
 from ..settings.config import BrokerConfig
+from ..settings.listeners import are_brokers_certified, broker_login
 
 
 def authenticator_of(
@@ -27,10 +29,25 @@ def authenticator_of(
         max_session_ms=config.connections_max_reauth_ms,
     )
     return Authenticator(
-        KnownUsers(image, users),
+        KnownUsers(image, users, broker_login(config)),
         settings,
         wall_ms=clock.wall_ms,
         audit=audit,
         tokens=tokens,
         is_current=is_current,
     )
+
+
+def broker_users(config: BrokerConfig, listener: str) -> frozenset[Principal]:
+    """The users of this listener who are brokers, if their certificates say so, too."""
+    login = broker_login(config)
+    if login is None or listener != config.inter_broker_listener():
+        return frozenset()
+    return frozenset({Principal(name=login.user), *map(parse_principal, config.super_users)})
+
+
+def believes_certificates(config: BrokerConfig, listener: str) -> bool:
+    """May a certificate make a client of this listener a broker? Where brokers also log in, only where they do it."""
+    if not are_brokers_certified(config):
+        return False
+    return broker_login(config) is None or listener == config.inter_broker_listener()

@@ -14,6 +14,7 @@ from barnabas.log.vocabulary.errors import InvalidConfigError
 from ..settings.config import BrokerConfig
 from ..settings.listeners import (
     accepts_plain_text,
+    broker_login,
     dials_plain_text,
     has_logins,
     is_admin_encrypted,
@@ -21,7 +22,7 @@ from ..settings.listeners import (
     is_quorum_encrypted,
 )
 from ..wire.network import Network
-from ..wire.tcp import ListeningServer, TcpListener, TcpNetwork
+from ..wire.tcp import BrokerLoginNetwork, ListeningServer, TcpListener, TcpNetwork
 from ..wire.tls import TlsContexts, TlsFiles, TlsRules
 
 logger = logging.getLogger("barnabas.tls")
@@ -75,9 +76,7 @@ class BrokerTls:
         self._of_listeners: dict[str, TlsContexts] = {}
         for item in config.client_listeners():
             if is_encrypted(config, item.name):
-                # As in Kafka, ssl.client.auth is about listeners where the certificate says who the client is.
-                asks = "none" if has_logins(config, item.name) else config.for_listener(item.name).ssl_client_auth
-                self._of_listeners[item.name] = self._made(item.name, asks)
+                self._of_listeners[item.name] = self._made(item.name, self._asked(item.name))
         self._of_callers: TlsContexts | None = None
         admin = config.admin_address()
         if admin is not None and is_admin_encrypted(config):
@@ -88,6 +87,13 @@ class BrokerTls:
         self._of_voters: TlsContexts | None = None
         if is_quorum_encrypted(config):
             self._of_voters = self._made(config.inter_broker_listener(), "required", tls_name(config.node_id))
+
+    def _asked(self, listener: str) -> str:
+        """As in Kafka, ssl.client.auth is about listeners where the certificate says who the client is. Where brokers log in,
+        they also show theirs, and other clients need none."""
+        if not has_logins(self._config, listener):
+            return self._config.for_listener(listener).ssl_client_auth
+        return "requested" if listener == self._config.inter_broker_listener() else "none"
 
     def _made(self, listener: str, client_auth: str, own_name: str | None = None) -> TlsContexts:
         """Of the settings of a listener. Reads files. Raises InvalidConfigError."""
@@ -110,6 +116,9 @@ class BrokerTls:
             return TcpNetwork()
         if listener != self._config.inter_broker_listener():
             return TcpNetwork(contexts)
+        login = broker_login(self._config)
+        if login is not None:
+            return BrokerLoginNetwork(login, contexts)
         return TcpNetwork(
             contexts, also_plain=accepts_plain_text(self._config), dials_plain=dials_plain_text(self._config)
         )

@@ -7,18 +7,27 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from barnabas.kraft.metadata.image import MetadataImage
-from barnabas.log.vocabulary.access.scram import DEFAULT_ITERATIONS, ScramCredential, ScramMechanism
+from barnabas.log.vocabulary.access.scram import DEFAULT_ITERATIONS, SCRAM_MECHANISMS, ScramCredential, ScramMechanism
 
-from ..sasl.scram import SALT_BYTES
+from ..sasl.credentials import Credentials
+from ..sasl.scram import SALT_BYTES, credential_for
 from ..sasl.verifiers import UserFile
 
 
 class KnownUsers:
-    """`from_file`: users that this broker knows without a quorum. A user of the quorum goes before one with the same name."""
+    """`from_file`: users that this broker knows without a quorum, as it knows whom it logs in to others as (`of_brokers`): so
+    brokers that share a user form a cluster before the quorum has any. A user of the quorum goes before one of the same name."""
 
-    def __init__(self, image: Callable[[], MetadataImage], from_file: UserFile) -> None:
+    def __init__(
+        self, image: Callable[[], MetadataImage], from_file: UserFile, of_brokers: Credentials | None = None
+    ) -> None:
         self._image = image
         self._from_file = from_file
+        self._of_brokers = of_brokers
+        # The password of PLAIN is checked with a credential of SCRAM, like those of all users.
+        mechanism = "" if of_brokers is None else of_brokers.mechanism
+        self._mechanism_of_brokers = SCRAM_MECHANISMS.get(mechanism, ScramMechanism.SHA_256)
+        self._broker_credential: ScramCredential | None = None
         self._own_secret = _secret_of(from_file)  # until the cluster has one
         self._counted: Mapping[str, Mapping[int, ScramCredential]] | None = None
         self._usual_mechanism = ScramMechanism.SHA_256
@@ -28,7 +37,20 @@ class KnownUsers:
         found = self._image().users.get(user)
         if found is not None:
             return found.get(mechanism)
+        of_brokers = self._of_brokers
+        if of_brokers is not None and of_brokers.user == user and self._mechanism_of_brokers is mechanism:
+            return self._from_file.get((mechanism, user)) or self._credential_of(of_brokers)
         return self._from_file.get((mechanism, user))
+
+    def _credential_of(self, brokers: Credentials) -> ScramCredential:
+        """With the salt that an unknown user of this name would have: it does not tell that the name is right, and brokers need
+        not know the salts of each other. Computed once for each salt, in some milliseconds."""
+        mechanism, known = self._mechanism_of_brokers, self._broker_credential
+        shape = self.pretended(mechanism, brokers.user)
+        if known is None or (known.salt, known.iterations) != (shape.salt, shape.iterations):
+            known = credential_for(mechanism, brokers.password, salt=shape.salt, iterations=shape.iterations)
+            self._broker_credential = known
+        return known
 
     def pretended(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
         """Of the most usual shape among the real ones, so that nothing in the answer tells that the user does not exist."""

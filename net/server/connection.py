@@ -57,6 +57,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_loop",
         "_phase",
         "_server",
+        "_shown_node",
         "_taken",
         "_transport",
         "_waiting_since_s",
@@ -78,6 +79,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.listener_name = server.listener_name
         self.principal = ANONYMOUS  # until a certificate or a login says who the client is
         self.certified_node: int | None = None
+        self._shown_node: int | None = None  # of a broker that has to log in, too
         self.login = Login(server.mechanisms) if server.mechanisms else None  # None: the listener has no SASL
         self.pace = Pace()
         self.is_on_probation = False  # Has a reserved place, and has not sent its client id yet.
@@ -116,7 +118,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._refuse(error.message)
         else:
             self.principal = who.principal
-            self.certified_node = who.node_id if server.brokers_are_certified else None
+            self._shown_node = who.node_id if server.brokers_are_certified else None
+            self.certified_node = None if self.login is not None else self._shown_node
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.intake.reader.get_buffer()
@@ -201,8 +204,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         return in_handshake and self.pace.age_ms >= self._limits.handshake_timeout_ms
 
     def logged_in(self, principal: Principal) -> None:
-        """SASL says who the client is, whatever its certificate says."""
-        self.principal, self.certified_node = principal, None
+        """SASL says who the client is, whatever its certificate says. A broker shows which one it is, and logs in as a user of
+        brokers."""
+        self.principal = principal
+        self.certified_node = self._shown_node if principal in self._server.broker_users else None
         self.intake.reader.max_frame_bytes = _max_frame_bytes(self)
 
     # --- reading -----------------------------------------------------------------------------------------------------

@@ -6,12 +6,13 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from barnabas.log.settings.principal_rules import DEFAULT_RULES, PrincipalRules
+from barnabas.log.vocabulary.principal import Principal
 
 from ..base.limits import (
     LOG_AGAIN_AFTER_MS,
@@ -68,6 +69,7 @@ class Server:
         mechanisms: tuple[str, ...] = (),
         principal_rules: PrincipalRules = DEFAULT_RULES,
         brokers_are_certified: bool = True,
+        broker_users: Collection[Principal] = (),
         quotas: ClientQuotas | None = None,
         serves_brokers: bool = True,
         has_only_brokers: bool = False,
@@ -77,6 +79,7 @@ class Server:
         self.principal_rules = principal_rules
         # False: certificates that brokers do not show to each other name none; the authority may have signed a machine's name.
         self.brokers_are_certified = brokers_are_certified
+        self.broker_users = broker_users  # who, after a login, are the brokers that their certificates name
         self.hello = hello
         self.listener_name = listener_name
         self.mechanisms = mechanisms  # of SASL; (): clients need not log in

@@ -1,7 +1,7 @@
 """Checks of the listener keys together: security protocols, and hosts that others can connect to. Pure.
 
-A listener never promises more protection than it has: brokers and voters do not log in by SASL, so the listeners that they use
-must not have the name of such a protocol.
+A listener never promises more protection than it has: voters do not log in by SASL, so their listener must not have the name of
+such a protocol, and where brokers log in to each other, their certificates still say which broker each one is.
 """
 
 import dataclasses
@@ -14,6 +14,9 @@ from barnabas.log.settings import listener_keys
 from barnabas.log.settings.addresses import DEFAULT_LISTENER, SECURITY_PROTOCOLS, Listener
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
+from ..sasl.credentials import Credentials
+from ..sasl.jaas import has_other_users, user_and_password
+
 if TYPE_CHECKING:
     from .config import BrokerConfig
 
@@ -21,6 +24,7 @@ SASL: Final = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
 TLS: Final = "SSL"  # Kafka's name
 ENCRYPTED: Final = frozenset({TLS, "SASL_SSL"})
 HTTPS: Final = "HTTPS"  # The name that asks for TLS on the HTTP listener.
+MECHANISM: Final = "sasl.mechanism.inter.broker.protocol"
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
 KEYSTORE: Final = "ssl.keystore.location"
 
@@ -131,7 +135,11 @@ def _check_authorizer(config: "BrokerConfig") -> None:
             raise InvalidConfigError(
                 f"{key} has no effect without an authorizer; set authorizer.class.name=acl, or remove it"
             )
-    elif are_brokers_certified(config) and _of_brokers(config).ssl_client_auth == "none":
+    elif (
+        are_brokers_certified(config)
+        and not has_logins(config, config.inter_broker_listener())  # there, brokers are always asked
+        and _of_brokers(config).ssl_client_auth == "none"
+    ):
         raise InvalidConfigError(
             "authorizer.class.name needs ssl.client.auth=required or requested at the listener of brokers, "
             f"{config.inter_broker_listener()}, because brokers show each other by their certificates who they are"
@@ -151,13 +159,71 @@ def _check_inter_broker(config: "BrokerConfig") -> None:
 
 
 def _check_logins(config: "BrokerConfig") -> None:
-    name = config.inter_broker_listener()
-    if has_logins(config, name):
+    """Brokers may log in to each other, beside the certificates that they show."""
+    name, mechanism = config.inter_broker_listener(), config.sasl_mechanism_inter_broker_protocol
+    protocol = protocol_of(config, name)
+    where = f"the listener of brokers, {name}, has the protocol {protocol}"
+    if not has_logins(config, name):
+        if mechanism is not None:
+            raise InvalidConfigError(
+                f"{MECHANISM}={mechanism} has no effect, because {where}; use SASL_SSL, or remove it"
+            )
+        return
+    if not is_encrypted(config, name):
         raise InvalidConfigError(
-            f"brokers would connect to each other by the listener {name}, whose protocol is {protocol_of(config, name)}, but "
-            "they prove who they are by certificates; add a listener for them, like BROKERS://host:port with "
-            f"inter.broker.listener.name=BROKERS and {PROTOCOL_MAP}={name}:{protocol_of(config, name)},BROKERS:{TLS}"
+            f"{where}: a login alone does not say which broker it is, and the quorum would be in plain text; use SASL_SSL, "
+            f"{_or_another(name, protocol)}"
         )
+    if mechanism is None:
+        raise InvalidConfigError(
+            f"{where}, so brokers log in to each other: set {MECHANISM} and {_jaas_key(name, 'SCRAM-SHA-256')}, "
+            f"{_or_another(name, protocol)}"
+        )
+    if mechanism not in mechanisms_of(config, name):
+        raise InvalidConfigError(
+            f"{MECHANISM}={mechanism}: the listener {name} does not accept it; add it to sasl.enabled.mechanisms"
+        )
+    broker_login(config)
+
+
+def _or_another(name: str, protocol: str) -> str:
+    return (
+        "or add a listener for brokers, like BROKERS://host:port with inter.broker.listener.name=BROKERS and "
+        f"{PROTOCOL_MAP}={name}:{protocol},BROKERS:{TLS}"
+    )
+
+
+def broker_login(config: "BrokerConfig") -> Credentials | None:
+    """What this broker logs in to others with; None: its certificate is enough. Raises InvalidConfigError, which shows no
+    password."""
+    name, mechanism = config.inter_broker_listener(), config.sasl_mechanism_inter_broker_protocol
+    if mechanism is None:
+        return None
+    key = _jaas_key(name, mechanism)
+    jaas: str | None = config.of_listeners.get(name, {}).get(f"{mechanism.lower()}.{listener_keys.LOGIN}")
+    if jaas is None:
+        raise InvalidConfigError(f"{MECHANISM}={mechanism} needs {key}: the user and the password of this broker")
+    if has_other_users(jaas):
+        raise InvalidConfigError(
+            f"{key}: users of PLAIN are those of the cluster (barnabas user add) and of sasl.users.file; remove the options "
+            "user_*"
+        )
+    try:
+        user, password = user_and_password(jaas)
+    except ValueError as error:
+        raise InvalidConfigError(f"{key} {error}") from None
+    if not user or not password:
+        raise InvalidConfigError(f"{key}: the user or the password is empty")
+    return Credentials(mechanism=mechanism, user=user, password=password)
+
+
+def _own_login_key(config: "BrokerConfig") -> str | None:
+    mechanism = config.sasl_mechanism_inter_broker_protocol
+    return None if mechanism is None else _jaas_key(config.inter_broker_listener(), mechanism)
+
+
+def _jaas_key(listener: str, mechanism: str) -> str:
+    return f"{listener_keys.PREFIX}{listener.lower()}.{mechanism.lower()}.{listener_keys.LOGIN}"
 
 
 def mechanisms_of(config: "BrokerConfig", name: str) -> tuple[str, ...]:
@@ -166,6 +232,11 @@ def mechanisms_of(config: "BrokerConfig", name: str) -> tuple[str, ...]:
 
 
 def _check_transition(config: "BrokerConfig") -> None:
+    if accepts_plain_text(config) and has_logins(config, config.inter_broker_listener()):
+        raise InvalidConfigError(
+            f"tls.transition={config.tls_transition}: brokers that come in plain text would have to send passwords; change the "
+            f"listener of brokers to {TLS} first, then to SASL_SSL by a listener of another name"
+        )
     if accepts_plain_text(config) and not is_quorum_encrypted(config):
         raise InvalidConfigError(
             f"tls.transition={config.tls_transition} has no effect, because the listener of brokers, "
@@ -218,6 +289,11 @@ def _check_own_keys(config: "BrokerConfig") -> None:
                 raise InvalidConfigError(f"{whole} has no effect, because the listener {listener} has no TLS")
             if "sasl." in key and (listener not in names or not has_logins(config, listener)):
                 raise InvalidConfigError(f"{whole} has no effect, because no client logs in at the listener {listener}")
+            if key.endswith(listener_keys.LOGIN) and whole != _own_login_key(config):
+                raise InvalidConfigError(
+                    f"{whole} has no effect: brokers log in at their own listener, {config.inter_broker_listener()}, by "
+                    f"{MECHANISM}, if that is set"
+                )
 
 
 def check_without_effect(config: "BrokerConfig", given: Mapping[str, str]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable
 from random import Random
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -26,6 +25,9 @@ class HasLogin(Protocol):
     def new_login(self) -> ClientMechanism:
         """For one login of one connection."""
 
+    def refusal(self, error: BarnabasError) -> BarnabasError:
+        """What callers learn when the other side has refused a login."""
+
 
 class LoginConnection(Protocol):
     """A connection, as far as a login uses it."""
@@ -42,29 +44,32 @@ class LoginConnection(Protocol):
 async def logged_in(connection: LoginConnection, network: object) -> "ClientLogin | None":
     """Log in if the network says how, and if the listener wants it. Raises SaslAuthenticationError, IllegalSaslStateError,
     NetworkError."""
-    new_login = network.new_login if isinstance(network, HasLogin) else None
-    host, port = connection.address
-    check_offer(connection.hello, None if new_login is None else new_login().name, f"{host}:{port}")
-    if new_login is None:
+    where = ":".join(map(str, connection.address))
+    if not isinstance(network, HasLogin):
+        check_offer(connection.hello, None, where)
         return None
-    login = ClientLogin(connection, new_login)
-    await login.log_in()
+    login = ClientLogin(connection, network)
+    try:
+        check_offer(connection.hello, network.new_login().name, where)
+        await login.log_in()
+    except (SaslAuthenticationError, IllegalSaslStateError) as error:
+        raise network.refusal(error) from error
     return login
 
 
 class ClientLogin:
     """Of one connection."""
 
-    def __init__(self, connection: LoginConnection, new_login: Callable[[], ClientMechanism]) -> None:
+    def __init__(self, connection: LoginConnection, network: HasLogin) -> None:
         self._connection = connection
-        self._new_login = new_login
+        self._network = network
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def log_in(self) -> None:
         """Raises SaslAuthenticationError, NetworkError."""
         loop = asyncio.get_running_loop()
-        mechanism = self._new_login()
+        mechanism = self._network.new_login()
         if isinstance(mechanism, OAuthBearerClient):
             mechanism.token = await _token(mechanism.source)
         name, data = mechanism.name, mechanism.begin()
@@ -102,7 +107,7 @@ class ClientLogin:
         try:
             await self.log_in()
         except BarnabasError as error:
-            self._connection.fail(error)
+            self._connection.fail(self._network.refusal(error))
 
 
 async def _token(source: TokenSource) -> str:

@@ -8,6 +8,8 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
+from barnabas.log.vocabulary.errors import BarnabasError, NetworkError
+
 from ..sasl.credentials import Credentials
 from ..sasl.exchange import ClientMechanism
 from .network import Listener, ProtocolFactory
@@ -215,6 +217,29 @@ class LoginNetwork(TcpNetwork):
 
     def new_login(self) -> ClientMechanism:
         return self._credentials.new_login()
+
+    def refusal(self, error: BarnabasError) -> BarnabasError:
+        return error
+
+
+class BrokerLoginNetwork(LoginNetwork):
+    """Brokers go on trying: a refusal ends when both sides know the same password again, and concerns no client whose request a
+    broker hands on."""
+
+    def __init__(self, credentials: Credentials, tls: TlsContexts | None = None) -> None:
+        super().__init__(credentials, tls)
+        self._logged_s = -LOG_AGAIN_AFTER_S
+
+    def refusal(self, error: BarnabasError) -> BarnabasError:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._logged_s >= LOG_AGAIN_AFTER_S:
+            self._logged_s = now_s
+            logger.warning(
+                "event=broker_login_refused reason=%s; all brokers must know the user of "
+                "sasl.mechanism.inter.broker.protocol with this password; not logged again for %d s",
+                error.message, LOG_AGAIN_AFTER_S,
+            )  # fmt: skip
+        return NetworkError(f"the other broker refuses the login of this one: {error.message}")
 
 
 async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> tuple[int, tuple[str, int]]:

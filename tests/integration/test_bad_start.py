@@ -188,7 +188,7 @@ async def test_a_voter_with_a_folder_of_another_cluster_takes_no_part(new_cluste
 @pytest.mark.parametrize("name", ["SASL_SSL", "SASL_PLAINTEXT"])
 def test_a_listener_that_promises_protection_is_not_served_in_plain_text(tmp_path: Path, name: str) -> None:
     told = fails_to_start(config_with(tmp_path, listeners=f"{name}://127.0.0.1:0"))
-    assert "prove who they are by certificates" in told and f"{name}:{name},BROKERS:SSL" in told
+    assert f"the listener of brokers, {name}, has the protocol {name}" in told and f"{name}:{name},BROKERS:SSL" in told
 
 
 def test_an_encrypted_listener_without_a_certificate_is_not_served(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 Settings that would promise protection that is not there are refused, and no error shows a password.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
+from ...sasl.jaas import user_and_password
 from .errors import InvalidConfigError
 from .security import SecurityOptions
 
@@ -20,8 +20,6 @@ _TEXTS: Final = {
 _TYPES: Final = ("ssl.truststore.type", "ssl.keystore.type")
 _IDENTIFICATION: Final = "ssl.endpoint.identification.algorithm"
 _JAAS: Final = "sasl.jaas.config"
-_MODULES: Final = ("ScramLoginModule", "PlainLoginModule")
-_OPTION: Final = re.compile(r"""(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|[^\s;"]+)""")
 SECURITY_KEYS: Final = (*_TEXTS, *_TYPES, _IDENTIFICATION, _JAAS)
 SECURITY_PREFIXES: Final = ("security.", "ssl.", "sasl.")
 
@@ -45,16 +43,8 @@ def security_options(given: Mapping[str, str], where: str) -> SecurityOptions:
 
 
 def _login(jaas: str, where: str) -> tuple[str, str]:
-    """User and password of a `sasl.jaas.config`: a module, a control flag, and options. Raises InvalidConfigError."""
-    found = {key: _unquoted(text) for key, text in _OPTION.findall(jaas)}
-    module = jaas.split(None, 1)[0].rpartition(".")[2] if jaas.strip() else ""
-    if module not in _MODULES or not jaas.rstrip().endswith(";") or not {"username", "password"} <= found.keys():
-        raise InvalidConfigError(
-            f'{where}: sasl.jaas.config must be {" or ".join(_MODULES)} required username="..." password="...";'
-        )
-    return found["username"], found["password"]
-
-
-def _unquoted(text: str) -> str:
-    """As Java reads it: a backslash in quotes makes the next character stand for itself."""
-    return re.sub(r"\\(.)", r"\1", text[1:-1]) if text.startswith('"') else text
+    """User and password of a `sasl.jaas.config`. Raises InvalidConfigError."""
+    try:
+        return user_and_password(jaas)
+    except ValueError as error:
+        raise InvalidConfigError(f"{where}: {_JAAS} {error}") from None

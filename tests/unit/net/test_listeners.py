@@ -4,6 +4,7 @@ import pytest
 
 from barnabas.log.settings.table import check_broker_config
 from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.sasl.credentials import Credentials
 from barnabas.net.settings.config import BrokerConfig, load
 from barnabas.net.settings.config_descriptions import describe_broker
 from barnabas.net.settings.listeners import (
@@ -11,6 +12,7 @@ from barnabas.net.settings.listeners import (
     advertise_name,
     are_brokers_certified,
     binds_all_interfaces,
+    broker_login,
     dials_plain_text,
     is_encrypted,
     is_quorum_encrypted,
@@ -39,10 +41,17 @@ def refusal(**given: str) -> str:
 TLS_FILES = {"ssl_keystore_location": "/etc/own.pem", "ssl_truststore_location": "/etc/ca.pem"}
 
 
-@pytest.mark.parametrize("name", ["SASL_PLAINTEXT", "SASL_SSL", "sasl_ssl"])
-def test_a_listener_with_logins_needs_another_one_for_brokers(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("SASL_PLAINTEXT", "a login alone does not say which broker it is"),
+        ("SASL_SSL", "so brokers log in to each other: set sasl.mechanism.inter.broker.protocol"),
+        ("sasl_ssl", "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config"),
+    ],
+)
+def test_a_listener_with_logins_needs_another_one_or_a_login_for_brokers(name: str, reason: str) -> None:
     told = refusal(listeners=f"{name}://h:1", **TLS_FILES)
-    assert "prove who they are by certificates" in told and f"{name.upper()}:{name.upper()},BROKERS:SSL" in told
+    assert reason in told and f"{name.upper()}:{name.upper()},BROKERS:SSL" in told
     found = config(listeners=f"{name}://h:1,SSL://h:2", security_inter_broker_protocol="SSL", **TLS_FILES)
     assert mechanisms_of(found, name.upper()) == ("SCRAM-SHA-256", "SCRAM-SHA-512")
     assert mechanisms_of(found, "SSL") == ()
@@ -331,3 +340,66 @@ def test_an_authorizer_looks_at_the_listener_of_brokers() -> None:
     with pytest.raises(InvalidConfigError, match="at the listener of brokers, BROKERS"):
         with_keys(acl)
     with_keys({**acl, "listener.name.brokers.ssl.client.auth": "required"})
+
+
+# --- logins of brokers ------------------------------------------------------------------------------------------------
+
+ONE_PORT = {
+    "node.id": "0",
+    "log.dirs": "/nowhere",
+    "listeners": "SASL_SSL://127.0.0.1:0",
+    "ssl.keystore.location": "own.pem",
+    "ssl.truststore.location": "ca.pem",
+    "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+}
+JAAS_KEY = "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config"
+JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="brokers" password="open; sesame";'
+
+
+def one_port(**changes: str) -> BrokerConfig:
+    return load(None, {**ONE_PORT, JAAS_KEY: JAAS, **changes}, {})
+
+
+def test_brokers_log_in_as_kafkas_keys_say() -> None:
+    found = one_port()
+    assert broker_login(found) == Credentials(mechanism="SCRAM-SHA-512", user="brokers", password="open; sesame")
+    assert is_quorum_encrypted(found) and are_brokers_certified(found)
+    assert "sesame" not in repr(found) and "sesame" not in str(found.text(JAAS_KEY))
+    by_protocol = one_port(**{"listeners": "PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0",
+                              "security.inter.broker.protocol": "SASL_SSL"})  # fmt: skip
+    assert by_protocol.inter_broker_listener() == "SASL_SSL"
+    variable = {"BARNABAS_LISTENER_NAME_SASL_SSL_SCRAM_SHA_512_SASL_JAAS_CONFIG": JAAS}
+    assert broker_login(load(None, ONE_PORT, variable)) == broker_login(found)
+    one_port(
+        **{"authorizer.class.name": "acl"}
+    )  # brokers are asked for their certificates, whatever ssl.client.auth says
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"sasl.mechanism.inter.broker.protocol": "GSSAPI"}, "must be one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        ({"sasl.mechanism.inter.broker.protocol": "PLAIN"}, "does not accept it; add it to sasl.enabled.mechanisms"),
+        (
+            {"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256"},
+            "needs listener.name.sasl_ssl.scram-sha-256",
+        ),
+        ({JAAS_KEY.replace("512", "256"): JAAS}, "has no effect: brokers log in at their own listener"),
+        ({JAAS_KEY: JAAS.replace("username", "user")}, "must be ScramLoginModule or PlainLoginModule required"),
+        ({JAAS_KEY: JAAS.replace('"brokers"', '""')}, "the user or the password is empty"),
+        ({JAAS_KEY: JAAS.replace(";", ' user_alice="x";')}, "remove the options user_"),
+        ({"tls.transition": "accept"}, "would have to send passwords"),
+        ({"listeners": "SSL://127.0.0.1:0,SASL_SSL://127.0.0.1:0"}, "has no effect"),
+        ({"ssl.truststore.location": ""}, r"need ssl\.truststore\.location"),
+        ({"security.inter.broker.protocol": "SASL_PLAINTEXT"}, "must be one of PLAINTEXT, SSL, SASL_SSL"),
+    ],
+)
+def test_a_login_of_brokers_that_cannot_work_is_refused_with_the_cure(changes: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidConfigError, match=told) as refused:
+        one_port(**changes)
+    assert "sesame" not in str(refused.value)
+
+
+def test_a_login_of_brokers_needs_its_user() -> None:
+    with pytest.raises(InvalidConfigError, match=f"needs {JAAS_KEY}: the user and the password"):
+        load(None, ONE_PORT, {})

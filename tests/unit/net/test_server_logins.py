@@ -37,7 +37,7 @@ from barnabas.net.settings.server_limits import ServerLimits
 from barnabas.net.wire import login
 from barnabas.net.wire.network import Network
 from barnabas.net.wire.rpc import RpcConnection
-from barnabas.net.wire.tcp import LoginNetwork
+from barnabas.net.wire.tcp import BrokerLoginNetwork, LoginNetwork
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 ALICE = Principal(name="alice")
@@ -348,6 +348,31 @@ def test_a_later_login_that_fails_ends_the_connection_with_its_reason() -> None:
 
 
 # --- many failures ----------------------------------------------------------------------------------------------------
+
+
+def test_brokers_take_a_refusal_for_a_broken_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """It may end, and a client whose request a broker hands on has nothing to do with it; the log tells of it once a minute."""
+
+    async def body(world: World) -> None:
+        listener = Listener(max_session_ms=50)
+        server = await listener.start(world)
+        wrong, right = (
+            BrokerLoginNetwork(Credentials(mechanism="SCRAM-SHA-256", user="alice", password=password))
+            for password in ("no such word", PASSWORD)
+        )
+        for _ in range(2):
+            with pytest.raises(NetworkError, match="refuses the login of this one"):
+                await RpcConnection.open(wrong, *server.address, client_id="replica-1")
+        connection = await RpcConnection.open(right, *server.address, client_id="replica-1")
+        users = listener.authenticator._users
+        assert isinstance(users, SomeUsers)
+        users.found.clear()
+        await connection.closed
+        await server.close()
+
+    run_real(body)
+    told = [record.message for record in caplog.records if "event=broker_login_refused" in record.message]
+    assert len(told) == 2 and not any("such word" in line for line in told), "one line of each network"
 
 
 def test_a_thousand_failed_logins_beside_a_client_that_goes_on() -> None:

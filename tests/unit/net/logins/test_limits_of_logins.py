@@ -26,6 +26,7 @@ from barnabas.net.logins.failures import (
 )
 from barnabas.net.logins.password_checks import MAX_WAITING, NICENESS, PasswordChecks, TooManyLogins
 from barnabas.net.logins.users import KnownUsers
+from barnabas.net.sasl.credentials import Credentials
 from barnabas.net.sasl.exchange import PasswordCheck
 from barnabas.net.sasl.scram import SALT_BYTES, credential_for, is_password_of
 
@@ -201,6 +202,34 @@ def test_a_user_of_the_cluster_goes_before_one_of_the_file() -> None:
     assert users.credential(SHA_256, "alice") is CREDENTIAL
     assert users.credential(SHA_512, "alice") is None, "a password that was changed must not live on in a file"
     assert users.credential(SHA_256, "bob") is other
+
+
+def test_the_user_of_brokers_is_known_without_a_quorum_and_looks_like_nobody() -> None:
+    """Its salt is that of an unknown user of the same name: on all brokers of a cluster, and as the shape of users changes."""
+    password = "open sesame"
+    brokers = Credentials(mechanism="SCRAM-SHA-512", user="brokers", password=password)
+    made = [image((4096, 16)), image((4096, 16), (10_000, 20), (10_000, 20))]
+    users, stranger = (KnownUsers(lambda: made[0], {}, known) for known in (brokers, None))
+    for _ in range(2):
+        found = users.credential(SHA_512, "brokers")
+        assert found is not None and is_password_of(SHA_512, found, password)
+        assert not is_password_of(SHA_512, found, "another")
+        pretended = stranger.pretended(SHA_512, "brokers")
+        assert (found.salt, found.iterations) == (pretended.salt, pretended.iterations)
+        assert users.credential(SHA_512, "brokers") is found, "computed once"
+        del made[0]
+        made.append(image((10_000, 20), (10_000, 20)))
+    assert users.credential(SHA_256, "brokers") is None and users.credential(SHA_512, "alice") is None
+    assert "sesame" not in repr(brokers)
+
+
+def test_a_user_of_the_cluster_goes_before_the_user_of_brokers() -> None:
+    """So that a password of brokers can be taken from all of them."""
+    brokers = Credentials(mechanism="PLAIN", user="brokers", password="open sesame")
+    made = MetadataImage(users={"brokers": {int(SHA_256): CREDENTIAL}})
+    assert KnownUsers(lambda: made, {}, brokers).credential(SHA_256, "brokers") is CREDENTIAL
+    of_file = {(SHA_256, "brokers"): CREDENTIAL}
+    assert KnownUsers(MetadataImage, of_file, brokers).credential(SHA_256, "brokers") is CREDENTIAL
 
 
 def test_the_password_of_an_unknown_user_is_checked_with_the_usual_mechanism() -> None:

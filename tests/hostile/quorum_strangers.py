@@ -1,6 +1,7 @@
 """Somebody who reaches the quorum ports and is no voter: forged hellos of voters, huge terms, forged leaders, garbage."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from random import Random
@@ -18,14 +19,14 @@ LIKELY_TERMS = range(1, 4)  # of a young cluster: its own term is among them
 GARBAGE_BYTES = 20_000
 
 
-async def speak(address: Address, claimed: int, message: dict[str, object]) -> bytes:
-    """What a voter answers to somebody who says that it is voter `claimed`, until it hangs up."""
+async def speak(address: Address, claimed: int, message: dict[str, object], tls: ssl.SSLContext | None = None) -> bytes:
+    """What a voter answers to somebody who says that it is voter `claimed`, until it hangs up. Raises OSError."""
     hello = Hello(voter_id=claimed, state=VoterState.VOTER, token=1 << 40)
-    return await _say(address, encode_hello(hello) + frame(message))
+    return await _say(address, encode_hello(hello) + frame(message), tls)
 
 
-async def _say(address: Address, data: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection(*address)
+async def _say(address: Address, data: bytes, tls: ssl.SSLContext | None) -> bytes:
+    reader, writer = await asyncio.open_connection(*address, ssl=tls)
     try:
         writer.write(data)
         with suppress(ConnectionError):

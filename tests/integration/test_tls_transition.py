@@ -1,24 +1,32 @@
-"""A running cluster in plain text becomes one with TLS, broker by broker (docs/security.md), under load and without a loss."""
+"""A running cluster in plain text becomes one with TLS, broker by broker (docs/security.md): under load, beside a stranger."""
 
 import asyncio
+import contextlib
+import datetime
+import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hostile.quorum_strangers import forgeries, speak
 from integration.cluster import Cluster, Node, full_isr, until, write_properties
 from integration.load import Load, read_all, send
 
 from barnabas.kraft.raft.net.directory import DirectoryUnavailableError, ask_directory
 from barnabas.kraft.raft.net.network import LoopNetwork
+from barnabas.net.certificates import broker_certificate, make_authority, write_secret
 from barnabas.net.cli.main import main
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import NoBrokersAvailableError
 from barnabas.net.client.connection.security import SecurityOptions
 from barnabas.net.settings.properties import parse_properties
+from barnabas.net.wire.tcp import MAX_HANDSHAKES
 
 Maker = Callable[..., Cluster]
 PLAIN = SecurityOptions()
 PARTITIONS = 6
+BEGUN = b"\x16\x03\x01"  # of a handshake
 
 
 class Transition:
@@ -65,13 +73,64 @@ class Transition:
             await full_isr(admin, ["t"])
 
 
-async def check_plain_text_is_refused(node: Node) -> None:
+class Stranger:
+    """Reaches all ports during the whole change, and has what clients have: the file of authorities, and the certificate of a
+    user. Its own authority has signed a certificate with the name of a voter."""
+
+    def __init__(self, change: Transition, folder: Path) -> None:
+        self._cluster = change.cluster
+        now = datetime.datetime.now(datetime.UTC)
+        authority = make_authority(folder, "stranger", now=now)
+        write_secret(folder / "node-1.pem", broker_certificate(authority, 1, ["127.0.0.1"], now=now))
+        trusted = change.security["ssl_cafile"]
+        self._ways: list[ssl.SSLContext | None] = [None]
+        for certificate in (change.security["ssl_certfile"], str(folder / "node-1.pem")):
+            context = ssl.create_default_context(cafile=trusted)
+            context.load_cert_chain(certificate)
+            self._ways.append(context)
+        self._crowd: list[socket.socket] = []
+
+    async def attack(self, load: Load, security: SecurityOptions) -> None:
+        """Votes, terms and entries in the names of all voters, in plain text and by TLS; then a crowd that says nothing, or does
+        not end its handshake, and stays during the next restarts. The quorum notices nothing."""
+        async with Admin(self._cluster.bootstrap, **security) as admin:
+            before = await admin.describe_quorum()
+            count = load.count
+            for node in self._cluster.nodes:
+                address = quorum_address(node)
+                for tls in self._ways:
+                    claims = (claimed for claimed in range(3) if claimed != node.node_id)
+                    said = [speak(address, claimed, words, tls) for claimed in claims for words in forgeries()]
+                    await asyncio.gather(*said, return_exceptions=True)
+            self.leave()
+            victim = self._cluster.nodes[before.leader_id]
+            for address in (quorum_address(victim), (victim.host, victim.port)):
+                self._crowd += [socket.create_connection(address) for _ in range(MAX_HANDSHAKES + 40)]
+            for one in self._crowd[::2]:
+                with contextlib.suppress(OSError):
+                    one.send(BEGUN)
+            await until(lambda: load.count > count + 200, "records are acknowledged beside the stranger")
+            after = await admin.describe_quorum()
+            assert (after.leader_id, after.term) == (before.leader_id, before.term)
+
+    def leave(self) -> None:
+        for one in self._crowd:
+            one.close()
+        self._crowd.clear()
+
+
+def quorum_address(node: Node) -> tuple[str, int]:
     host, _, port = node.property("quorum.listener").rpartition(":")
+    return host, int(port)
+
+
+async def check_plain_text_is_refused(node: Node) -> None:
+    host, port = quorum_address(node)
     with pytest.raises(NoBrokersAvailableError):
         async with Admin(node.address, timeout_ms=3_000):
             pass
     with pytest.raises(DirectoryUnavailableError):
-        await ask_directory(LoopNetwork(), host, int(port))
+        await ask_directory(LoopNetwork(), host, port)
 
 
 async def test_a_running_cluster_changes_to_tls_broker_by_broker(new_cluster: Maker, tmp_path: Path) -> None:
@@ -82,16 +141,20 @@ async def test_a_running_cluster_changes_to_tls_broker_by_broker(new_cluster: Ma
         await admin.create_topic("t", partitions=PARTITIONS, replication_factor=3, configs={"min.insync.replicas": "2"})
         await admin.create_topic("early", partitions=1, replication_factor=3)
         await send(bootstrap, "early", [b"in plain text"])
+    stranger = await asyncio.to_thread(Stranger, change, tmp_path / "stranger")
     async with Load(bootstrap, "t", partitions=PARTITIONS) as plain:
         for node in cluster.nodes:
             await change.restart(node, "accept", PLAIN)
+        await stranger.attack(plain, PLAIN)
         async with Load(bootstrap, "t", partitions=PARTITIONS, **secure) as encrypted:
             for node in cluster.nodes:
                 await change.restart(node, "use", secure)
+            await stranger.attack(encrypted, secure)
             await plain.stop()  # the last moment for clients
             for node in cluster.nodes:
                 await change.restart(node, "off", secure)
                 await check_plain_text_is_refused(node)
+            await stranger.attack(encrypted, secure)
             leader = await leader_of_the_quorum(bootstrap, secure)
             cluster.kill(leader)  # what is encrypted now forms a quorum without it, and takes it back
             count = encrypted.count
@@ -99,6 +162,7 @@ async def test_a_running_cluster_changes_to_tls_broker_by_broker(new_cluster: Ma
             cluster.start(leader)
             async with Admin(bootstrap, **secure) as admin:
                 await full_isr(admin, ["t", "early"])
+    stranger.leave()
     assert not plain.failed and not encrypted.failed and plain.count > 1_000 and encrypted.count > 1_000
     found = await read_all(bootstrap, "t", **secure)
     plain.check(found)

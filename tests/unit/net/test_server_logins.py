@@ -3,6 +3,8 @@
 import asyncio
 import json
 import struct
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -70,11 +72,13 @@ class Listener:
             is_current=lambda: self.is_current,
         )
 
-    async def start(self, world: World, **options: Any) -> Server:
+    async def start(self, world: World, others: Mapping[int, Handler] = MappingProxyType({}), **options: Any) -> Server:
+        """`others`: handlers beside those of logins."""
         kafka = KafkaSaslHandlers(self.authenticator)
         handlers: dict[int, Handler] = {
             ApiKey.PRODUCE: self.seen,
             ApiKey.METADATA: count_up(),
+            **others,
             ApiKey.AUTHENTICATE: answering(LoginHandler(self.authenticator)),
             KafkaApi.API_VERSIONS: api_versions(lambda: 0),
             KafkaApi.SASL_HANDSHAKE: kafka.handshake,

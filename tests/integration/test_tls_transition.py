@@ -1,4 +1,4 @@
-"""A running cluster in plain text becomes one with TLS, broker by broker (docs/security.md): under load, beside a stranger."""
+"""A running cluster in plain text gets TLS, then logins and permissions, broker by broker: under load, beside a stranger."""
 
 import asyncio
 import contextlib
@@ -15,17 +15,21 @@ from integration.load import Load, read_all, send
 
 from barnabas.kraft.raft.net.directory import DirectoryUnavailableError, ask_directory
 from barnabas.kraft.raft.net.network import LoopNetwork
+from barnabas.log.vocabulary.access.acls import Acl, Operation, ResourceKind
+from barnabas.log.vocabulary.errors import AuthorizationError
 from barnabas.net.certificates import broker_certificate, make_authority, write_secret
 from barnabas.net.cli.main import main
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import NoBrokersAvailableError
 from barnabas.net.client.connection.security import SecurityOptions
+from barnabas.net.ports import free_ports
 from barnabas.net.settings.properties import parse_properties
 from barnabas.net.wire.tcp import MAX_HANDSHAKES
 
 Maker = Callable[..., Cluster]
 PLAIN = SecurityOptions()
 PARTITIONS = 6
+pytestmark = pytest.mark.timeout(300)
 BEGUN = b"\x16\x03\x01"  # of a handshake
 
 
@@ -35,11 +39,13 @@ class Transition:
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
         self._folder = folder
+        self.logins: list[str] = []  # the addresses where clients log in
         self.security = SecurityOptions(
             security_protocol="SSL", ssl_cafile=str(folder / "ca.pem"), ssl_certfile=str(folder / "alice.pem")
         )
         self._run("ca", str(folder))
-        self._run("client", str(folder), "alice")
+        for user in ("alice", "mallory"):
+            self._run("client", str(folder), user)
         for node in cluster.nodes:
             self._run("broker", str(folder), str(node.node_id), node.host)
 
@@ -55,13 +61,37 @@ class Transition:
             "tls.transition": step,
         }
 
-    async def restart(self, node: Node, step: str, security: SecurityOptions) -> None:
-        """Give the leaderships away, stop, change the file, start, wait for the replicas."""
+    def login(self, user: str, password: str) -> SecurityOptions:
+        return SecurityOptions(
+            security_protocol="SASL_SSL",
+            ssl_cafile=str(self._folder / "ca.pem"),
+            sasl_mechanism="SCRAM-SHA-256",
+            sasl_plain_username=user,
+            sasl_plain_password=password,
+        )
+
+    async def add_logins(self, node: Node, security: SecurityOptions) -> None:
+        """A listener for them, and permissions that so far open what has none."""
+        self.logins.append(f"{node.host}:{free_ports(1)[0]}")
+        changes = {
+            "listeners": f"{node.property('listeners')},SASL_SSL://{self.logins[-1]}",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": "PLAINTEXT:SSL,SASL_SSL:SASL_SSL",
+            "authorizer.class.name": "acl",
+            "super.users": "User:root",
+            "allow.everyone.if.no.acl.found": "true",
+        }
+        await self.restart(node, changes, security)
+
+    async def restart(self, node: Node, step: str | dict[str, str], security: SecurityOptions) -> None:
+        """Give the leaderships away, stop, change the file, start, wait for the replicas. `step` is one of the transition, or the
+        settings to change."""
+        changes = self._settings(node, step) if isinstance(step, str) else step
         async with Admin(self.cluster.bootstrap, **security) as admin:
             await admin.shut_down_broker(node.node_id)
             assert await asyncio.to_thread(node.process.wait, 60) == 0
             before = parse_properties(node.config.read_text(encoding="utf-8"))
-            write_properties(node.config, {**before, **self._settings(node, step)})
+            write_properties(node.config, {**before, **changes})
             node.launch()
 
             async def is_active() -> bool:
@@ -133,7 +163,7 @@ async def check_plain_text_is_refused(node: Node) -> None:
         await ask_directory(LoopNetwork(), host, port)
 
 
-async def test_a_running_cluster_changes_to_tls_broker_by_broker(new_cluster: Maker, tmp_path: Path) -> None:
+async def test_a_running_cluster_becomes_a_secure_one_broker_by_broker(new_cluster: Maker, tmp_path: Path) -> None:
     cluster = await new_cluster(3).ready()
     change = await asyncio.to_thread(Transition, cluster, tmp_path / "authority")
     secure, bootstrap = change.security, cluster.bootstrap
@@ -162,13 +192,50 @@ async def test_a_running_cluster_changes_to_tls_broker_by_broker(new_cluster: Ma
             cluster.start(leader)
             async with Admin(bootstrap, **secure) as admin:
                 await full_isr(admin, ["t", "early"])
+            root = await logins_and_permissions(change, encrypted)
     stranger.leave()
     assert not plain.failed and not encrypted.failed and plain.count > 1_000 and encrypted.count > 1_000
-    found = await read_all(bootstrap, "t", **secure)
+    logins = ",".join(change.logins)
+    found = await read_all(logins, "t", **root)
     plain.check(found)
     encrypted.check(found)
-    (early,) = (await read_all(bootstrap, "early", **secure)).values()
+    (early,) = (await read_all(logins, "early", **root)).values()
     assert list(early.values()) == [b"in plain text"]
+
+
+async def logins_and_permissions(change: Transition, load: Load) -> SecurityOptions:
+    """The last two rounds: first a permission opens what has none, then nothing is open. Returns who may do everything."""
+    cluster, secure = change.cluster, change.security
+    root, bob = change.login("root", "pencil"), change.login("bob", "eraser")
+    async with Admin(cluster.bootstrap, **secure) as admin:
+        for user, password in (("root", "pencil"), ("bob", "eraser")):
+            await admin.users.add(user, password)
+    for node in cluster.nodes:
+        await change.add_logins(node, secure)
+    logins = ",".join(change.logins)
+    async with Admin(logins, **root) as admin:
+        permissions = [
+            Acl(kind=ResourceKind.TOPIC, name="t", principal="User:CN=alice", operation=Operation.WRITE),
+            Acl(kind=ResourceKind.TOPIC, name="*", principal="User:CN=alice", operation=Operation.DESCRIBE),
+            Acl(kind=ResourceKind.CLUSTER, name="kafka-cluster", principal="User:CN=alice", operation=Operation.ALTER),
+            Acl(
+                kind=ResourceKind.CLUSTER, name="kafka-cluster", principal="User:CN=alice", operation=Operation.DESCRIBE
+            ),
+            Acl(kind=ResourceKind.TOPIC, name="early", principal="User:bob", operation=Operation.READ),
+        ]
+        await admin.acls.add(permissions)
+    for node in cluster.nodes:
+        await change.restart(node, {"allow.everyone.if.no.acl.found": "false"}, secure)
+    count = load.count
+    await until(lambda: load.count > count + 200, "a client with a permission goes on writing")
+    mallory = SecurityOptions(**secure)
+    mallory["ssl_certfile"] = secure["ssl_certfile"].replace("alice", "mallory")
+    for bootstrap, who, topic in ((cluster.bootstrap, mallory, "t"), (logins, bob, "t"), (logins, bob, "early")):
+        with pytest.raises(AuthorizationError):
+            await send(bootstrap, topic, [b"without a permission"], **who)
+    (early,) = (await read_all(logins, "early", **bob)).values()
+    assert list(early.values()) == [b"in plain text"]
+    return root
 
 
 async def leader_of_the_quorum(bootstrap: str, security: SecurityOptions) -> int:

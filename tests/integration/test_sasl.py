@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import aiokafka
@@ -27,9 +27,11 @@ from confluent_kafka.admin import (
 )
 from integration.cluster import SESSION, Cluster, until
 from integration.librdkafka_roundtrip import check_roundtrip
+from integration.test_command import run
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
+from barnabas.net.cli.frame.exit_codes import ExitCode
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import (
     BarnabasError,
@@ -432,3 +434,21 @@ async def test_tokens_of_another_service(tmp_path: Path) -> None:
         assert await asyncio.to_thread(metrics, token()) == 200
         assert await asyncio.to_thread(metrics, token("other")) == 401
         assert token().rpartition(".")[2] not in cluster.nodes[0].log()
+        await asyncio.to_thread(_the_command_takes_tokens, tmp_path, cluster, token)
+
+
+def _the_command_takes_tokens(folder: Path, cluster: Cluster, token: Callable[[str], str]) -> None:
+    """From a file, as Java's clients do."""
+    file, told = folder / "client.properties", folder / "token"
+    settings = {
+        "bootstrap.servers": cluster.logins,
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.location": cluster.login["ssl_cafile"],
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": told.as_uri(),
+    }
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
+    told.write_text(token("barnabas"), encoding="ascii")
+    assert "tokens" in run("topic", "list", "--command-config", str(file))
+    told.write_text(token("other"), encoding="ascii")
+    run("topic", "list", "--command-config", str(file), code=ExitCode.FAILED)

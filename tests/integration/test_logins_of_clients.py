@@ -1,6 +1,9 @@
 """Clients in Java, Go and JavaScript, unchanged, log in by TLS with every mechanism that they have; wrong secrets are refused."""
 
+import asyncio
 import json
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -142,6 +145,38 @@ async def test_clients_log_in_with_every_mechanism(
 
 def _outcomes(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith(("WORKED", "REFUSED"))]
+
+
+# --- kcat -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="no kcat here: apt-get install kcat")
+async def test_kcat_logs_in(world: World, tmp_path: Path) -> None:
+    """With all but tokens, which it gets from a service of its own choice only."""
+    topic = await world.topic("logins-kcat")
+    for login in (item for item in world.logins if item.mechanism != "OAUTHBEARER"):
+        settings = {
+            "bootstrap.servers": login.bootstrap,
+            "security.protocol": "SASL_SSL" if login.mechanism else "SSL",
+            "ssl.ca.location": world.authority,
+        }
+        if login.mechanism:
+            by_password = {"sasl.username": login.user, "sasl.password": login.secret}
+            settings |= {"sasl.mechanism": login.mechanism, **by_password}
+        else:
+            settings |= {"ssl.certificate.location": login.certificate, "ssl.key.location": login.certificate}
+        file = tmp_path / f"{login.name}.conf"
+        file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
+        kcat = ["kcat", "-F", str(file), "-m", "10"]
+        written = await asyncio.to_thread(_run, [*kcat, "-P", "-t", topic], login.name)
+        assert (written.returncode != 0) is login.is_refused, (login.name, written.stderr)
+        if not login.is_refused:
+            read = await asyncio.to_thread(_run, [*kcat, "-C", "-t", topic, "-e", "-q"])
+            assert login.name in read.stdout.splitlines(), read.stderr
+
+
+def _run(command: list[str], given: str = "") -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=RUN_S, check=False)
 
 
 # --- Java -------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """SCRAM: the vector of RFC 7677, scramp as the other side byte for byte, and clients that do not know the password."""
 
 import base64
+import hashlib
+import hmac
 import random
 from collections.abc import Callable
 
@@ -195,6 +197,43 @@ def test_a_first_message_that_is_none(message: bytes) -> None:
 def test_a_user_may_ask_to_act_as_himself() -> None:
     server = ScramServer(SHA_256, SomeUsers({"alice": PASSWORD}), SERVER_NONCE)
     assert challenge(server, b"y,a=alice,n=alice,r=abc").startswith(b"r=abc")
+
+
+def final_message(challenge: bytes, nonce: str) -> bytes:
+    """With a right proof, computed apart from `ScramClient`, over a nonce of ones own choice."""
+    salt, iterations = (part[2:] for part in challenge.decode().split(",")[1:])
+    salted = hashlib.pbkdf2_hmac("sha256", PASSWORD.encode(), base64.b64decode(salt), int(iterations))
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    signed = f"n=alice,r={CLIENT_NONCE},{challenge.decode()},c=biws,r={nonce}".encode()
+    signature = hmac.digest(hashlib.sha256(client_key).digest(), signed, "sha256")
+    proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
+    return f"c=biws,r={nonce},p={base64.b64encode(proof).decode()}".encode()
+
+
+WHOLE = CLIENT_NONCE + SERVER_NONCE
+
+
+@pytest.mark.parametrize(
+    ("nonce", "is_accepted"),
+    [
+        (WHOLE, True),
+        (CLIENT_NONCE + WHOLE, True),  # librdkafka before 2.6.1
+        (CLIENT_NONCE + CLIENT_NONCE + WHOLE, False),
+        ("x" + WHOLE, False),
+        (WHOLE + SERVER_NONCE, False),
+        (SERVER_NONCE, False),
+        (CLIENT_NONCE, False),
+        (CLIENT_NONCE + CLIENT_NONCE, False),
+    ],
+)
+def test_which_nonces_a_right_proof_may_have(nonce: str, is_accepted: bool) -> None:
+    server = ScramServer(SHA_256, SomeUsers({"alice": PASSWORD}), SERVER_NONCE)
+    message = final_message(challenge(server, f"n,,n=alice,r={CLIENT_NONCE}".encode()), nonce)
+    if is_accepted:
+        assert isinstance(server.step(message, NOW_MS), Accepted)
+    else:
+        with pytest.raises(LoginRefused, match="the nonce is not that of this exchange"):
+            server.step(message, NOW_MS)
 
 
 MANGLED: list[Callable[[bytes], bytes]] = [

@@ -331,44 +331,6 @@ async def test_the_http_api_takes_passwords(cluster: Cluster) -> None:
 # --- logging in again -------------------------------------------------------------------------------------------------
 
 
-async def test_clients_log_in_again_while_a_leader_dies(tmp_path: Path) -> None:
-    """Many short logins: our SDK and librdkafka lose nothing, and every connection is that of the user."""
-    lives = {"connections.max.reauth.ms": "1500", **SESSION}
-    with Cluster(tmp_path / "c", 3, overrides=lives, secure=True) as cluster:
-        name = await topic(cluster, "lives")
-        rd = RdProducer({**rd_options(cluster, cluster.login), "acks": "all", "enable.idempotence": True})
-        failed: list[object] = []
-        sent = 0
-
-        async def send_both(producer: Producer) -> None:
-            nonlocal sent
-            rd.produce(name, b"rd-%d" % sent, partition=sent % 3, on_delivery=lambda error, _: failed.append(error))
-            rd.poll(0)
-            await (await producer.send(name, b"sdk-%d" % sent, partition=sent % 3))
-            sent += 1
-
-        async with Producer(cluster.logins, **cluster.login) as producer:
-            deadline_s = asyncio.get_running_loop().time() + 3.5  # two lives of a login
-            while asyncio.get_running_loop().time() < deadline_s:
-                await send_both(producer)
-            cluster.kill(1)
-            deadline_s = asyncio.get_running_loop().time() + 3.5
-            while asyncio.get_running_loop().time() < deadline_s:
-                await send_both(producer)
-        assert await asyncio.to_thread(rd.flush, LIMIT_S) == 0
-        assert not any(failed) and len(failed) == sent
-        expected = {b"%s-%d" % (who, number) for who in (b"rd", b"sdk") for number in range(sent)}
-        found: list[bytes] = []
-        async with Consumer(
-            name, bootstrap=cluster.logins, group="g", auto_offset_reset="earliest", **cluster.login
-        ) as consumer:
-            async with asyncio.timeout(2 * LIMIT_S):
-                while len(found) < len(expected):
-                    for records in (await consumer.poll(timeout_ms=1_000)).values():
-                        found += [record.value or b"" for record in records]
-        assert len(found) == len(expected) and set(found) == expected
-
-
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
 

@@ -4,8 +4,8 @@
 `transactions`, `tls` are separate: how a log, a broker and the state of groups scale; the cost of Kafka's protocol compared with
 Barnabas' own; Apache Kafka's brokers and clients beside Barnabas'; the cost of a record in memory; the Python calls of one
 request; the Spark connector compared with Spark's API alone; clusters inside tests; transactions compared with the same
-records without them; TLS compared with plain text. `capacity` measures what a broker spends on bytes, requests, partitions and
-connections, `capture` changes of PostgreSQL into topics.
+records without them; TLS compared with plain text. `permissions` measures decisions about them, `capacity` what a broker
+spends on bytes, requests, partitions and connections, `capture` changes of PostgreSQL into topics.
 
 Cases run phase by phase, because only one set of servers should run at a time; within a phase repetition by repetition, so
 that the two sides of a ratio are measured within the same minute.
@@ -29,6 +29,7 @@ import clusters_in_tests
 import offsets
 import one_log
 import partitions
+import permissions
 import record_core
 import spark
 import tls
@@ -55,6 +56,7 @@ SUITES = {
     "testing": clusters_in_tests.main,
     "transactions": transactions.main,
     "tls": tls.main,
+    "permissions": permissions.main,
     "capacity": capacity.main,
     "capture": capture.main,
 }  # with options of their own: `scripts/benchmark o1 --help`

@@ -21,7 +21,7 @@ from barnabas.log.vocabulary.cluster_changes import (
     UnregisterBrokerRequest,
 )
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidRequestError, error_for
-from barnabas.log.vocabulary.message import Items, Message, decode, encode
+from barnabas.log.vocabulary.message import MAX_ARRAY_LENGTH, Items, Message, check_items, decode, encode
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
 from ..quorum.voters import QuorumStatus
@@ -349,7 +349,10 @@ def decode_request(body: bytes) -> ControllerRequest:
     kind, encoded = decode(tuple[int, Raw], body)
     if kind not in REQUESTS:
         raise InvalidRequestError(f"request kind {kind} is not known to this controller: upgrade its broker")
-    request: ControllerRequest = decode(REQUESTS[kind][0], encoded)
+    cls = REQUESTS[kind][0]
+    if len(body) > MAX_ARRAY_LENGTH:  # each item has a byte at least
+        check_items(cls, encoded, MAX_ARRAY_LENGTH)
+    request: ControllerRequest = decode(cls, encoded)
     return request
 
 

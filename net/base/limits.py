@@ -21,6 +21,11 @@ MAX_WIDE_ITEMS = 65_536
 # Of any other request: to read, look up and answer an item takes the loop 2 to 20 microseconds, and no client needs to name so
 # many partitions or groups in one request.
 MAX_DATA_ITEMS = 20_000
+# Of a request of our own protocol that may name every partition of a group or a transaction: 100,000 of them, and their topics.
+MAX_GROUP_ITEMS = 131_072
+MAX_MARKERS = (
+    2_000  # Of one request; coordinators send 200. Each takes some 50 microseconds to write, and has lists of its own.
+)
 MAX_FRAMES_PER_TURN = 64  # Per connection; fewer if many connections are busy (fair_reads). Then others are served.
 SENDFILE_MIN_BYTES = 256 * 1024  # Below this size, one pread and one write are faster than sendfile (measured).
 SENDMSG_MIN_BYTES = 64 * 1024  # From this size on, joining buffers for one write costs more than a gathering write.

@@ -53,6 +53,30 @@ class CommittedAt:
     is_late: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What a request asks for. It is compared with each event that is kept, and with each new one while the reader waits."""
+
+    since_ms: int
+    kinds: frozenset[str]  # or names; none: all
+    topic: str
+    broker: int
+
+    @classmethod
+    def of(cls, request: EventsRequest) -> "_Wanted":
+        return cls(
+            since_ms=request.since_ms, kinds=frozenset(request.kinds), topic=request.topic, broker=request.broker
+        )
+
+    def fits(self, event: ClusterEvent) -> bool:
+        return (
+            event.at_ms >= self.since_ms
+            and (not self.kinds or event.kind in self.kinds or event.name in self.kinds)
+            and (not self.topic or event.topic == self.topic)
+            and (self.broker < 0 or self.broker in event.brokers)
+        )
+
+
 class EventLog:
     def __init__(self, node_id: int, clock: Clock, kept: Callable[[ClusterEvent], None] = lambda event: None) -> None:
         self.node_id = node_id
@@ -64,7 +88,7 @@ class EventLog:
         self._suppressed_told_ms: dict[str, int] = {}
         # Microseconds of the process's start: a number is not used twice, even if the last events before a kill were not written.
         self._last = clock.wall_ms() * 1000
-        self._readers: dict[asyncio.Future[None], EventsRequest] = {}  # and what they wait for
+        self._readers: dict[asyncio.Future[None], _Wanted] = {}  # and what they wait for
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -130,8 +154,8 @@ class EventLog:
         self._last = event.number
         self._rings[event.kind].add(event)
         self._kept(event)
-        for reader, request in self._readers.items():
-            if not reader.done() and _fits(event, request):
+        for reader, wanted in self._readers.items():
+            if not reader.done() and wanted.fits(event):
                 reader.set_result(None)
 
     # --- readers ------------------------------------------------------------------------------------------------------
@@ -149,8 +173,9 @@ class EventLog:
         for kind, rate in self._rates.items():
             self._tell_suppressed(EventKind(kind), rate)  # the attack may be over: no other event would say so
         limit = max(1, min(request.limit, MAX_PAGE))
-        rings = self._rings_of(request)
-        found = (event for ring in rings.values() for event in ring.after(request.after) if _fits(event, request))
+        wanted = _Wanted.of(request)
+        rings = self._rings_of(wanted)
+        found = (event for ring in rings.values() for event in ring.after(request.after) if wanted.fits(event))
         if request.after == NEWEST:
             events = nlargest(limit + 1, found, key=_number)[::-1]
             has_more, events = len(events) > limit, events[-limit:]
@@ -172,11 +197,11 @@ class EventLog:
             unconfirmed_ms=unconfirmed_ms,
         )
 
-    def _rings_of(self, request: EventsRequest) -> dict[str, EventRing]:
+    def _rings_of(self, wanted: _Wanted) -> dict[str, EventRing]:
         """Those of the kinds that are asked for. A name may be of any kind."""
-        if not request.kinds or not self._rings.keys() >= set(request.kinds):
+        if not wanted.kinds or not self._rings.keys() >= wanted.kinds:
             return self._rings
-        return {kind: self._rings[kind] for kind in dict.fromkeys(request.kinds)}
+        return {kind: ring for kind, ring in self._rings.items() if kind in wanted.kinds}
 
     async def wait_and_select(
         self, request: EventsRequest, unconfirmed_ms: Callable[[], int] = lambda: 0
@@ -204,7 +229,7 @@ class EventLog:
     async def _next(self, left_ms: int, request: EventsRequest) -> None:
         """Return at the next event that fits, or when the time is over: a hundred readers are not woken by each event."""
         reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._readers[reader] = request
+        self._readers[reader] = _Wanted.of(request)
         try:
             await asyncio.wait([reader], timeout=left_ms / 1000)
         finally:
@@ -220,12 +245,3 @@ def shown(value: str) -> str:
 
 def _number(event: ClusterEvent) -> int:
     return event.number
-
-
-def _fits(event: ClusterEvent, request: EventsRequest) -> bool:
-    return (
-        event.at_ms >= request.since_ms
-        and (not request.kinds or event.kind in request.kinds or event.name in request.kinds)
-        and (not request.topic or event.topic == request.topic)
-        and (request.broker < 0 or request.broker in event.brokers)
-    )

@@ -41,6 +41,7 @@ from barnabas.log.vocabulary.transaction_messages import (
     TransactionalOffsetCommitRequest,
 )
 
+from ..base.limits import MAX_DATA_ITEMS, MAX_GROUP_ITEMS, MAX_MESSAGE_ITEMS, MAX_WIDE_ITEMS
 from . import event_messages, group_responses, requests, responses, transaction_operations, user_messages
 from .api_keys import ApiKey
 from .broker_figures import DescribeBrokerRequest, DescribeBrokerResponse
@@ -138,6 +139,33 @@ _NAME_OF: dict[int, str] = {
     **{int(key): key.name for keys in (ApiKey, KafkaApi) for key in keys},
     **{row.api_key: snake_case(row.request.__name__.removesuffix("Request")).upper() for row in FORWARDED},
 }
+
+_MAX_ITEMS: dict[int, int] = {
+    ApiKey.FETCH: MAX_MESSAGE_ITEMS,  # Followers name all partitions that they fetch from one leader, each time.
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: MAX_MESSAGE_ITEMS,
+    **dict.fromkeys(
+        (
+            ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH,
+            ApiKey.RESET_OFFSETS,
+            ApiKey.DELETE_OFFSETS, ApiKey.UNREAD, ApiKey.ADD_TO_TRANSACTION,
+            ApiKey.TRANSACTIONAL_OFFSET_COMMIT, ApiKey.WRITE_MARKERS,
+        ),
+        MAX_GROUP_ITEMS,
+    ),
+    **dict.fromkeys(
+        (
+            # Of several items for each topic, partition or range of records.
+            ApiKey.METADATA, ApiKey.CREATE_TOPIC, ApiKey.ADD_PARTITIONS, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE,
+            ApiKey.WRITE_SHARE_STATES,
+        ),
+        MAX_WIDE_ITEMS,
+    ),
+}  # fmt: skip
+
+
+def max_items(api: int) -> int:
+    """How many items all lists of one request may have: MAX_DATA_ITEMS, unless those who send it need more."""
+    return _MAX_ITEMS.get(api, MAX_DATA_ITEMS)
 
 
 def key_of(request: type) -> int:

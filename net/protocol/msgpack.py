@@ -19,10 +19,10 @@ from msgspec.structs import force_setattr, replace
 
 from barnabas.log.format.record_batch import Buffer
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
-from barnabas.log.vocabulary.message import Message, decode, encode
+from barnabas.log.vocabulary.message import Message, check_items, decode, encode
 
-from ..base.limits import MAX_ENVELOPE_BYTES
-from .apis import KEY_OF, REQUEST_OF, RESPONSE_OF, api_name
+from ..base.limits import MAX_DATA_ITEMS, MAX_ENVELOPE_BYTES
+from .apis import KEY_OF, REQUEST_OF, RESPONSE_OF, api_name, max_items
 from .codec import Chunk, DecodedRequest, size_of
 from .framing import SIZE
 from .kafka.apis import KafkaResponse
@@ -96,7 +96,7 @@ class MsgpackCodec:
     def decode_request(self, frame: memoryview) -> DecodedRequest:
         envelope, raw = _split(RequestEnvelope, frame)
         try:
-            payload: Request | BarnabasError = _decode_request_body(envelope, raw)
+            payload: Request | BarnabasError = _decode_request_body(envelope, raw, len(frame) - len(raw))
         except BarnabasError as error:
             payload = error
         return DecodedRequest(envelope.correlation_id, envelope.api, envelope.version, payload)
@@ -155,7 +155,7 @@ def _split(cls: type[H], frame: memoryview) -> tuple[H, memoryview]:
     return decode(cls, frame[_ENVELOPE_SIZE.size : end]), frame[end:]
 
 
-def _decode_request_body(envelope: RequestEnvelope, raw: memoryview) -> Request:
+def _decode_request_body(envelope: RequestEnvelope, raw: memoryview, size_bytes: int) -> Request:
     api = envelope.api
     cls = REQUEST_OF.get(api)
     if cls is None:
@@ -164,6 +164,10 @@ def _decode_request_body(envelope: RequestEnvelope, raw: memoryview) -> Request:
         raise UnsupportedVersionError(
             f"{api_name(api)} version {envelope.version} is not supported; use version {VERSION}"
         )
+    if (
+        size_bytes > MAX_DATA_ITEMS
+    ):  # An item has a byte at least: smaller envelopes, nearly all of them, need not be looked at.
+        check_items(cls, envelope.body, max_items(api))
     request: Request = decode(cls, envelope.body)
     if type(request) is ProduceRequest:
         _put_records(request.partitions, raw)

@@ -46,6 +46,7 @@ from barnabas.log.vocabulary.transaction_messages import (
     TransactionMarker,
 )
 
+from ..base.limits import MAX_DATA_ITEMS, MAX_MARKERS
 from .broker_figures import DescribeBrokerRequest
 from .event_messages import EventsRequest
 from .transaction_operations import (
@@ -125,7 +126,7 @@ class FetchRequest(Message, frozen=True, kw_only=True):
     # ends it, or asks for none.
     session_id: int = 0
     session_epoch: int = -1
-    forgotten: Items[ForgottenTopic] = ()
+    forgotten: Annotated[tuple[ForgottenTopic, ...], Meta(max_length=MAX_DATA_ITEMS)] = ()
     may_be_sent_away: bool = False  # the consumer goes where `preferred_read_replica` says (KIP-392)
 
 
@@ -374,7 +375,7 @@ class BringBackFolderRequest(Message, frozen=True, kw_only=True):
 class WriteMarkersRequest(Message, frozen=True, kw_only=True):
     """From coordinators of transactions: outcomes for partitions that the broker leads, and groups that it coordinates."""
 
-    markers: Items[TransactionMarker]
+    markers: Annotated[tuple[TransactionMarker, ...], Meta(max_length=MAX_MARKERS)]
 
 
 Request = (

@@ -37,6 +37,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.log.vocabulary.transaction_messages import NOT_STARTED, GroupOutcome, TransactionMarker
 
 from ..base.clock import Clock
+from ..base.slices import SharedSlice
 from ..groups.slot_hosting import SlotHosting
 from ..logs.replication_service import ReplicationService
 from ..protocol.requests import WriteMarkersRequest
@@ -85,7 +86,8 @@ class MarkerWriter:
 
     async def write(self, request: WriteMarkersRequest) -> WriteMarkersResponse:
         written: Written = {}
-        appended = [self._append(marker, written) for marker in request.markers]
+        part = SharedSlice(self._clock.now_ms)
+        appended = [await self._append(marker, written, part) for marker in request.markers]
         required: Required = {}
         for (topic_partition, _), item in written.items():
             offset, _ = required.get(topic_partition, (0, 0))
@@ -111,7 +113,7 @@ class MarkerWriter:
         while len(self._late) > MAX_LATE:
             del self._late[next(iter(self._late))]
 
-    def _append(self, marker: TransactionMarker, written: Written) -> list[PartitionOutcome]:
+    async def _append(self, marker: TransactionMarker, written: Written, part: SharedSlice) -> list[PartitionOutcome]:
         outcomes = []
         leader_epochs = iter(marker.leader_epochs)
         for topic in marker.topics:
@@ -130,6 +132,7 @@ class MarkerWriter:
                     outcomes.append(
                         PartitionOutcome(topic=topic.topic, partition=number, error=told.code, message=told.message)
                     )
+                await part.step()
         return outcomes
 
     def _check_coordinator(self, marker: TransactionMarker) -> None:

@@ -5,23 +5,36 @@ time in an answer is by its clock, so an age needs no other clock. An offset of 
 taken away, counts from the log start; one behind the end has nothing unread.
 """
 
+from typing import Final
+
 from barnabas.log.replication.partition_reads import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.group_responses import UnreadPartitionResponse, UnreadResponse
 from barnabas.net.protocol.requests import UnreadPartition, UnreadRequest
-from barnabas.net.server.dispatcher import Reply, RequestContext
+from barnabas.net.server.dispatcher import Reply, RequestContext, answering
 
 from ..common.services import Services
+
+MAX_AT_ONCE: Final = 1_000  # partitions: some milliseconds of the loop
 
 
 class UnreadHandler:
     def __init__(self, services: Services) -> None:
         self._replication = services.replication
         self._clock = services.clock
+        self._later = answering(self._in_slices)
 
     def __call__(self, request: UnreadRequest, context: RequestContext, reply: Reply) -> None:
-        reply(UnreadResponse(partitions=tuple(self._one(item) for item in request.partitions)))
+        if len(request.partitions) > MAX_AT_ONCE:
+            self._later(request, context, reply)
+        else:
+            reply(UnreadResponse(partitions=tuple(self._one(item) for item in request.partitions)))
+
+    async def _in_slices(self, request: UnreadRequest, context: RequestContext) -> UnreadResponse:
+        found = [self._one(item) async for item in sliced(request.partitions, self._clock.now_ms)]
+        return UnreadResponse(partitions=tuple(found))
 
     def _one(self, item: UnreadPartition) -> UnreadPartitionResponse:
         try:

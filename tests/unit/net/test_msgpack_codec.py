@@ -13,7 +13,7 @@ from unit.net.wire_world import fetch_response, produce_request, produce_respons
 
 from barnabas.log.vocabulary.errors import InvalidRequestError, UnsupportedVersionError
 from barnabas.log.vocabulary.message import MAX_ARRAY_LENGTH
-from barnabas.net.base.limits import MAX_ENVELOPE_BYTES
+from barnabas.net.base.limits import MAX_ENVELOPE_BYTES, MAX_WIDE_ITEMS
 from barnabas.net.protocol.apis import REQUEST_OF, RESPONSE_OF, key_of
 from barnabas.net.protocol.codec import DecodedRequest, size_of
 from barnabas.net.protocol.msgpack import (
@@ -271,7 +271,7 @@ def test_a_hostile_string_is_an_error_for_its_request_only(topic: bytes) -> None
 
 @pytest.mark.parametrize(("excess", "is_taken"), [(0, True), (1, False)])
 def test_a_list_has_a_greatest_length(excess: int, is_taken: bool) -> None:
-    topics = ("",) * (MAX_ARRAY_LENGTH + excess)
+    topics = ("",) * (MAX_WIDE_ITEMS + excess)
     frame = joined(MsgpackCodec().encode_request(9, MetadataRequest(topics=topics)))
     payload = MsgpackCodec().decode_request(frame).payload
     assert payload == MetadataRequest(topics=topics) if is_taken else isinstance(payload, InvalidRequestError)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from barnabas.net.client.connection.errors import NetworkError as NetworkError
     from barnabas.net.client.connection.errors import NoBrokersAvailableError as NoBrokersAvailableError
     from barnabas.net.client.connection.errors import ProducerFencedError as ProducerFencedError
+    from barnabas.net.client.connection.errors import RecordGivenUpError as RecordGivenUpError
     from barnabas.net.client.connection.errors import RecordTooLargeError as RecordTooLargeError
     from barnabas.net.client.connection.errors import RetriableError as RetriableError
     from barnabas.net.client.connection.errors import SaslAuthenticationError as SaslAuthenticationError
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from barnabas.net.client.serde.registry import SchemaRegistry as SchemaRegistry
     from barnabas.net.client.serde.text_format import Text as Text
     from barnabas.net.client.share.share_consumer import ShareConsumer as ShareConsumer
+    from barnabas.net.client.share.share_record import DecodedShareRecord as DecodedShareRecord
     from barnabas.net.client.share.share_record import ShareRecord as ShareRecord
     from barnabas.net.client.tracing.tracing import Tracing as Tracing
     from barnabas.net.client.transactions.transform_once import transform_once as transform_once
@@ -82,6 +84,7 @@ _MODULES = {
         "NetworkError",
         "NoBrokersAvailableError",
         "ProducerFencedError",
+        "RecordGivenUpError",
         "RecordTooLargeError",
         "RetriableError",
         "SaslAuthenticationError",
@@ -111,7 +114,7 @@ _MODULES = {
     "net.client.serde.reading": ("DecodedRecord",),
     "log.vocabulary.share.errors": ("InvalidRecordStateError",),
     "net.client.share.share_consumer": ("ShareConsumer",),
-    "net.client.share.share_record": ("ShareRecord",),
+    "net.client.share.share_record": ("DecodedShareRecord", "ShareRecord"),
     "net.client.tracing.tracing": ("Tracing",),
     "net.client.transactions.transform_once": ("transform_once",),
     "net.client.connection.records": (

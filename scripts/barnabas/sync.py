@@ -14,6 +14,7 @@ a consumer may be used by only one thread at a time.
 import asyncio
 import inspect
 import os
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -38,12 +39,19 @@ from barnabas.net.client.consumer import consumer as _consumer
 from barnabas.net.client.consumer.process_once import MAX_RECORDS, BlockingProcessOnce
 from barnabas.net.client.consumer.read_table import read_table
 from barnabas.net.client.group.group_positions import GroupPositions
+from barnabas.net.client.processing.blocking import run_in_thread
+from barnabas.net.client.processing.options import FailureHandler, RecordHandler
+from barnabas.net.client.processing.process_each import Processed
+from barnabas.net.client.processing.process_each import process_each as _process_each
 from barnabas.net.client.producer import producer as _producer
 from barnabas.net.client.producer.handles import BatchExtent
 from barnabas.net.client.producer.handles import BatchHandles as _BatchHandles
 from barnabas.net.client.producer.handles import Handle as _Handle
 from barnabas.net.client.producer.table import TableHandle as _TableHandle
 from barnabas.net.client.producer.transaction import Transaction as _Transaction
+from barnabas.net.client.serde.dead_letters import dead_letters as _dead_letters
+from barnabas.net.client.share import share_consumer as _share_consumer
+from barnabas.net.client.share.share_record import ShareRecord
 from barnabas.net.client.transactions.machine import Outcome
 from barnabas.net.client.transactions.transform_once import MAX_RECORDS as MAX_TRANSFORMED
 from barnabas.net.client.transactions.transform_once import TransformOnce
@@ -56,15 +64,19 @@ __all__ = [
     "BatchHandles",
     "Consumer",
     "Handle",
+    "Processed",
     "Producer",
+    "ShareConsumer",
     "Transaction",
+    "dead_letters",
+    "process_each",
     "process_once",
     "read_table",
     "transform_once",
 ]
 
 T = TypeVar("T")
-C = TypeVar("C", bound=_producer.Producer | _consumer.Consumer | _admin.Admin)
+C = TypeVar("C", bound=_producer.Producer | _consumer.Consumer | _admin.Admin | _share_consumer.ShareConsumer)
 
 _ITERATION_POLL_MS = 1_000  # `for record in consumer` wakes up this often, so that Ctrl-C works.
 
@@ -280,6 +292,12 @@ async def _in_a_thread(callback: Callable[..., object], *arguments: object) -> N
         await outcome
 
 
+def _called_in_threads(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The options, with the functions of these names called in a thread."""
+    functions = {name: options[name] for name in names if callable(options.get(name))}
+    return options | {name: partial(_in_a_thread, function) for name, function in functions.items()}
+
+
 class Consumer(_Blocking[_consumer.Consumer]):
     """Like `barnabas.Consumer`. Heartbeats continue on the loop's thread while the application processes records.
 
@@ -288,12 +306,8 @@ class Consumer(_Blocking[_consumer.Consumer]):
     """
 
     def __init__(self, *topics: str | Iterable[str], **options: Any) -> None:
-        for name in ("on_assigned", "on_revoked", "on_lost"):
-            if options.get(name) is not None:
-                options[name] = partial(_in_a_thread, options[name])
-        if callable(handler := options.get("on_bad_record")):
-            options["on_bad_record"] = partial(_in_a_thread, handler)
-        super().__init__(_consumer.Consumer(*topics, **options))
+        names = ("on_assigned", "on_revoked", "on_lost", "on_bad_record")
+        super().__init__(_consumer.Consumer(*topics, **_called_in_threads(options, *names)))
 
     def poll(
         self, *, max_records: int = _consumer.MAX_POLL_RECORDS, timeout_ms: float = 1_000, within_ms: float = 0
@@ -410,6 +424,67 @@ class Consumer(_Blocking[_consumer.Consumer]):
             return function()
 
         return self._call(call())
+
+
+class ShareConsumer(_Blocking[_share_consumer.ShareConsumer]):
+    """Like `barnabas.ShareConsumer`: a member of a share group, for one thread at a time.
+
+    Functions for `on_bad_record` and `dead_letter` are called from another thread; `dead_letters` makes one.
+    """
+
+    def __init__(self, *topics: str | Iterable[str], **options: Any) -> None:
+        functions = _called_in_threads(options, "on_bad_record", "dead_letter")
+        super().__init__(_share_consumer.ShareConsumer(*topics, **functions))
+
+    def __iter__(self) -> Iterator[ShareRecord]:
+        """Yield records without end. Each is accepted when the next one is asked for, unless it was acknowledged before."""
+        while True:
+            yield from self.poll(max_records=1, timeout_ms=_ITERATION_POLL_MS)
+
+    def poll(self, *, max_records: int = _share_consumer.MAX_RECORDS, timeout_ms: float = 1_000) -> list[ShareRecord]:
+        return self._call(self._client.poll(max_records=max_records, timeout_ms=timeout_ms))
+
+    def acknowledge(self, record: ShareRecord, kind: str = "accept", *, reason: str = "") -> None:
+        """Send it with the next fetch; `commit` waits until it is stored."""
+
+        async def call() -> None:
+            self._client.acknowledge(record, kind, reason=reason)
+
+        self._call(call())
+
+    def commit(self, *, timeout_ms: float = _share_consumer.API_TIMEOUT_MS) -> None:
+        self._call(self._client.commit(timeout_ms=timeout_ms))
+
+
+def dead_letters(producer: Producer, topic: str) -> Callable[[ConsumerRecord, Exception], None]:
+    """Like `barnabas.dead_letters`: a function for `on_bad_record`, `on_failure` and `dead_letter`. It returns when the record is
+    acknowledged."""
+    send: Callable[..., Any] = _dead_letters(producer._client, topic)
+
+    def write(record: ConsumerRecord, error: Exception) -> None:
+        producer._call(send(record, error))
+
+    return write
+
+
+def process_each(
+    consumer: Consumer,
+    handler: RecordHandler,
+    *,
+    on_failure: str | FailureHandler = "stop",
+    stop: threading.Event | None = None,
+    stop_on_signals: bool = False,
+    **options: Any,
+) -> Processed:
+    """Like `barnabas.process_each`: call `handler(record)` in `concurrency` threads until `stop` is set, a signal comes or the
+    consumer is closed. The other options are the same. Ctrl-C ends it without waiting for handlers, after a last commit."""
+    if callable(on_failure):
+        on_failure = partial(_in_a_thread, on_failure)
+
+    async def processing(stopping: asyncio.Event) -> Processed:
+        return await _process_each(consumer._client, handler, on_failure=on_failure, stop=stopping, **options)
+
+    return run_in_thread(consumer._loop_thread, handler, processing, stop=stop, stop_on_signals=stop_on_signals)
 
 
 def process_once(consumer: Consumer, connection: Any, *, max_records: int = MAX_RECORDS) -> BlockingProcessOnce:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from integration.cluster import Cluster, clean_environment, until
 
 from barnabas.net.client.producer.producer import Producer
@@ -18,11 +19,13 @@ RECORDS = 2_000
 
 
 class Worker:
-    def __init__(self, folder: Path, name: str, cluster: Cluster) -> None:
+    def __init__(self, folder: Path, name: str, cluster: Cluster, kind: str) -> None:
         self.output = folder / name
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", str(WORKER), cluster.bootstrap, "work"], stdout=output, env=clean_environment()
+                [sys.executable, "-P", str(WORKER), cluster.bootstrap, "work", kind],
+                stdout=output,
+                env=clean_environment(),
             )
 
     def lines(self) -> list[str]:
@@ -32,8 +35,11 @@ class Worker:
         return [line for line in self.lines() if not line.startswith("stopped")]
 
 
+@pytest.mark.parametrize(
+    "kinds", [("asyncio", "blocking", "asyncio"), ("blocking", "asyncio", "blocking")], ids="-".join
+)
 async def test_nothing_is_left_out_and_a_worker_that_is_told_to_stop_repeats_nothing(
-    new_cluster: Callable[..., Cluster], tmp_path: Path
+    new_cluster: Callable[..., Cluster], tmp_path: Path, kinds: tuple[str, str, str]
 ) -> None:
     cluster = await new_cluster(3).ready()
     async with cluster.admin() as admin:
@@ -41,17 +47,17 @@ async def test_nothing_is_left_out_and_a_worker_that_is_told_to_stop_repeats_not
     async with Producer(cluster.bootstrap) as producer:
         for number in range(RECORDS):
             await producer.send("work", b"%d" % number, partition=number % PARTITIONS)
-    workers = [Worker(tmp_path, "first", cluster)]
+    workers = [Worker(tmp_path, "first", cluster, kinds[0])]
     try:
         await until(lambda: len(workers[0].done()) > 100, "the first worker works")
         workers[0].process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(workers[0].process.wait, 30) == 0
         stopped = workers[0].done()
         assert workers[0].lines()[-1] == f"stopped {len(stopped)}"
-        workers.append(Worker(tmp_path, "second", cluster))
+        workers.append(Worker(tmp_path, "second", cluster, kinds[1]))
         await until(lambda: len(workers[1].done()) > 100, "the second worker works")
         assert not set(stopped) & set(workers[1].done())  # what the first had done was committed
-        workers.append(Worker(tmp_path, "third", cluster))
+        workers.append(Worker(tmp_path, "third", cluster, kinds[2]))
         await until(lambda: len(workers[2].done()) > 20, "the third worker has a part of the partitions", timeout_s=60)
         cluster.nodes[0].kill()
         workers[1].process.kill()

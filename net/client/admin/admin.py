@@ -4,7 +4,7 @@ timeout."""
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
 from random import Random
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
@@ -38,7 +38,13 @@ from ...protocol.responses import (
 )
 from ...wire.network import Network
 from ..connection.client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
-from ..connection.errors import BarnabasError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, error_for
+from ..connection.errors import (
+    BarnabasError,
+    InvalidConfigError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
 from ..connection.habits import with_habits
 from ..connection.records import OffsetAndTimestamp
 from ..connection.security import SecurityOptions
@@ -55,6 +61,7 @@ from .users import UserAdmin
 TOPIC = 2  # Resource types, as in Kafka.
 BROKER = 4
 GROUP = 32
+_RESOURCE_TYPES: Final = {"topic": TOPIC, "broker": BROKER, "group": GROUP}
 
 T = TypeVar("T")
 
@@ -226,25 +233,28 @@ class Admin(GroupAdmin):
         resource: str | int,
         changes: Mapping[str, str | None],
         *,
-        resource_type: int = TOPIC,
+        resource_type: int | str = TOPIC,
         validate_only: bool = False,
     ) -> None:
-        """Change a topic's configuration, or a broker's or group's (`resource_type` BROKER, GROUP); None is a key's default."""
+        """Change the configuration of a "topic", a "broker" or a "group", which `resource_type` says; None is a key's default.
+        Raises InvalidConfigError for another type, and for values that the cluster refuses."""
         await self._ask.controller(
             AlterConfigRequest(
-                resource_type=resource_type,
+                resource_type=_resource_type_of(resource_type),
                 resource=str(resource),
                 changes=tuple(ConfigEntryChange(key=key, value=value) for key, value in changes.items()),
                 validate_only=validate_only,
             )
         )
 
-    async def describe_configs(self, resource: str | int, *, resource_type: int = TOPIC) -> list[ConfigEntry]:
-        request = q.DescribeConfigsRequest(resource_type=resource_type, resource=str(resource))
+    async def describe_configs(self, resource: str | int, *, resource_type: int | str = TOPIC) -> list[ConfigEntry]:
+        """The configuration of a "topic", a "broker" or a "group"."""
+        number = _resource_type_of(resource_type)
+        request = q.DescribeConfigsRequest(resource_type=number, resource=str(resource))
 
         async def attempt() -> DescribeConfigsResponse:
             # Only a broker itself knows its configuration file.
-            is_broker = resource_type == BROKER and str(resource).isdigit()
+            is_broker = number == BROKER and str(resource).isdigit()
             response: DescribeConfigsResponse = (
                 await self._client.call(int(resource), request) if is_broker else await self._client.call_any(request)
             )
@@ -364,6 +374,14 @@ class Admin(GroupAdmin):
 
 
 __all__ = ["BROKER", "EARLIEST", "GROUP", "LATEST", "TOPIC", "Admin"]
+
+
+def _resource_type_of(given: int | str) -> int:
+    if isinstance(given, int):
+        return given
+    if given not in _RESOURCE_TYPES:
+        raise InvalidConfigError(f"resource_type is {given!r}; it must be one of {', '.join(_RESOURCE_TYPES)}")
+    return _RESOURCE_TYPES[given]
 
 
 async def _unless_exists(

@@ -189,18 +189,26 @@ class SerializationError(BarnabasError):
 
 class DeserializationError(BarnabasError):
     """A deserializer cannot read a record; `__cause__` is its error. With `on_bad_record="stop"`, every further read raises this
-    error again until the application skips the record with `consumer.seek(error.partition, error.next_offset)`."""
+    error again until the application skips the record with `consumer.seek(error.partition, error.next_offset)`, or in a share
+    group with `consumer.acknowledge(error.record, "reject")`."""
 
-    def __init__(self, partition: TopicPartition, offset: int, part: str, reason: str) -> None:
+    def __init__(
+        self, partition: TopicPartition, offset: int, part: str, reason: str, *, record: object = None, cure: str = ""
+    ) -> None:
         self.partition = partition
         self.offset = offset
         self.next_offset = offset + 1
         self.part = part  # "key" or "value"
         self.reason = reason
+        self.record = record  # of a share group: as it was stored
         super().__init__(
             f"the {part} of the record at offset {offset} of {partition} cannot be read: {reason}; to continue without it,"
-            f" seek to offset {self.next_offset}, or set on_bad_record"
+            f" {cure or f'seek to offset {self.next_offset}'}, or set on_bad_record"
         )
+
+
+class RecordGivenUpError(BarnabasError):
+    """Why a record of a share group goes to its dead letters: the application has rejected it, or it came too often."""
 
 
 class SchemaRegistryError(BarnabasError):

@@ -1,5 +1,6 @@
 """What the application decides about `process_each`. Pure."""
 
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -94,6 +95,11 @@ def options_of(
         on_failure=on_failure if callable(on_failure) else _one_of(Policy, "on_failure", on_failure),
         commit_interval_ms=commit_interval_ms,
     )
+
+
+def is_coroutine_function(handler: RecordHandler) -> bool:
+    """Also an object whose `__call__` is one."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 def _within(name: str, value: int, least: int, most: int) -> None:

@@ -12,11 +12,11 @@ What is read and not done is bounded; beyond that the partitions are paused.
 """
 
 import asyncio
-import inspect
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -43,9 +43,10 @@ from .options import (
     FailureHandler,
     Options,
     RecordHandler,
+    is_coroutine_function,
     options_of,
 )
-from .signals import set_on_signals
+from .signals import called_on_signals
 
 # Another member has the partition, or will have it, and handles the records again; or the topic is gone.
 _MOVED: Final = (
@@ -105,7 +106,7 @@ async def process_each(
     one acts as without it. If the task is cancelled, so are the handlers. Raises InvalidConfigError for a consumer that commits
     by itself or has no group.
     """
-    is_blocking = not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__))
+    is_blocking = not is_coroutine_function(handler)
     options = options_of(
         order=order,
         concurrency=concurrency,
@@ -123,8 +124,9 @@ async def process_each(
         )
     stopping = stop or asyncio.Event()
     executor = ThreadPoolExecutor(concurrency, "barnabas-handler") if is_blocking else None
+    stop_soon = partial(asyncio.get_running_loop().call_soon_threadsafe, stopping.set)
     try:
-        with set_on_signals(stopping) if stop_on_signals else nullcontext():
+        with called_on_signals(stop_soon) if stop_on_signals else nullcontext():
             return await _Processing(consumer, handler, options, executor, stopping).run()
     finally:
         if executor is not None:

@@ -3,10 +3,9 @@
 The first signal is for all of them. Then the former handlers are back, so that a second one ends a process whose handlers hang.
 """
 
-import asyncio
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -14,23 +13,23 @@ from ..connection.errors import InvalidConfigError
 
 NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
 
-_wanting: Final[list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = []
+_wanting: Final[list[Callable[[], object]]] = []
 _before: Final[dict[int, Any]] = {}  # empty unless our handlers are installed
 
 
 @contextmanager
-def set_on_signals(event: asyncio.Event) -> Iterator[None]:
-    """Raises InvalidConfigError outside of the main thread."""
+def called_on_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """`stop` is called in the main thread, between any two of its steps: it may only do what is allowed there, such as
+    `call_soon_threadsafe`. Raises InvalidConfigError outside of the main thread."""
     if threading.current_thread() is not threading.main_thread():
         raise InvalidConfigError("stop_on_signals works only in the main thread: set an event given as `stop` instead")
-    mine = (asyncio.get_running_loop(), event)
     if not _wanting:
         _install()
-    _wanting.append(mine)
+    _wanting.append(stop)
     try:
         yield
     finally:
-        _wanting.remove(mine)
+        _wanting.remove(stop)
         if not _wanting:
             _restore()
 
@@ -49,5 +48,5 @@ def _restore() -> None:
 
 def _received(number: int, frame: object) -> None:
     _restore()
-    for loop, event in _wanting:
-        loop.call_soon_threadsafe(event.set)
+    for stop in _wanting:
+        stop()

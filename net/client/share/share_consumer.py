@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from typing import Self, Unpack
+from typing import Self, Unpack, cast
 
 from barnabas.log.format.record_batch import iter_headers
 from barnabas.log.records.codec import records_of
@@ -33,8 +33,12 @@ from ..connection.errors import (
 from ..connection.habits import with_habits
 from ..connection.metadata import NO_LEADER
 from ..connection.security import SecurityOptions
+from ..serde.bad_records import Handler
+from ..serde.serdes import AnyDeserializer
 from .leader_session import LeaderSession, PartitionId
+from .refusals import Refusals
 from .share_membership import ShareMembership
+from .share_reading import DeadLetter, Rejections, ShareReading
 from .share_record import ShareRecord, share_record_class
 
 logger = logging.getLogger("barnabas.consumer")
@@ -59,6 +63,10 @@ class ShareConsumer:
     done with it. What is neither by the time that the consumer closes is released. A released record is delivered again, to any
     member, with a higher `delivery_count`, at most `share.delivery.count.limit` times; a rejected one is archived. The lock of a
     record ends `share.record.lock.duration.ms` after it came here; then others get it, and an acknowledgement comes too late.
+
+    `dead_letter=dead_letters(producer, "jobs.dead")` keeps the records that nobody could handle: those that the application
+    rejects, those that a deserializer cannot read, and those that come for more than the `max_deliveries`th time, which are not
+    returned any more. A record is rejected when its dead letter is written; after a crash in between it is written again.
     """
 
     @with_habits
@@ -70,13 +78,29 @@ class ShareConsumer:
         max_records: int = MAX_RECORDS,
         fetch_max_bytes: int = MAX_BYTES,
         fetch_max_wait_ms: int = 500,
+        key_deserializer: AnyDeserializer | None = None,
+        value_deserializer: AnyDeserializer | None = None,
+        on_bad_record: str | Handler | None = None,
+        dead_letter: DeadLetter | None = None,
+        max_deliveries: int | None = None,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         retry_backoff_ms: float = RETRY_BACKOFF_MS,
         client_id: str = "barnabas-share-consumer",
         client: Client | None = None,
         **security: Unpack[SecurityOptions],
     ) -> None:
-        """`max_records`: how many records are locked by one fetch, rounded up to whole batches. Raises InvalidConfigError."""
+        """`topics`: names, or lists of names; `group`: the share group; `bootstrap`: addresses of brokers.
+
+        `max_records`: how many records are locked by one fetch, rounded up to whole batches; `fetch_max_bytes`: the bytes of one
+        fetch, `fetch_max_wait_ms`: how long it waits for records. `key_deserializer` and `value_deserializer` make objects of
+        bytes; `on_bad_record`: for records that they cannot read, "stop" (each `poll` raises DeserializationError until
+        `acknowledge(error.record, "reject")`), "skip" (rejects them) or a function of the record and the error, by default
+        `dead_letter`, or else "stop". `dead_letter`: a function or coroutine function of a record and the reason as an exception.
+        `max_deliveries` (4 with `dead_letter`): deliveries to the application; it must be below `share.delivery.count.limit`
+        of the group. `request_timeout_ms`, `retry_backoff_ms`: of one request, and the first wait before it is repeated.
+        `client_id`: the name in logs and quotas of brokers. `client`: a connected client, which this consumer closes.
+        `security`: `tls_ca`, `sasl_mechanism` and so on, as for `Consumer`. Raises InvalidConfigError.
+        """
         names = [name for item in topics for name in ([item] if isinstance(item, str) else item)]
         if not names or not group:
             raise InvalidConfigError(
@@ -84,6 +108,8 @@ class ShareConsumer:
             )
         if max_records < 1 or fetch_max_bytes < 1:
             raise InvalidConfigError("max_records and fetch_max_bytes must be positive")
+        self._reading = ShareReading(key_deserializer, value_deserializer, on_bad_record, dead_letter, max_deliveries)
+        self._rejections = Rejections(self._reading)
         self._topics = tuple(dict.fromkeys(names))
         self._group = group
         self._max_records = max_records
@@ -105,7 +131,7 @@ class ShareConsumer:
         self._returned: dict[_Place, None] = {}  # to be accepted, unless the application says otherwise
         self._home: dict[_Place, int] = {}  # of all records that are locked here: the broker
         self._names: dict[str, str] = {}  # topic id -> name
-        self._refusal: BarnabasError | None = None  # the first one of an acknowledgement since the last `commit`
+        self._refusals = Refusals(group)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -132,6 +158,7 @@ class ShareConsumer:
         """Send what is acknowledged, release the other records, and leave the group."""
         if self._is_closed or self._membership is None:
             return
+        await self._rejections.settle(CLOSE_TIMEOUT_MS / 1000)
         self._is_closed, member_id = True, self._membership.member_id
         await self._sent()
         for task in self._fetches.values():
@@ -184,33 +211,62 @@ class ShareConsumer:
     async def poll(self, *, max_records: int = MAX_RECORDS, timeout_ms: float = 1_000) -> list[ShareRecord]:
         """Accept the records of the last call that were not acknowledged, and return the next ones, or none after the time.
 
-        Raises the error that ended the membership.
+        Raises the error that ended the membership, DeserializationError, SchemaRegistryError, and what the function for bad
+        records or dead letters raises: then the record comes next again.
         """
         self._check()
         for place in self._returned:
             self._settle(place, Acknowledgement.ACCEPT)
         self._returned.clear()
         until_ms = self._client.clock.now_ms() + timeout_ms
-        while not self._ready:
-            self._wake.clear()
-            self._start_fetches()
-            remaining_ms = until_ms - self._client.clock.now_ms()
-            if remaining_ms <= 0:
+        while True:
+            while not self._ready:
+                self._wake.clear()
+                self._start_fetches()
+                remaining_ms = until_ms - self._client.clock.now_ms()
+                if remaining_ms <= 0:
+                    return []
+                try:
+                    async with asyncio.timeout(remaining_ms / 1000):
+                        await self._wake.wait()
+                except TimeoutError:
+                    return []
+                self._check()
+            self._start_fetches(only_waited_for=True)
+            found = await self._read(max_records, until_ms)
+            if found:
+                self._returned.update((self._place(record), None) for record in found)
+                return found
+            if self._client.clock.now_ms() >= until_ms:
                 return []
-            try:
-                async with asyncio.timeout(remaining_ms / 1000):
-                    await self._wake.wait()
-            except TimeoutError:
-                return []
-            self._check()
-        self._start_fetches(only_waited_for=True)
-        found = [self._ready.popleft() for _ in range(min(max_records, len(self._ready)))]
-        self._returned.update((self._place(record), None) for record in found)
+
+    async def _read(self, max_records: int, until_ms: float) -> list[ShareRecord]:
+        """The next records, as the application wants them. One that must be waited for comes alone; it stays in `_ready` while
+        its schema is loaded or its dead letter is written."""
+        found: list[ShareRecord] = []
+        while self._ready and len(found) < max_records:
+            record = self._ready[0]
+            read = self._reading.now(record)
+            if read is None:
+                if found:
+                    break
+                try:
+                    read = await self._reading.read(record, max(0, until_ms - self._client.clock.now_ms()) / 1000)
+                except TimeoutError:
+                    break
+                if not self._ready or self._ready[0] is not record:
+                    continue  # Its lock ended meanwhile.
+            self._ready.popleft()
+            if read is None:
+                self._settle(self._place(record), Acknowledgement.REJECT)
+            else:
+                found.append(cast(ShareRecord, read))
         return found
 
-    def acknowledge(self, record: ShareRecord, kind: str = "accept") -> None:
-        """Say what became of a record: "accept", "release" (deliver it again), or "reject" (archive it). It is sent with the next
-        fetch; `commit` waits until it is stored. Raises InvalidRequestError for a record that is not locked here."""
+    def acknowledge(self, record: ShareRecord, kind: str = "accept", *, reason: str = "") -> None:
+        """Say what became of a record: "accept", "release" (deliver it again), or "reject" (archive it, as a dead letter if the
+        consumer has a function for them; `reason` is what it tells). It is sent with the next fetch; `commit` waits until it is
+        stored. Raises InvalidRequestError for a record that is not locked here."""
         self._check()
         if kind not in _KINDS:
             raise InvalidRequestError(f"acknowledgement {kind!r} is not known: use accept, release or reject")
@@ -220,13 +276,34 @@ class ShareConsumer:
                 f"{record.topic_partition} offset {record.offset} is not locked here: it is acknowledged"
             )
         self._returned.pop(place, None)
-        self._settle(place, _KINDS[kind])
+        if self._ready and self._place(self._ready[0]) == place:
+            self._ready.popleft()  # It could not be read.
+        if kind == "reject" and self._reading.has_dead_letters:
+            self._reject(record, place, reason)
+        else:
+            self._settle(place, _KINDS[kind])
+
+    def _reject(self, record: ShareRecord, place: _Place, reason: str) -> None:
+        """Once its dead letter is written."""
+        node_id = self._home.pop(place)
+
+        def ended(error: Exception | None) -> None:
+            if error is not None:
+                told = BarnabasError(f"{record.topic_partition} offset {record.offset} has no dead letter: {error}")
+                told.__cause__ = error
+                self._refusals.note(record.topic_partition, told)
+            kind = Acknowledgement.REJECT if error is None else Acknowledgement.RELEASE
+            self._session(node_id).acknowledge(*place, kind)
+            self._wake.set()
+
+        self._rejections.begin(cast(ShareRecord, record.raw), reason or "rejected by the application", ended)
 
     async def commit(self, *, timeout_ms: float = API_TIMEOUT_MS) -> None:
         """Return when everything acknowledged so far is stored. Raises the first refusal since the last call
-        (InvalidRecordStateError: the lock was over), and RequestTimedOutError."""
+        (InvalidRecordStateError: the lock was over; what the function for dead letters raised is the cause of a BarnabasError),
+        and RequestTimedOutError."""
         until_ms = self._client.clock.now_ms() + timeout_ms
-        while any(session.is_waited_for for session in self._sessions.values()) or self._is_sending:
+        while self._rejections or self._is_sending or any(item.is_waited_for for item in self._sessions.values()):
             self._check()
             if self._client.clock.now_ms() >= until_ms:
                 raise RequestTimedOutError(f"not everything was acknowledged within {timeout_ms:.0f} ms; call it again")
@@ -237,9 +314,7 @@ class ShareConsumer:
                     await self._wake.wait()
             except TimeoutError:
                 continue
-        refusal, self._refusal = self._refusal, None
-        if refusal is not None:
-            raise refusal
+        self._refusals.raise_first()
 
     @property
     def _is_sending(self) -> bool:
@@ -293,8 +368,7 @@ class ShareConsumer:
                 continue
             session.drop((topic_id, number))
             error = InvalidRecordStateError(f"{partition} has another leader: the locks of its records are over")
-            logger.warning("acknowledgement refused group=%s partition=%s: %s", self._group, partition, error.message)
-            self._refusal = self._refusal or error
+            self._refusals.note(partition, error)
 
     def _fetched(self, node_id: int, task: "asyncio.Task[None]") -> None:
         self._fetches.pop(node_id, None)
@@ -360,12 +434,8 @@ class ShareConsumer:
     def _note_refusal(self, item: SharePartitionAnswer) -> None:
         if not item.acknowledge_error:
             return
-        error = error_for(item.acknowledge_error, item.acknowledge_message)
-        logger.warning(
-            "acknowledgement refused group=%s partition=%s-%d: %s", self._group, self._names.get(item.topic_id, "?"),
-            item.partition, error.message,
-        )  # fmt: skip
-        self._refusal = self._refusal or error
+        place = TopicPartition(self._names.get(item.topic_id, "?"), item.partition)
+        self._refusals.note(place, error_for(item.acknowledge_error, item.acknowledge_message))
 
     def _note_error(self, item: SharePartitionAnswer, node_id: int) -> None:
         """The partition has moved, in most cases."""

@@ -1,8 +1,10 @@
 """`ShareRecord`: a record with the number of its deliveries. Pure."""
 
 from functools import lru_cache
+from typing import cast
 
 from ..connection.records import MAX_CACHED_PARTITIONS, ConsumerRecord
+from ..serde.reading import DecodedRecord
 
 
 class ShareRecord(ConsumerRecord):
@@ -18,3 +20,17 @@ def share_record_class(topic: str, topic_id: str, partition: int, delivery_count
     """The records of this partition with so many deliveries: attributes of a class, as records are only views."""
     place = {"topic": topic, "topic_id": topic_id, "partition": partition}
     return type("ShareRecord", (ShareRecord,), {"__slots__": (), "delivery_count": delivery_count, **place})
+
+
+class DecodedShareRecord(DecodedRecord):
+    """A record whose key and value a deserializer has read, with the attributes of ShareRecord."""
+
+    __slots__ = ()
+
+    @property
+    def delivery_count(self) -> int:
+        return cast(ShareRecord, self.raw).delivery_count
+
+    @property
+    def topic_id(self) -> str:
+        return cast(ShareRecord, self.raw).topic_id

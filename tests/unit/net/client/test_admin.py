@@ -9,8 +9,8 @@ from unit.net.client.virtual_time import run
 from barnabas.log.vocabulary.errors import ErrorCode, NetworkError
 from barnabas.log.vocabulary.group_messages import PartitionOutcome
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.client.admin.admin import Admin
-from barnabas.net.client.connection.errors import PartitionGoneError, UnknownTopicOrPartitionError
+from barnabas.net.client.admin.admin import Admin, _resource_type_of
+from barnabas.net.client.connection.errors import InvalidConfigError, PartitionGoneError, UnknownTopicOrPartitionError
 from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import requests as q
 from barnabas.net.protocol import responses as r
@@ -116,3 +116,9 @@ def test_records_of_a_partition_that_does_not_exist_are_not_deleted_for_a_minute
             assert asyncio.get_running_loop().time() < 1
 
     run(body())
+
+
+def test_resource_types_have_names() -> None:
+    assert [_resource_type_of(kind) for kind in ("topic", "broker", "group", 32)] == [2, 4, 32, 32]
+    with pytest.raises(InvalidConfigError, match="one of topic, broker, group"):
+        _resource_type_of("queue")

@@ -68,7 +68,12 @@ class ShareStates:
                 continue
             decision.add(record)
             loaded.append(
-                LoadedShareState(load_id=record.load_id, start_offset=record.start_offset, ranges=record.ranges)
+                LoadedShareState(
+                    load_id=record.load_id,
+                    start_offset=record.start_offset,
+                    ranges=record.ranges,
+                    written_epoch=record.written_epoch,
+                )
             )
         return CoordinatorResult(records=decision.finish(), response=LoadShareStatesResponse(states=tuple(loaded)))
 
@@ -81,9 +86,10 @@ class ShareStates:
             )
         before = group.states.get((item.topic, item.partition))
         if before is None or before.topic_id != item.topic_id:
-            return self._state_record(
+            begun = self._state_record(
                 group_id, item.topic, item.partition, item.topic_id, item.initial_offset, item.leader_epoch
             )
+            return replace(begun, written_epoch=item.leader_epoch)
         if item.leader_epoch < before.leader_epoch:
             raise FencedLeaderEpochError(
                 f"leader epoch {item.leader_epoch} of {item.topic}-{item.partition} is over: {before.leader_epoch} has begun"
@@ -126,6 +132,7 @@ class ShareStates:
             sequence=item.sequence,
             start_offset=item.start_offset,
             ranges=item.ranges,
+            written_epoch=before.leader_epoch,
         )
 
     def _state_record(

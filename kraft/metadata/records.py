@@ -499,6 +499,8 @@ class ShareStateRecord(Record, frozen=True, kw_only=True, tag=94):
     sequence: int  # of the leader's last write since it was loaded
     start_offset: int  # every record before it is acknowledged, archived or deleted
     ranges: tuple[ShareRange, ...] = ()  # from the start offset on, without gaps
+    # Whose log the offsets are of: the epoch of the leader that wrote them. -1: not known, or an admin's.
+    written_epoch: int = -1
 
 
 class RemoveShareStatesRecord(Record, frozen=True, kw_only=True, tag=95):

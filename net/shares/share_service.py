@@ -407,7 +407,7 @@ class ShareService:
         if not partition.role.is_leader or partition.leader_epoch != leader_epoch:
             raise partition.role.does_not_lead()
         machine = SharePartition(start_offset=state.start_offset, ranges=state.ranges, settings=config.settings)
-        machine.log_ends_at(partition.log_end_offset)
+        machine.log_ends_at(_common_end(partition, state.written_epoch))
         led = LedSharePartition(
             group_id=group_id,
             partition=partition,
@@ -475,6 +475,15 @@ class ShareService:
     def _hint(self, topic_id: str, number: int) -> tuple[int, int]:
         name = self._metadata.image.topic_names.get(topic_id)
         return (-1, -1) if name is None else self._replication.leader_hint(TopicPartition(name, number))
+
+
+def _common_end(partition: Partition, written_epoch: int) -> int:
+    """Where this log and that of the leader in `written_epoch` part: what either has behind it, the other has not (KIP-101)."""
+    if 0 <= written_epoch < partition.leader_epoch:
+        _, end_offset = partition.reads.end_offset_for_epoch(written_epoch)
+        if end_offset >= 0:
+            return min(end_offset, partition.log_end_offset)
+    return partition.log_end_offset
 
 
 def _key(request: ShareFetchRequest | ShareAcknowledgeRequest, client: RequestContext) -> SessionKey:

@@ -44,13 +44,18 @@ class ShareStateToLoad(Message, frozen=True, kw_only=True):
 
 
 class LoadedShareState(Message, frozen=True, kw_only=True):
-    """`load_id` goes with every write of this leader; the ids of earlier loads are void from now on."""
+    """`load_id` goes with every write of this leader; the ids of earlier loads are void from now on.
+
+    `written_epoch`: of the leader whose log the offsets are of, or -1. What that log had and this leader's has not (an unclean
+    election) was lost, and other records may be at these offsets now.
+    """
 
     error: int = 0
     message: str = ""
     load_id: int = -1
     start_offset: int = -1
     ranges: Items[ShareRange] = ()
+    written_epoch: int = -1
 
 
 class LoadShareStatesRequest(Message, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""`Refusals`: acknowledgements that did not come into effect. Each is logged; `commit` raises the first one since the last call."""
+"""`Refusals`: acknowledgements without effect. Each is logged; `commit` raises the first one since the last call."""
 
 import logging
 

@@ -243,6 +243,20 @@ def test_a_state_begins_once_and_is_written_by_its_leader() -> None:
     assert bench.write(second.load_id, 2) == ErrorCode.NONE  # an old leader cannot take it over
 
 
+def test_a_state_says_in_which_epoch_it_was_written() -> None:
+    """A leader that loads it and fails before it writes has said nothing about its own log."""
+    bench = ShareBench()
+    bench.beat("a")
+    assert bench.load(leader_epoch=4).written_epoch == 4  # it begins with an offset of this leader's log
+    loaded = bench.load(leader_epoch=6)
+    assert loaded.written_epoch == 4
+    loaded = bench.load(leader_epoch=7)
+    assert loaded.written_epoch == 4
+    assert bench.write(loaded.load_id) == ErrorCode.NONE
+    bench.move()
+    assert bench.load(leader_epoch=9).written_epoch == 7
+
+
 def test_a_state_outlives_its_coordinator() -> None:
     bench = ShareBench()
     bench.beat("a")

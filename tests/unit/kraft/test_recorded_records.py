@@ -44,11 +44,18 @@ RECORDING = Path(__file__).with_name("recorded_records.json")
 
 
 # Fields that these got after they were recorded. What was recorded is still read; what is written has one more form.
-ADDED = {"RegisterBrokerRecord": ("machine",), "RegisterBroker": ("machine",), "BrokerImage": ("machine",)}
+ADDED = {
+    "RegisterBrokerRecord": ("machine",),
+    "RegisterBroker": ("machine",),
+    "BrokerImage": ("machine",),
+    "ShareStateRecord": ("written_epoch",),
+}
 READ_ONLY = (
     "full RegisterBrokerRecord",
     "least RegisterBrokerRecord",
     "all of them",
+    "full ShareStateRecord",
+    "least ShareStateRecord",
     "request: full RegisterBroker",
     "request: least RegisterBroker",
     "snapshot 1",
@@ -163,7 +170,12 @@ def snapshot() -> list[bytes]:
 def extended() -> dict[str, RecordBatch | ControllerRequest]:
     samples = Samples()
     batch = RecordBatch(controller_epoch=3, records=(samples.full(records.RegisterBrokerRecord),))
-    return {"extended RegisterBrokerRecord": batch, "request: extended RegisterBroker": samples.full(RegisterBroker)}
+    state = RecordBatch(controller_epoch=3, records=(Samples().full(records.ShareStateRecord),))
+    return {
+        "extended RegisterBrokerRecord": batch,
+        "request: extended RegisterBroker": samples.full(RegisterBroker),
+        "extended ShareStateRecord": state,
+    }
 
 
 def test_records_and_requests_are_written_as_ever() -> None:

@@ -31,6 +31,8 @@ ADDED = {
     "ControllerCallResponse": ("wall_ms",),
     "DescribeBrokerRequest": ("history",),
     "DescribeBrokerResponse": ("history",),
+    "LoadShareStatesResponse": (),
+    "LoadedShareState": ("written_epoch",),
 }
 # Fields that these got after their form of ADDED was recorded.
 ADDED_AGAIN = {"FetchRequest": ("may_be_sent_away",), "FetchResponse": ("session_id", "error")}
@@ -101,7 +103,7 @@ def messages() -> dict[str, tuple[Any, Any]]:
         (OF_EVENTS, Samples()),
         (OF_DELETED_OFFSETS, Samples()),
         (OF_FIGURES, Samples(ADDED)),
-        (OF_SHARE_GROUPS, Samples()),
+        (OF_SHARE_GROUPS, Samples(ADDED)),
     ):
         made |= _of_one_time(names, some)
     return made

@@ -45,6 +45,7 @@ class Store:
         self.loads = 0
         self.start_offset: int | None = None
         self.ranges: Sequence[ShareRange] = ()
+        self.written_epoch = -1
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -55,7 +56,12 @@ class Store:
         (item,) = request.states
         if self.start_offset is None:
             self.start_offset = item.initial_offset
-        state = LoadedShareState(load_id=self.loads, start_offset=self.start_offset, ranges=tuple(self.ranges))
+        state = LoadedShareState(
+            load_id=self.loads,
+            start_offset=self.start_offset,
+            ranges=tuple(self.ranges),
+            written_epoch=self.written_epoch,
+        )
         return LoadShareStatesResponse(states=(state,))
 
     async def write(self, request: WriteShareStatesRequest) -> WriteShareStatesResponse:
@@ -291,6 +297,23 @@ async def test_records_at_offsets_that_the_log_had_lost_are_delivered() -> None:
     assert offsets(await world.fetch()) == []
     world.broker.append(b"new")
     assert offsets(await world.fetch(names_partition=False, wait_ms=1_000)) == [1]
+
+
+@simulated
+@pytest.mark.parametrize(("written_epoch", "given"), [(1, [2, 3, 4]), (-1, []), (2, []), (0, [0, 1, 2, 3, 4])])
+async def test_records_of_a_later_leader_at_offsets_that_were_acknowledged_are_delivered(
+    written_epoch: int, given: list[int]
+) -> None:
+    """An unclean election: the leader of epoch 1 had five records, which the group has accepted. The next leader has two of
+    them, and wrote three others before the group asked it."""
+    world = await World.start()
+    for _ in range(2):
+        world.broker.append(b"a")
+    world.broker.show(topic("t", partition(0, epoch=2, replicas=(0,))), group_configs={"g": EARLIEST}, offset=12)
+    for _ in range(3):
+        world.broker.append(b"new")
+    world.store.start_offset, world.store.written_epoch = 5, written_epoch
+    assert offsets(await world.fetch()) == given
 
 
 @simulated

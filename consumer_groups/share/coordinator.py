@@ -19,6 +19,7 @@ from barnabas.kraft.metadata.records import (
 )
 from barnabas.log.vocabulary.errors import (
     FencedMemberEpochError,
+    GroupAuthorizationError,
     GroupIdNotFoundError,
     GroupMaxSizeReachedError,
     InvalidRequestError,
@@ -78,12 +79,14 @@ class ShareCoordinator:
         now_ms: int,
         *,
         client_host: str = "",
+        principal: str = "",
         session_timeout_ms: int = USUAL,
         interval_ms: int = USUAL,
     ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         """Raises UnknownMemberIdError, FencedMemberEpochError, GroupIdNotFoundError (another type of group has the name),
-        GroupMaxSizeReachedError, InvalidRequestError."""
+        GroupMaxSizeReachedError, InvalidRequestError, GroupAuthorizationError (the member is another user's)."""
         self._check_request(request)
+        self._check_user(request, principal)
         decision = Decision(state=self._state, now_ms=now_ms)
         group_id, member_id = request.group_id, request.member_id
         if request.member_epoch == MemberEpoch.LEAVE:
@@ -94,7 +97,7 @@ class ShareCoordinator:
             return CoordinatorResult(records=decision.finish(), response=left)
         member = self._found(request)
         if member is None or _has_changed(member, request):
-            self._put_member(request, member, client_host, decision)
+            self._put_member(request, member, client_host, principal, decision)
         timeout_ms = self._settings.share_session_timeout_ms if session_timeout_ms == USUAL else session_timeout_ms
         self._sessions.set((group_id, member_id), now_ms + timeout_ms)
         group = self._state.shares.groups[group_id]
@@ -130,6 +133,15 @@ class ShareCoordinator:
                 f"{len(names)} topics; a member may subscribe to {self._settings.max_subscribed_topics}"
             )
 
+    def _check_user(self, request: ShareGroupHeartbeatRequest, principal: str) -> None:
+        """A member id is no secret: another user that knows it must not keep the member alive, change it, or end it."""
+        group = self._state.shares.groups.get(request.group_id)
+        member = None if group is None else group.members.get(request.member_id)
+        if member is not None and member.principal not in ("", principal):
+            raise GroupAuthorizationError(
+                f"member {request.member_id} of group {request.group_id} belongs to another user: choose another member id"
+            )
+
     def _found(self, request: ShareGroupHeartbeatRequest) -> ShareMemberRecord | None:
         """None: a new member, which may join."""
         group = self._state.shares.groups.get(request.group_id)
@@ -155,6 +167,7 @@ class ShareCoordinator:
         request: ShareGroupHeartbeatRequest,
         before: ShareMemberRecord | None,
         client_host: str,
+        principal: str,
         decision: Decision,
     ) -> None:
         self._raise_epoch(request.group_id, decision)
@@ -172,6 +185,7 @@ class ShareCoordinator:
                 client_host=client_host,
                 rack=request.rack if before is None or request.rack is not None else before.rack,
                 subscribed_topics=tuple(sorted(set(topics))),
+                principal=principal,
             )
         )
 

@@ -43,7 +43,7 @@ class BatchSpan:
 
 @dataclass(slots=True, kw_only=True)
 class Span:
-    """`member_id` and `deadline_ms` are set exactly while it is ACQUIRED."""
+    """`member_id` (that the caller chooses) and `deadline_ms` are set exactly while it is ACQUIRED."""
 
     first_offset: int
     last_offset: int
@@ -247,9 +247,7 @@ class SharePartition:
             )
         first = max(batch.first_offset, self.log_start_offset)
         if first <= min(batch.last_offset, self.start_offset - 1):
-            raise InvalidRecordStateError(
-                f"member {member_id} does not hold the lock of record {first}: it is acknowledged"
-            )
+            raise InvalidRecordStateError(f"the member does not hold the lock of record {first}: it is acknowledged")
         for position in range(self._position(max(batch.first_offset, self.start_offset)), len(self._spans)):
             span = self._spans[position]
             if span.first_offset > batch.last_offset:
@@ -257,7 +255,7 @@ class SharePartition:
             if span.state is not RecordState.ACQUIRED or span.member_id != member_id:
                 offset = max(span.first_offset, batch.first_offset)
                 raise InvalidRecordStateError(
-                    f"member {member_id} does not hold the lock of record {offset}: it is over, or the record is acknowledged"
+                    f"the member does not hold the lock of record {offset}: it is over, or the record is acknowledged"
                 )
 
     def _settle(self, span: Span, kind: int, now_ms: int) -> None:

@@ -476,6 +476,7 @@ class ShareMemberRecord(Record, frozen=True, kw_only=True, tag=92):
     client_host: str
     rack: str | None
     subscribed_topics: tuple[str, ...]
+    principal: str = ""  # who may beat for it and end it; "": not known, joined before this field existed
 
 
 class RemoveShareMemberRecord(Record, frozen=True, kw_only=True, tag=93):

@@ -116,7 +116,7 @@ class ShareService:
     async def fetch(self, request: ShareFetchRequest, client: RequestContext) -> ShareFetchResponse:
         """Raises the errors of sessions."""
         session = self._session(request, client)
-        answers = await self._acknowledge_all(request.group_id, request.member_id, request.partitions)
+        answers = await self._acknowledge_all(_key(request, client), request.partitions)
         config = self.config_of(request.group_id)
         if request.session_epoch == FINAL_EPOCH:
             self._end(session)
@@ -129,7 +129,7 @@ class ShareService:
     async def acknowledge(self, request: ShareAcknowledgeRequest, client: RequestContext) -> ShareFetchResponse:
         """Raises the errors of sessions. The outcomes are the `acknowledge_error` of the answers."""
         session = self.sessions.follow(_key(request, client), request.session_epoch)
-        answers = await self._acknowledge_all(request.group_id, request.member_id, request.partitions)
+        answers = await self._acknowledge_all(_key(request, client), request.partitions)
         if request.session_epoch == FINAL_EPOCH:
             self._end(session)
         duration_ms = self.config_of(request.group_id).settings.record_lock_duration_ms
@@ -159,26 +159,26 @@ class ShareService:
         self.sessions.end(session)
         for partition in partitions:
             led = self.led.find((session.group_id, partition))
-            if led is not None and led.machine.release_member(session.member_id):
+            if led is not None and led.machine.release_member(session.key.holder):
                 self.led.store_later(led)
                 led.wake()
 
     # --- acknowledging ------------------------------------------------------------------------------------------------
 
     async def _acknowledge_all(
-        self, group_id: str, member_id: str, partitions: Iterable[ShareFetchPartition]
+        self, key: SessionKey, partitions: Iterable[ShareFetchPartition]
     ) -> dict[PartitionId, SharePartitionAnswer]:
         named = [item for item in partitions if item.acknowledged]
-        found = await asyncio.gather(*(self._acknowledge_one(group_id, member_id, item) for item in named))
+        found = await asyncio.gather(*(self._acknowledge_one(key, item) for item in named))
         return {(item.topic_id, item.partition): item for item in found}
 
-    async def _acknowledge_one(self, group_id: str, member_id: str, item: ShareFetchPartition) -> SharePartitionAnswer:
+    async def _acknowledge_one(self, key: SessionKey, item: ShareFetchPartition) -> SharePartitionAnswer:
         try:
             partition = self._partition((item.topic_id, item.partition))
-            led = self._current((group_id, (item.topic_id, item.partition)), partition)
+            led = self._current((key.group_id, (item.topic_id, item.partition)), partition)
             if led is None:
                 raise InvalidRecordStateError("the locks ended with the leader of the partition before")
-            led.machine.acknowledge(member_id, item.acknowledged, self._clock.now_ms())
+            led.machine.acknowledge(key.holder, item.acknowledged, self._clock.now_ms())
             led.wake()
             await self.led.store(led)
         except BarnabasError as error:
@@ -301,7 +301,7 @@ class ShareService:
         except BarnabasError as error:
             return error
         acquired = machine.acquire(
-            session.member_id, spans, max_records=max_records, now_ms=self._clock.now_ms(), is_strict=is_strict
+            session.key.holder, spans, max_records=max_records, now_ms=self._clock.now_ms(), is_strict=is_strict
         )
         self.led.store_later(led)  # what was left out is archived
         if not acquired:

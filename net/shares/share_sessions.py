@@ -34,6 +34,11 @@ class SessionKey(NamedTuple):
     member_id: str
     principal: Principal = ANONYMOUS
 
+    @property
+    def holder(self) -> str:
+        """Of locks. No two keys of a group have the same one: names of principals have no NUL."""
+        return f"{self.principal}\0{self.member_id}"
+
 
 class Connection(Protocol):
     @property

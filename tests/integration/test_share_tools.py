@@ -43,7 +43,11 @@ async def test_the_console_reads_a_queue_and_the_admin_tool_resets_it(shared_clu
 
         assert "desk" in await tools.run(GROUPS, "--list")
         said = await tools.run(GROUPS, "--describe --group desk --offsets")
-        assert "console" in said and " 5" in said, said
+        assert _lag(said) == "0", said
+        for value in range(3):
+            await producer.send("console", f"later-{value}".encode())
+        await producer.flush()
+        assert _lag(said := await tools.run(GROUPS, "--describe --group desk --offsets")) == "3", said
         said = await tools.run(GROUPS, "--reset-offsets --group desk --topic console --to-earliest --execute")
         assert "console" in said, said
         said = await tools.run(CONSOLE, read)
@@ -53,3 +57,10 @@ async def test_the_console_reads_a_queue_and_the_admin_tool_resets_it(shared_clu
         assert not await admin.group_offsets("desk")
         await tools.run(GROUPS, "--delete --group desk")
         assert "desk" not in {group.group_id for group in await admin.list_groups()}
+
+
+def _lag(said: str) -> str:
+    """The column LAG of the row of the topic."""
+    lines = [line.split() for line in said.splitlines()]
+    names = next(line for line in lines if "LAG" in line)
+    return next(line for line in lines if "console" in line)[names.index("LAG")]

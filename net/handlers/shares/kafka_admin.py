@@ -2,12 +2,12 @@
 groups for admin tools.
 
 Versions: 1, 0-1, 0, 0. Behaviour: the coordinator of each group answers from its own state; offsets are changed only while the
-group has no members. Differs from Kafka: the lag is not told (-1), because only the leaders of the partitions know their ends.
+group has no members. The lag is that of KIP-1226; -1 for a partition whose leader does not tell its end within two seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 
 from barnabas.consumer_groups.model.messages import GroupDescription
@@ -16,22 +16,28 @@ from barnabas.consumer_groups.share.coordinator import SHARE_PROTOCOL
 from barnabas.kraft.metadata.records import ShareStateRecord
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.group_messages import PartitionOffset, TopicPartitions
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import NO_TOPIC_ID, OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.shares.log_ends import LogEnds, share_lag
 
 from ..common.services import Services
 from ..kafka.access import ALL_GROUP_OPERATIONS
 
 _STATES = {GroupPhase.EMPTY: "Empty", GroupPhase.STABLE: "Stable"}
 _NO_START = -1  # the group has not read the partition
+_NO_LAG = -1  # not known
 
 
 class KafkaShareAdminHandlers:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._groups = services.groups
+        self._log_ends = LogEnds(
+            node_id=services.node_id, replication=services.replication, controller=services.controller
+        )
 
     async def describe(
         self, request: KafkaRequest[bodies.ShareGroupDescribeRequest], context: RequestContext
@@ -109,7 +115,8 @@ class KafkaShareAdminHandlers:
                 wanted = list(states)
             else:
                 wanted = [(topic.topic_name, number) for topic in group.topics for number in topic.partitions]
-            groups.append(answer(group_id=group_id, topics=self._offsets(states, wanted), error_message=None))
+            ends = await self._log_ends.of(TopicPartition(*key) for key in wanted if key in states)
+            groups.append(answer(group_id=group_id, topics=self._offsets(states, wanted, ends), error_message=None))
         return KafkaResponse(body=bodies.DescribeShareGroupOffsetsResponse(groups=groups))
 
     async def _states(self, group_id: str) -> dict[tuple[str, int], ShareStateRecord]:
@@ -117,7 +124,10 @@ class KafkaShareAdminHandlers:
         return {(state.topic, state.partition): state for state in found}
 
     def _offsets(
-        self, states: dict[tuple[str, int], ShareStateRecord], wanted: Iterable[tuple[str, int]]
+        self,
+        states: dict[tuple[str, int], ShareStateRecord],
+        wanted: Iterable[tuple[str, int]],
+        ends: Mapping[TopicPartition, int],
     ) -> list[bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic]:
         make_topic = bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic
         make_partition = bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition
@@ -131,6 +141,7 @@ class KafkaShareAdminHandlers:
                         partition_index=key[1],
                         start_offset=_NO_START if state is None else state.start_offset,
                         leader_epoch=0 if state is None else max(0, state.leader_epoch),
+                        lag=_lag(state, ends.get(TopicPartition(*key))),
                         error_message=None,
                     )
                 )
@@ -189,3 +200,9 @@ class KafkaShareAdminHandlers:
     def _topic_id(self, name: str) -> bytes:
         topic = self._services.metadata.image.topics.get(name)
         return NO_TOPIC_ID if topic is None else bytes.fromhex(topic.topic_id)
+
+
+def _lag(state: ShareStateRecord | None, log_end_offset: int | None) -> int:
+    if state is None or log_end_offset is None:
+        return _NO_LAG
+    return share_lag(state.start_offset, state.ranges, log_end_offset)

@@ -60,6 +60,7 @@ class ShareHandlers:
                 asked,
                 groups.now_ms(),
                 client_host=context.client_host,
+                principal=str(context.principal),
                 session_timeout_ms=times.session_timeout_ms,
                 interval_ms=times.heartbeat_interval_ms,
             ),

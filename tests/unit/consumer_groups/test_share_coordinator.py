@@ -27,6 +27,7 @@ from barnabas.log.vocabulary.errors import (
     BarnabasError,
     ErrorCode,
     FencedMemberEpochError,
+    GroupAuthorizationError,
     GroupIdNotFoundError,
     GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
@@ -89,12 +90,12 @@ class ShareBench:
             assert self.quorum.replay(record, index)
 
     def beat(
-        self, member: str, epoch: int = 0, topics: tuple[str, ...] | None = ("t",), group: str = G
+        self, member: str, epoch: int = 0, topics: tuple[str, ...] | None = ("t",), group: str = G, user: str = "User:a"
     ) -> ConsumerGroupHeartbeatResponse:
         request = ShareGroupHeartbeatRequest(
             group_id=group, member_id=member, member_epoch=epoch, subscribed_topics=topics
         )
-        result = self.shares.heartbeat(request, self.now_ms)
+        result = self.shares.heartbeat(request, self.now_ms, principal=user)
         self.commit(result.records)
         return result.response
 
@@ -143,6 +144,16 @@ def test_members_join_stay_and_leave() -> None:
     assert bench.beat("a", 2, None).assignment == (partitions(0, 1, 2),)
     with pytest.raises(UnknownMemberIdError):
         bench.beat("b", 2, None)
+
+
+@pytest.mark.parametrize(("epoch", "topics"), [(0, ("u",)), (1, None), (1, ("u",)), (-1, None)])
+def test_a_member_belongs_to_its_user(epoch: int, topics: tuple[str, ...] | None) -> None:
+    bench = ShareBench()
+    bench.beat("a")
+    bench.move()
+    with pytest.raises(GroupAuthorizationError, match="another user"):
+        bench.beat("a", epoch, topics, user="User:mallory")
+    assert bench.beat("a", 1, None).member_epoch == 1
 
 
 def test_a_silent_member_is_removed() -> None:

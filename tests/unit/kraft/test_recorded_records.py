@@ -49,6 +49,7 @@ ADDED = {
     "RegisterBroker": ("machine",),
     "BrokerImage": ("machine",),
     "ShareStateRecord": ("written_epoch",),
+    "ShareMemberRecord": ("principal",),
 }
 READ_ONLY = (
     "full RegisterBrokerRecord",
@@ -56,6 +57,8 @@ READ_ONLY = (
     "all of them",
     "full ShareStateRecord",
     "least ShareStateRecord",
+    "full ShareMemberRecord",
+    "least ShareMemberRecord",
     "request: full RegisterBroker",
     "request: least RegisterBroker",
     "snapshot 1",
@@ -171,10 +174,12 @@ def extended() -> dict[str, RecordBatch | ControllerRequest]:
     samples = Samples()
     batch = RecordBatch(controller_epoch=3, records=(samples.full(records.RegisterBrokerRecord),))
     state = RecordBatch(controller_epoch=3, records=(Samples().full(records.ShareStateRecord),))
+    member = RecordBatch(controller_epoch=3, records=(Samples().full(records.ShareMemberRecord),))
     return {
         "extended RegisterBrokerRecord": batch,
         "request: extended RegisterBroker": samples.full(RegisterBroker),
         "extended ShareStateRecord": state,
+        "extended ShareMemberRecord": member,
     }
 
 

@@ -158,7 +158,7 @@ async def test_nothing_is_locked_for_a_member_that_may_no_longer_read() -> None:
 
 
 @simulated
-async def test_another_user_cannot_end_the_session_of_a_member_whose_id_it_knows() -> None:
+async def test_another_user_can_neither_end_the_session_nor_use_the_locks_of_a_member_whose_id_it_knows() -> None:
     world = await World.start()
     world.broker.append(b"a")
     assert offsets(await world.fetch()) == [0]
@@ -169,6 +169,10 @@ async def test_another_user_cannot_end_the_session_of_a_member_whose_id_it_knows
         await world.service.acknowledge(last, cast(RequestContext, stranger))
     first = ShareFetchRequest(group_id="g", member_id="m", session_epoch=0)
     await world.service.fetch(first, cast(RequestContext, stranger))
+    named = ShareFetchPartition(topic_id="id-t", partition=0, acknowledged=one(0, Acknowledgement.ACCEPT))
+    theft = ShareAcknowledgeRequest(group_id="g", member_id="m", session_epoch=1, partitions=(named,))
+    stolen = await world.service.acknowledge(theft, cast(RequestContext, stranger))
+    assert stolen.partitions[0].acknowledge_error == ErrorCode.INVALID_RECORD_STATE
     answer = await world.fetch(acknowledged=one(0, Acknowledgement.ACCEPT))
     assert answer.partitions[0].acknowledge_error == 0
 

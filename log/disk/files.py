@@ -18,14 +18,13 @@ from typing import Protocol
 
 from ..format.record_batch import Buffer
 from ..vocabulary.errors import DiskFailedError, DiskFullError, MissingFileError, StorageError, TooManyFilesError
+from . import systems
 from .spare_descriptors import SpareDescriptors
 
-_BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 _TEMPORARY_SUFFIX = ".tmp"
 _OWNER_ONLY = 0o700
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-_FAILED_DISK = (errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN, errno.EREMOTEIO)
 # One for the process, because the limit is per process; therefore it is not a part of each RealFiles.
 _spare = SpareDescriptors()
 _CURES = {
@@ -150,7 +149,7 @@ def _storage_error(action: str, path: str, error: OSError) -> StorageError:
     cure = _CURES.get(error.errno or 0, "see the kernel log of the machine")
     kinds = (
         (_NO_SPACE, DiskFullError),
-        (_FAILED_DISK, DiskFailedError),
+        (systems.FAILED_DISK, DiskFailedError),
         (_NO_DESCRIPTOR, TooManyFilesError),
         ((errno.ENOENT,), MissingFileError),
         ((error.errno,), StorageError),
@@ -218,7 +217,7 @@ class RealAppendFile:
         if self.failed:
             raise self._failed_before()
         try:
-            os.fdatasync(self._descriptor)
+            systems.flush_data(self._descriptor)
         except OSError as error:
             self._flush_failed = True
             raise DiskFailedError(_storage_error("flush", self.path, error).message) from error
@@ -370,7 +369,7 @@ class RealFiles:
         with _refused("read", path):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                systems.drop_cached(descriptor)
             finally:
                 os.close(descriptor)
 
@@ -379,7 +378,7 @@ class RealFiles:
             with _refused("reserve space with", path):
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
                 try:
-                    os.posix_fallocate(descriptor, 0, size_bytes)
+                    systems.reserve_space(descriptor, size_bytes)
                     os.fsync(descriptor)
                 finally:
                     os.close(descriptor)
@@ -389,5 +388,5 @@ class RealFiles:
             raise
 
     def boot_id(self) -> str:
-        with _refused("read", _BOOT_ID_PATH), open(_BOOT_ID_PATH, encoding="ascii") as file:
-            return file.read().strip()
+        with _refused("read", str(systems.LINUX_BOOT_ID)):
+            return systems.boot_id()

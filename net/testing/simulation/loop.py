@@ -5,7 +5,9 @@ wait for never comes: this is reported as a deadlock instead of hanging the test
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import inspect
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -60,6 +62,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         except Exception as error:  # noqa: BLE001 - the future has it
             future.set_exception(error)
         return future
+
+    def close(self) -> None:
+        """What was about to begin is closed, such as the end of a generator of a killed process: it would be told as never
+        awaited (since Python 3.13)."""
+        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+        for handle in () if self.is_closed() else tuple(ready):
+            arguments: Sequence[Any] = handle._args or ()
+            for argument in arguments:
+                if inspect.isawaitable(argument) and not isinstance(argument, asyncio.Future):
+                    argument.close()  # type: ignore[attr-defined]
+        super().close()
 
     def _process_events(self, event_list: list[Any]) -> None:
         pass

@@ -56,7 +56,10 @@ def openssl(*arguments: str) -> None:
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     where = tmp_path_factory.mktemp("certificates")
     new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *new_key, "-keyout", f"{where}/ca.key", "-out", f"{where}/ca.crt", "-subj", "/CN=ca")
+    signs = ("-addext", "keyUsage=critical,keyCertSign")  # Python 3.13 asks for it
+    openssl(
+        "req", "-x509", *new_key, *signs, "-keyout", f"{where}/ca.key", "-out", f"{where}/ca.crt", "-subj", "/CN=ca"
+    )
     for name in (tls_name(0), tls_name(1), "observer-9"):
         key, request, extra = f"{where}/{name}.key", f"{where}/{name}.csr", where / f"{name}.ext"
         extra.write_text(f"subjectAltName=DNS:{name}")

@@ -29,6 +29,7 @@ MOST_SEEDS = {
     "cluster": 40,
     "groups": 40,
     "transactions in clusters": 40,
+    "shares": 40,
     "stalls": 6,
     "flushes": 40,
 }
@@ -95,6 +96,7 @@ def all_bugs() -> list[Planted]:
         partition_bugs,
         promise_bugs,
         quorum_bugs,
+        share_bugs,
         stall_bugs,
         transaction_bugs,
         voter_bugs,
@@ -113,6 +115,7 @@ def all_bugs() -> list[Planted]:
         member_bugs,
         coordinator_bugs,
         stall_bugs,
+        share_bugs,
     )
     levels = list(MOST_SEEDS)
     return sorted((bug for room in rooms for bug in room.BUGS), key=lambda bug: (levels.index(bug.level), bug.name))

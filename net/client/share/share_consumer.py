@@ -6,7 +6,6 @@ each leader run in the background; everything else happens in the calls of the a
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from typing import Self, Unpack, cast
 
@@ -36,6 +35,7 @@ from ..connection.security import SecurityOptions
 from ..serde.bad_records import Handler
 from ..serde.serdes import AnyDeserializer
 from .leader_session import LeaderSession, PartitionId
+from .ready_records import ReadyRecords
 from .refusals import Refusals
 from .share_membership import ShareMembership
 from .share_reading import DeadLetter, Rejections, ShareReading
@@ -127,7 +127,7 @@ class ShareConsumer:
         self._sessions: dict[int, LeaderSession] = {}  # by broker
         self._fetches: dict[int, asyncio.Task[None]] = {}
         self._failures: dict[int, int] = {}
-        self._ready: deque[ShareRecord] = deque()  # locked, and not returned yet
+        self._ready = ReadyRecords()
         self._returned: dict[_Place, None] = {}  # to be accepted, unless the application says otherwise
         self._home: dict[_Place, int] = {}  # of all records that are locked here: the broker
         self._names: dict[str, str] = {}  # topic id -> name
@@ -244,8 +244,14 @@ class ShareConsumer:
         """The next records, as the application wants them. One that must be waited for comes alone; it stays in `_ready` while
         its schema is loaded or its dead letter is written."""
         found: list[ShareRecord] = []
-        while self._ready and len(found) < max_records:
-            record = self._ready[0]
+        while len(found) < max_records:
+            self._forget(self._ready.drop_lapsed(self._client.clock.now_ms()))
+            if self._has_moved(self._ready.first):
+                self._forget([self._ready.take()])
+                continue
+            record = self._ready.first
+            if record is None:
+                break
             read = self._reading.now(record)
             if read is None:
                 if found:
@@ -254,9 +260,9 @@ class ShareConsumer:
                     read = await self._reading.read(record, max(0, until_ms - self._client.clock.now_ms()) / 1000)
                 except TimeoutError:
                     break
-                if not self._ready or self._ready[0] is not record:
+                if self._ready.first is not record:
                     continue  # Its lock ended meanwhile.
-            self._ready.popleft()
+            self._ready.take()
             if read is None:
                 self._settle(self._place(record), Acknowledgement.REJECT)
             else:
@@ -276,8 +282,8 @@ class ShareConsumer:
                 f"{record.topic_partition} offset {record.offset} is not locked here: it is acknowledged"
             )
         self._returned.pop(place, None)
-        if self._ready and self._place(self._ready[0]) == place:
-            self._ready.popleft()  # It could not be read.
+        if (first := self._ready.first) is not None and self._place(first) == place:
+            self._ready.take()  # It could not be read.
         if kind == "reject" and self._reading.has_dead_letters:
             self._reject(record, place, reason)
         else:
@@ -377,6 +383,7 @@ class ShareConsumer:
             logger.error("a fetch of share group %s failed", self._group, exc_info=task.exception())
 
     async def _fetch(self, session: LeaderSession, wanted: list[PartitionId], *, is_flush: bool) -> None:
+        asked_ms = self._client.clock.now_ms()
         request = session.request(
             group_id=self._group,
             member_id=self._member.member_id,
@@ -403,17 +410,25 @@ class ShareConsumer:
             self._note_refusal(item)
             if item.error:
                 self._note_error(item, session.node_id)
-            self._take(item, session)
+            self._take(item, session, asked_ms + answer.lock_duration_ms)
 
     def _drop_ready(self, node_id: int) -> None:
         """The session is over, and with it the locks of what was not returned yet: the group delivers it again."""
-        gone = {place for place, home in self._home.items() if home == node_id} - self._returned.keys()
-        for record in [record for record in self._ready if self._place(record) in gone]:
-            self._ready.remove(record)
-            self._home.pop(self._place(record))
+        self._forget(self._ready.drop(lambda record: self._home.get(self._place(record)) == node_id))
 
-    def _take(self, item: SharePartitionAnswer, session: LeaderSession) -> None:
-        """The records that are locked for us. Offsets without a record are acknowledged as gaps."""
+    def _has_moved(self, record: ShareRecord | None) -> bool:
+        """Another broker leads its partition: its lock is over."""
+        if record is None:
+            return False
+        leader = self._client.metadata.leader(record.topic_partition).node_id
+        return leader not in (self._home[self._place(record)], NO_LEADER)
+
+    def _forget(self, records: list[ShareRecord]) -> None:
+        for record in records:
+            self._home.pop(self._place(record), None)
+
+    def _take(self, item: SharePartitionAnswer, session: LeaderSession, deadline_ms: float) -> None:
+        """The records that are locked for us until then at least. Offsets without a record are acknowledged as gaps."""
         partition, topic = (item.topic_id, item.partition), self._names.get(item.topic_id, "")
         headers = list(iter_headers(item.records))
         for acquired in item.acquired:
@@ -428,7 +443,7 @@ class ShareConsumer:
                     continue
                 found += records_of(item.records, header, record_type, acquired.first_offset, acquired.last_offset + 1)
             self._home.update(((partition, record.offset), session.node_id) for record in found)
-            self._ready.extend(found)
+            self._ready.extend(found, deadline_ms)
             _acknowledge_gaps(session, partition, acquired, found)
 
     def _note_refusal(self, item: SharePartitionAnswer) -> None:

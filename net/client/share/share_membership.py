@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable
+from uuid import UUID
 
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatResponse
 from barnabas.log.vocabulary.share.messages import ShareGroupHeartbeatRequest
@@ -20,7 +20,7 @@ _JOIN, _LEAVE = 0, -1
 
 class ShareMembership:
     def __init__(self, client: Client, group: str, topics: tuple[str, ...], on_change: Callable[[], None]) -> None:
-        self.member_id = str(uuid.uuid4())
+        self.member_id = str(UUID(int=client.rng.getrandbits(128), version=4))
         self.assigned: tuple[TopicPartition, ...] = ()
         self.error: BarnabasError | None = None  # ends the membership
         self._client = client

@@ -34,7 +34,7 @@ from .link_faults import LinkFaults
 from .loop import SimulationDeadlock
 from .node_faults import NodeFaults
 from .observed_loop import ObservedLoop
-from .process import NOBODY, ProcessDied, SimulatedProcess
+from .process import NOBODY, ProcessDied, SimulatedProcess, unwind
 from .program_faults import ProgramFaults
 
 FAULTS: Final[Mapping[str, int]] = NodeFaults.WEIGHTS | LinkFaults.WEIGHTS | ProgramFaults.WEIGHTS
@@ -211,10 +211,13 @@ class Simulation:
         await self._done
 
     async def _guarded(self, main: "Callable[[Simulation], Coroutine[Any, Any, object]]") -> None:
+        course = main(self)
         try:
-            await main(self)
+            await course
         except BaseException as error:  # noqa: BLE001 - `simulate` raises it
             self._failed(error)
+        finally:
+            unwind(course)
         if not self._done.done():
             self._done.set_result(None)
 

@@ -1,6 +1,7 @@
 """`barnabas.testing.simulate`: a seed replays exactly, right programs pass, and mistakes in programs are found in a few seeds."""
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -70,6 +71,26 @@ def test_a_seed_takes_the_same_course_in_every_process() -> None:
     hashes.add(f"{simulate(billing(), seed=5, seconds=SECONDS).trace_hash}\n".encode())
     assert len(hashes) == 1
     assert simulate(billing(), seed=6, seconds=SECONDS).trace_hash.encode() + b"\n" not in hashes
+
+
+def test_a_main_that_is_cut_off_in_a_block_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of its block waits for a connection that nobody answers any more."""
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+
+    async def fails() -> None:
+        await asyncio.sleep(1)
+        raise LookupError("no such order")
+
+    async def main(simulation: Simulation) -> None:
+        async with Admin(simulation.bootstrap_servers):
+            simulation.program(fails)
+            await asyncio.sleep(1_000)
+
+    with pytest.raises(SimulationFailed, match="no such order"):
+        simulate(main, seed=1, seconds=1)
+    gc.collect()
+    assert told == []
 
 
 def test_hours_pass_in_seconds() -> None:

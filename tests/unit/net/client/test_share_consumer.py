@@ -36,7 +36,7 @@ class Broker:
         self.is_left = False
         self._next = 0
         self.clock = SimpleNamespace(now_ms=lambda: asyncio.get_running_loop().time() * 1000)
-        self.rng = SimpleNamespace(random=lambda: 0.5)
+        self.rng = SimpleNamespace(random=lambda: 0.5, getrandbits=lambda count: 5)
         self.backoff = SimpleNamespace(delay_ms=lambda failures, random: 10)
         self.coordinators = SimpleNamespace(ask=self._heartbeat)
         self.metadata = SimpleNamespace(topic_id=lambda name: "id", leader=lambda partition: SimpleNamespace(node_id=0))
@@ -140,3 +140,17 @@ async def test_refusals_do_not_pile_up_in_a_consumer_that_only_polls() -> None:
     await consumer.commit()  # told once
     assert broker.acknowledged == [0, 1, 2, 3, 4]
     await consumer.close()
+
+
+@simulated
+async def test_a_record_whose_lock_may_be_over_is_not_returned() -> None:
+    """Another member may have handled it by now. It is locked for a second, and the application takes two for the one before."""
+    broker = Broker()
+    consumer = await consumer_of(broker)
+    (first,) = await consumer.poll(max_records=1)
+    await consumer.poll(max_records=1, timeout_ms=0)  # the fetch of the second one begins
+    await asyncio.sleep(2)
+    later = await consumer.poll(max_records=1, timeout_ms=3_000)
+    assert first.offset == 0 and later and later[0].offset > 1
+    await consumer.close()
+    assert 1 not in broker.acknowledged

@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable
 from typing import Self, Unpack, cast
 
-from barnabas.log.format.record_batch import iter_headers
+from barnabas.log.format.record_batch import BatchHeader, iter_headers
 from barnabas.log.records.codec import records_of
 from barnabas.log.vocabulary.share.errors import InvalidRecordStateError
 from barnabas.log.vocabulary.share.messages import (
@@ -432,16 +432,7 @@ class ShareConsumer:
         partition, topic = (item.topic_id, item.partition), self._names.get(item.topic_id, "")
         headers = list(iter_headers(item.records))
         for acquired in item.acquired:
-            record_type = share_record_class(topic, item.topic_id, item.partition, acquired.delivery_count)
-            found: list[ShareRecord] = []
-            for header in headers:
-                if (
-                    header.is_control
-                    or header.last_offset < acquired.first_offset
-                    or header.base_offset > acquired.last_offset
-                ):
-                    continue
-                found += records_of(item.records, header, record_type, acquired.first_offset, acquired.last_offset + 1)
+            found = _records_of(item, acquired, headers, topic)
             self._home.update(((partition, record.offset), session.node_id) for record in found)
             self._ready.extend(found, deadline_ms)
             _acknowledge_gaps(session, partition, acquired, found)
@@ -460,6 +451,19 @@ class ShareConsumer:
             metadata.forget_leader(partition, node_id=node_id)
         self._client.request_refresh()
         self._client.note_trouble(f"{partition}", error_for(item.error, item.message))
+
+
+def _records_of(
+    item: SharePartitionAnswer, acquired: AcquiredRecords, headers: list[BatchHeader], topic: str
+) -> list[ShareRecord]:
+    """The records of a range that is locked, out of whole batches."""
+    record_type = share_record_class(topic, item.topic_id, item.partition, acquired.delivery_count)
+    first, last = acquired.first_offset, acquired.last_offset
+    found: list[ShareRecord] = []
+    for header in headers:
+        if not header.is_control and header.last_offset >= first and header.base_offset <= last:
+            found += records_of(item.records, header, record_type, first, last + 1)
+    return found
 
 
 def _acknowledge_gaps(

@@ -21,6 +21,7 @@ class LeaderSession:
         self.epoch = INITIAL_EPOCH  # of the next request
         self.reading: set[PartitionId] = set()  # what the broker knows of
         self.pending: dict[PartitionId, Kinds] = {}  # to be acknowledged
+        self._lock_ms = 0  # how long locks last, which the first answer tells
         self._sent: dict[PartitionId, Kinds] = {}  # in the request that is on its way
 
     @property
@@ -46,7 +47,11 @@ class LeaderSession:
         max_records: int,
         max_bytes: int,
     ) -> ShareFetchRequest:
-        """The next request. It waits for records only if there is nothing to acknowledge. `max_bytes` 0: no records, please."""
+        """The next request. `max_bytes` 0: no records, please.
+
+        It waits for records only if there is nothing to acknowledge, and for half of a lock's time at most: the consumer counts
+        that time from the request on.
+        """
         self._sent, self.pending = ({}, self.pending) if self.epoch == INITIAL_EPOCH else (self.pending, {})
         added = [item for item in wanted if item not in self.reading]
         named = [*self._sent, *(item for item in added if item not in self._sent)]
@@ -58,7 +63,7 @@ class LeaderSession:
             forgotten=tuple(
                 _named(item, {}) for item in sorted(self.reading.difference(wanted) | (self._sent.keys() - wanted))
             ),
-            max_wait_ms=0 if self._sent or self.pending else max_wait_ms,
+            max_wait_ms=0 if self._sent or self.pending else min(max_wait_ms, self._lock_ms // 2),
             max_bytes=max_bytes,
             max_records=max_records,
         )
@@ -74,8 +79,9 @@ class LeaderSession:
             partitions=tuple(_named(item, kinds) for item, kinds in self.pending.items()),
         )
 
-    def answered(self, wanted: Collection[PartitionId]) -> Mapping[PartitionId, Kinds]:
-        """The broker has taken the request. Return what it acknowledged."""
+    def answered(self, wanted: Collection[PartitionId], lock_ms: int) -> Mapping[PartitionId, Kinds]:
+        """The broker has taken the request, and its locks last for so long. Return what it acknowledged."""
+        self._lock_ms = lock_ms
         self.reading = set(wanted)
         self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
         sent, self._sent = self._sent, {}

@@ -405,7 +405,7 @@ class ShareConsumer:
             await asyncio.sleep(self._client.backoff.delay_ms(failures, self._client.rng.random) / 1000)
             return
         self._failures.pop(session.node_id, None)
-        session.answered(wanted)
+        session.answered(wanted, answer.lock_duration_ms)
         for item in answer.partitions:
             self._note_refusal(item)
             if item.error:

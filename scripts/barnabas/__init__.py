@@ -12,32 +12,9 @@ from typing import TYPE_CHECKING
 from . import _sources as _sources  # first: it may choose how the other modules are loaded
 
 if TYPE_CHECKING:
-    from barnabas.log.vocabulary.share.errors import InvalidRecordStateError as InvalidRecordStateError
+    from barnabas.errors import *  # noqa: F403 - all of them
     from barnabas.log.vocabulary.topic_partition import TopicPartition as TopicPartition
     from barnabas.net.client.admin.admin import Admin as Admin
-    from barnabas.net.client.connection.errors import BarnabasError as BarnabasError
-    from barnabas.net.client.connection.errors import BufferExhaustedError as BufferExhaustedError
-    from barnabas.net.client.connection.errors import ClientClosedError as ClientClosedError
-    from barnabas.net.client.connection.errors import DeliveryTimeoutError as DeliveryTimeoutError
-    from barnabas.net.client.connection.errors import DeserializationError as DeserializationError
-    from barnabas.net.client.connection.errors import ErrorCode as ErrorCode
-    from barnabas.net.client.connection.errors import HandlerFailedError as HandlerFailedError
-    from barnabas.net.client.connection.errors import NetworkError as NetworkError
-    from barnabas.net.client.connection.errors import NoBrokersAvailableError as NoBrokersAvailableError
-    from barnabas.net.client.connection.errors import ProducerFencedError as ProducerFencedError
-    from barnabas.net.client.connection.errors import RecordGivenUpError as RecordGivenUpError
-    from barnabas.net.client.connection.errors import RecordTooLargeError as RecordTooLargeError
-    from barnabas.net.client.connection.errors import RetriableError as RetriableError
-    from barnabas.net.client.connection.errors import SaslAuthenticationError as SaslAuthenticationError
-    from barnabas.net.client.connection.errors import SchemaNotFoundError as SchemaNotFoundError
-    from barnabas.net.client.connection.errors import SchemaRegistryError as SchemaRegistryError
-    from barnabas.net.client.connection.errors import SchemaRegistryUnavailableError as SchemaRegistryUnavailableError
-    from barnabas.net.client.connection.errors import SerializationError as SerializationError
-    from barnabas.net.client.connection.errors import TransactionAbortedError as TransactionAbortedError
-    from barnabas.net.client.connection.errors import TransactionOutcomeUnknownError as TransactionOutcomeUnknownError
-    from barnabas.net.client.connection.errors import TransactionStateError as TransactionStateError
-    from barnabas.net.client.connection.errors import TransactionTimedOutError as TransactionTimedOutError
-    from barnabas.net.client.connection.errors import UnreadableBatchError as UnreadableBatchError
     from barnabas.net.client.connection.records import ConsumerRecord as ConsumerRecord
     from barnabas.net.client.connection.records import OffsetAndMetadata as OffsetAndMetadata
     from barnabas.net.client.connection.records import OffsetAndTimestamp as OffsetAndTimestamp
@@ -69,11 +46,7 @@ if TYPE_CHECKING:
     from barnabas.net.client.transactions.transform_once import transform_once as transform_once
 
 _MODULES = {
-    "log.vocabulary.topic_partition": ("TopicPartition",),
-    "net.client.admin.admin": ("Admin",),
-    "net.client.group.assignors": ("Assignor", "MemberSubscription"),
-    "net.client.consumer.consumer": ("Consumer",),
-    "net.client.connection.errors": (
+    "errors": (  # the ones that programs catch most; `__getattr__` finds the others, too
         "BarnabasError",
         "BufferExhaustedError",
         "ClientClosedError",
@@ -81,6 +54,7 @@ _MODULES = {
         "DeserializationError",
         "ErrorCode",
         "HandlerFailedError",
+        "InvalidRecordStateError",
         "NetworkError",
         "NoBrokersAvailableError",
         "ProducerFencedError",
@@ -98,6 +72,10 @@ _MODULES = {
         "TransactionTimedOutError",
         "UnreadableBatchError",
     ),
+    "log.vocabulary.topic_partition": ("TopicPartition",),
+    "net.client.admin.admin": ("Admin",),
+    "net.client.group.assignors": ("Assignor", "MemberSubscription"),
+    "net.client.consumer.consumer": ("Consumer",),
     "net.client.processing.process_each": ("Processed", "process_each"),
     "net.client.producer.handles": ("BatchHandles", "Handle"),
     "net.client.consumer.process_once": ("process_once",),
@@ -112,7 +90,6 @@ _MODULES = {
     "net.client.serde.registry": ("SchemaRegistry",),
     "net.client.serde.text_format": ("Text",),
     "net.client.serde.reading": ("DecodedRecord",),
-    "log.vocabulary.share.errors": ("InvalidRecordStateError",),
     "net.client.share.share_consumer": ("ShareConsumer",),
     "net.client.share.share_record": ("DecodedShareRecord", "ShareRecord"),
     "net.client.tracing.tracing": ("Tracing",),
@@ -131,6 +108,8 @@ __all__ = sorted(_MODULE_OF)
 
 def __getattr__(name: str) -> object:
     module = _MODULE_OF.get(name)
+    if module is None and name.endswith("Error") and hasattr(import_module("barnabas.errors"), name):
+        module = "errors"
     if module is None:
         raise AttributeError(f"module 'barnabas' has no attribute {name!r}")
     value: object = getattr(import_module(f"barnabas.{module}"), name)

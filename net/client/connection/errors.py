@@ -105,10 +105,6 @@ class ReplicaNotAvailableError(RetriableError):
     code = ErrorCode.REPLICA_NOT_AVAILABLE
 
 
-class ThrottlingQuotaExceededError(RetriableError):
-    code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
-
-
 class NoBrokersAvailableError(BrokerNotAvailableError):
     """No address answered; the message lists each address with its error."""
 

@@ -6,6 +6,7 @@ from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from ...base.near_words import did_you_mean
+from .arguments import documented
 from .client import Client
 from .security import SecurityOptions
 
@@ -36,7 +37,8 @@ _CALLED: Final = {
 def with_habits(
     init: Callable[Concatenate[Self, P], None],
 ) -> Callable[Concatenate[Self, P], None]:
-    """Of a client's `__init__`. Raises TypeError for an argument that does not exist, as Python does, with the name to use."""
+    """Of a client's `__init__`. Raises TypeError for an argument that does not exist, as Python does, with the name to use.
+    Its docstring says what the arguments mean."""
     known = {*inspect.signature(init).parameters, *SecurityOptions.__annotations__} - {"self", "security"}
     # What a client hands on with the security options: simulations replace the network and the clock.
     accepted = known | set(inspect.signature(Client.__init__).parameters) - {"self", "security"}
@@ -50,7 +52,9 @@ def with_habits(
             _rename(options, known, accepted, is_bootstrap_given=bool(arguments) and "bootstrap" in _positional(init))
         init(self, *arguments, **options)
 
-    return cast(Callable[Concatenate[Self, P], None], wraps(init)(checked))
+    wrapped = wraps(init)(checked)
+    wrapped.__doc__ = documented(init)
+    return cast(Callable[Concatenate[Self, P], None], wrapped)
 
 
 def _positional(init: Callable[..., None]) -> list[str]:

@@ -99,7 +99,7 @@ class ShareConsumer:
         `max_deliveries` (4 with `dead_letter`): deliveries to the application; it must be below `share.delivery.count.limit`
         of the group. `request_timeout_ms`, `retry_backoff_ms`: of one request, and the first wait before it is repeated.
         `client_id`: the name in logs and quotas of brokers. `client`: a connected client, which this consumer closes.
-        `security`: `tls_ca`, `sasl_mechanism` and so on, as for `Consumer`. Raises InvalidConfigError.
+        `security`: `ssl_cafile`, `sasl_mechanism` and so on, as for `Consumer`. Raises InvalidConfigError.
         """
         names = [name for item in topics for name in ([item] if isinstance(item, str) else item)]
         if not names or not group:

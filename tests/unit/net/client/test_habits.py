@@ -3,6 +3,8 @@
 import asyncio
 import inspect
 import logging
+import pydoc
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +13,10 @@ from unit.net.client.consumer_world import consumer, filled, read
 from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.virtual_time import run
 
-from barnabas import Admin, Consumer, Producer
+from barnabas import Admin, Consumer, Producer, ShareConsumer
+from barnabas.net.client.connection.arguments import ARGUMENTS
 from barnabas.net.client.connection.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from barnabas.net.client.connection.security import SecurityOptions
 
 
 def test_bootstrap_servers_group_id_and_lists_of_topics_are_taken() -> None:
@@ -127,3 +131,17 @@ def test_the_wait_for_a_topic_is_bounded() -> None:
         assert 59 < loop.time() - began < 70
 
     run(main())
+
+
+@pytest.mark.parametrize("client", [Producer, Consumer, Admin, ShareConsumer])
+def test_help_says_what_each_argument_means(client: Any) -> None:
+    shown = pydoc.render_doc(client, renderer=pydoc.plaintext)
+    names = [name for name in inspect.signature(client.__init__).parameters if name != "self"]
+    assert len(names) > 5
+    assert [name for name in names if not re.search(rf"\b{name}(`[^:]*)?: ", shown.partition("__init__")[2])] == []
+
+
+def test_each_described_argument_is_one() -> None:
+    given = {name for client in (Producer, Consumer, Admin) for name in inspect.signature(client.__init__).parameters}
+    assert ARGUMENTS.keys() == given - {"self"}
+    assert all(name in ARGUMENTS["security"] for name in SecurityOptions.__annotations__)

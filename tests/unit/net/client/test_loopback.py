@@ -16,9 +16,13 @@ from unit.net.client.virtual_time import run
 
 import barnabas
 import barnabas.sync
+from barnabas import errors
+from barnabas.log.vocabulary import errors as broker_errors
 from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse
+from barnabas.log.vocabulary.share import errors as share_errors
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection import errors as client_errors
 from barnabas.net.client.connection.errors import ClientClosedError, GroupIdNotFoundError, UnknownTopicOrPartitionError
 from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import requests as q
@@ -162,6 +166,27 @@ def test_importing_the_package_is_cheap() -> None:
         _ = barnabas.nothing  # type: ignore[attr-defined]
     assert all(getattr(barnabas, name) for name in barnabas.__all__)
     assert set(barnabas.__all__) <= set(dir(barnabas))
+
+
+def test_every_typed_error_can_be_imported_from_the_package() -> None:
+    known = {
+        name: found
+        for module in (broker_errors, share_errors, client_errors)
+        for name, found in vars(module).items()
+        if isinstance(found, type) and issubclass(found, barnabas.BarnabasError)
+    }
+    assert len(known) > 100 and set(known) == {*errors.__all__} - {"ErrorCode"}
+    for name, found in known.items():
+        assert getattr(errors, name) is found and getattr(barnabas, name) is found, name
+    with pytest.raises(AttributeError):
+        _ = barnabas.NoSuchError  # type: ignore[attr-defined]
+
+
+def test_the_error_of_a_code_is_one_of_them() -> None:
+    made = [(code, broker_errors.error_for(code)) for code in broker_errors.ErrorCode]
+    typed = [(code, error) for code, error in made if type(error) is not barnabas.BarnabasError]
+    assert len(typed) > 80
+    assert all(error.code == code and getattr(errors, type(error).__name__) is type(error) for code, error in typed)
 
 
 def test_admin_finds_the_controller_and_the_coordinators() -> None:

@@ -1,0 +1,73 @@
+"""What the arguments of the clients mean: `help(Producer)` and its relatives show those of their own."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+ARGUMENTS: Final[Mapping[str, str]] = {
+    # --- of all clients ---
+    "bootstrap": "addresses of brokers, host:port: a string with commas, or several; any one that answers is enough",
+    "client_id": "the name of this client in logs, metrics and quotas of the brokers",
+    "request_timeout_ms": "time to answer one request",
+    "retry_backoff_ms": "the first pause before a request is repeated; it grows with each attempt",
+    "client": "connections to share: `client` of another one; the first that is closed closes them",
+    "network": "another network, for tests",
+    "clock": "another clock, for tests",
+    "rng": "another source of random numbers, for tests",
+    "security": "security_protocol, ssl_cafile, ssl_certfile, ssl_keyfile, ssl_password, ssl_check_hostname, sasl_mechanism, "
+    "sasl_plain_username, sasl_plain_password, sasl_oauth_token_provider",
+    # --- of producers ---
+    "acks": '"all": all in-sync replicas have a record before it is acknowledged; 1: its leader has it; 0: no answer',
+    "linger_ms": "time that a record waits for others in its batch; 0: only while a request to their broker is in flight",
+    "batch_size": "bytes of a batch before compression; None: 65536, and batches grow under load",
+    "max_batch_size": "bytes that a batch grows to under load; None: 524288, or `batch_size` if that is set",
+    "compression": '"none", "gzip", "snappy", "lz4" or "zstd"',
+    "buffer_memory": "bytes of records that wait to be sent or acknowledged; `send` waits while there are so many",
+    "max_in_flight": "requests in flight to one broker",
+    "enable_idempotence": "a retry writes nothing twice; None: unless `acks` or `max_in_flight` forbid it",
+    "max_request_bytes": "the largest record or batch",
+    "delivery_timeout_ms": "time to deliver a record, retries included",
+    "max_block_ms": "time that `send` waits for room in the buffer or for a topic, and a transaction for its coordinator",
+    "transactional_id": "the name of the producer in transactions: another one of this name fences it",
+    "transaction_timeout_ms": "time after which the coordinator aborts an open transaction",
+    "key_serializer": 'makes bytes of keys: a format such as Json(), a function, "json" or "text"',
+    "value_serializer": "makes bytes of values, as `key_serializer` of keys",
+    "on_error": "called with (error, partition, count) for a batch that failed; None: it is logged",
+    # --- of consumers ---
+    "topics": "names, or lists of names",
+    "group": "the consumer group; None: this consumer reads all partitions by itself",
+    "pattern": "a regular expression (RE2) of topics, instead of names",
+    "instance_id": "makes the member static: it keeps its partitions across a restart",
+    "auto_offset_reset": 'where to begin without a committed offset: "latest", "earliest", or "none": an error',
+    "auto_commit": "commits in the background; None: if there is a group",
+    "auto_commit_interval_ms": "the interval of these commits",
+    "on_assigned": "a function or coroutine function that gets the list of partitions that came",
+    "on_revoked": "the same, of partitions that go; their offsets can still be committed",
+    "on_lost": "the same, of partitions that others may have already; None: `on_revoked`",
+    "group_protocol": '"consumer" (KIP-848) or "classic"',
+    "assignor": "how partitions are assigned to members: a name, or with the classic protocol an Assignor, or several",
+    "heartbeat_interval_ms": "the interval of heartbeats with the classic protocol; else the coordinator says it",
+    "session_timeout_ms": "time without heartbeats after which a member is expelled; -1: what the group says (classic: 45000)",
+    "rebalance_timeout_ms": "time to give up partitions in a rebalance; -1: `max_poll_interval_ms`",
+    "max_poll_interval_ms": "time between two polls before the member leaves its group",
+    "fetch_min_bytes": "bytes that a broker waits for before it answers a fetch",
+    "fetch_max_bytes": "bytes of one answer, of all partitions together",
+    "fetch_max_wait_ms": "time that a broker waits for `fetch_min_bytes`",
+    "partition_max_bytes": "bytes of one answer, of one partition; a larger batch comes whole",
+    "max_buffered_bytes": "bytes fetched in advance",
+    "isolation_level": '"read_uncommitted", or "read_committed": no records of open and aborted transactions',
+    "rack": "the rack of the application: records come from an in-sync replica there, if there is one",
+    "key_deserializer": "makes objects of the bytes of keys, as `key_serializer` of producers makes bytes",
+    "value_deserializer": "makes objects of the bytes of values",
+    "on_bad_record": 'for records that a deserializer cannot read: "stop", "skip" or a function',
+    # --- of admin clients ---
+    "timeout_ms": "time for one operation, with all its requests and retries",
+}
+
+
+def documented(init: Callable[..., Any]) -> str:
+    """The docstring of a client's `__init__`: its own if it has one, else one line for each argument."""
+    if init.__doc__:
+        return init.__doc__
+    names = [name for name in inspect.signature(init).parameters if name != "self"]
+    return "\n".join(("Arguments:", *(f"    {name}: {ARGUMENTS[name]}" for name in names)))

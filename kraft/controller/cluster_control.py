@@ -13,7 +13,7 @@ reports that it has lost unflushed records.
 
 from collections import deque
 
-from barnabas.log.vocabulary.cluster_changes import UnregisterBrokerRequest
+from barnabas.log.vocabulary.cluster_changes import BrokerIdNotRegisteredError, UnregisterBrokerRequest
 from barnabas.log.vocabulary.cluster_mismatch import cluster_mismatch
 from barnabas.log.vocabulary.errors import (
     DuplicateBrokerRegistrationError,
@@ -25,7 +25,7 @@ from barnabas.log.vocabulary.errors import (
 
 from ..metadata.broker_epochs import check_broker_epoch
 from ..metadata.cluster_settings import file_settings_of
-from ..metadata.controller_errors import BrokerIdNotRegisteredError, DivergentMetadataError
+from ..metadata.controller_errors import DivergentMetadataError
 from ..metadata.controller_result import ControllerResult, Respond, answer
 from ..metadata.controller_settings import MAX_BROKERS, ControllerSettings
 from ..metadata.delta import MetadataDelta

@@ -8,11 +8,15 @@ requested from outside.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest, FillBrokerRequest, MovesBegun
+from barnabas.log.vocabulary.cluster_changes import (
+    BrokerIdNotRegisteredError,
+    DecommissionBrokerRequest,
+    FillBrokerRequest,
+    MovesBegun,
+)
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidReplicationFactorError, InvalidRequestError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-from ..metadata.controller_errors import BrokerIdNotRegisteredError
 from ..metadata.controller_result import ControllerResult, Respond
 from ..metadata.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
 from ..metadata.delta import MetadataDelta

@@ -7,10 +7,9 @@ here when the last move has ended.
 
 from msgspec.structs import replace
 
-from barnabas.log.vocabulary.cluster_changes import AssignReplicasRequest
+from barnabas.log.vocabulary.cluster_changes import AssignReplicasRequest, NoReassignmentInProgressError
 from barnabas.log.vocabulary.errors import InvalidReplicaAssignmentError
 
-from ..metadata.controller_errors import NoReassignmentInProgressError
 from ..metadata.controller_result import ControllerResult
 from ..metadata.controller_settings import MAX_REPLICATION_FACTOR, ControllerSettings
 from ..metadata.delta import MetadataDelta

@@ -13,7 +13,11 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from barnabas.log.vocabulary.cluster_changes import ElectLeaderRequest
+from barnabas.log.vocabulary.cluster_changes import (
+    ElectionNotNeededError,
+    ElectLeaderRequest,
+    PreferredLeaderNotAvailableError,
+)
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     EligibleLeadersNotAvailableError,
@@ -29,7 +33,6 @@ from barnabas.log.vocabulary.errors import (
 from barnabas.log.vocabulary.topic_partition import TopicPartition, no_such_topic_id
 
 from ..metadata.broker_epochs import check_broker_epoch
-from ..metadata.controller_errors import ElectionNotNeededError, PreferredLeaderNotAvailableError
 from ..metadata.controller_result import ControllerResult, answer
 from ..metadata.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
 from ..metadata.delta import MetadataDelta

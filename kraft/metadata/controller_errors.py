@@ -1,22 +1,6 @@
-"""Errors that only the controller returns, in addition to those of `barnabas.log.vocabulary.errors`."""
+"""The error that only brokers see, in addition to those of `barnabas.log.vocabulary.errors`."""
 
-from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InconsistentClusterIdError, RetriableError
-
-
-class BrokerIdNotRegisteredError(BarnabasError):
-    code = ErrorCode.BROKER_ID_NOT_REGISTERED
-
-
-class PreferredLeaderNotAvailableError(RetriableError):
-    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-
-
-class ElectionNotNeededError(BarnabasError):
-    code = ErrorCode.ELECTION_NOT_NEEDED
-
-
-class NoReassignmentInProgressError(BarnabasError):
-    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+from barnabas.log.vocabulary.errors import InconsistentClusterIdError
 
 
 class DivergentMetadataError(InconsistentClusterIdError):

@@ -10,7 +10,26 @@ from typing import Final, NamedTuple
 from .access.acls import Acl, AclFilter, AclsOfFilter
 from .access.quotas import QuotaChange
 from .access.scram import LoginSecret, UserCredential
+from .errors import BarnabasError, ErrorCode, RetriableError
 from .message import Items, Message, Texts
+
+
+class BrokerIdNotRegisteredError(BarnabasError):
+    code = ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+class PreferredLeaderNotAvailableError(RetriableError):
+    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+class ElectionNotNeededError(BarnabasError):
+    """The partition has the leader that was asked for."""
+
+    code = ErrorCode.ELECTION_NOT_NEEDED
+
+
+class NoReassignmentInProgressError(BarnabasError):
+    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
 class NewTopic(Message, frozen=True, kw_only=True):

@@ -5,6 +5,12 @@
 Those that can pass by themselves are RetriableErrors. `barnabas.NotEnoughReplicasError` is the same class.
 """
 
+from barnabas.log.vocabulary.cluster_changes import (
+    BrokerIdNotRegisteredError,
+    ElectionNotNeededError,
+    NoReassignmentInProgressError,
+    PreferredLeaderNotAvailableError,
+)
 from barnabas.log.vocabulary.errors import (
     AuthorizationError,
     BarnabasError,
@@ -138,6 +144,7 @@ from barnabas.net.client.connection.errors import (
 __all__ = [
     "AuthorizationError",
     "BarnabasError",
+    "BrokerIdNotRegisteredError",
     "BrokerNotAvailableError",
     "BufferExhaustedError",
     "ClientClosedError",
@@ -155,6 +162,7 @@ __all__ = [
     "DuplicateBrokerRegistrationError",
     "DuplicateResourceError",
     "DuplicateSequenceError",
+    "ElectionNotNeededError",
     "EligibleLeadersNotAvailableError",
     "ErrorCode",
     "FencedInstanceIdError",
@@ -201,6 +209,7 @@ __all__ = [
     "NetworkError",
     "NoBrokersAvailableError",
     "NoOffsetForPartitionError",
+    "NoReassignmentInProgressError",
     "NonEmptyGroupError",
     "NotAssignedError",
     "NotControllerError",
@@ -213,6 +222,7 @@ __all__ = [
     "OutOfOrderSequenceError",
     "PartitionGoneError",
     "PolicyViolationError",
+    "PreferredLeaderNotAvailableError",
     "ProducerFencedError",
     "RebalanceInProgressError",
     "RecordGivenUpError",

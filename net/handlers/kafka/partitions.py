@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TypeVar
 
-from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError
 from barnabas.kraft.metadata.image import NO_LEADER, PartitionImage
 from barnabas.log.segment.producer_state import ProducerEntry
-from barnabas.log.vocabulary.cluster_changes import AssignReplicasRequest, ElectLeaderRequest
+from barnabas.log.vocabulary.cluster_changes import AssignReplicasRequest, ElectionNotNeededError, ElectLeaderRequest
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidReplicaAssignmentError
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_PARTITIONS, CONSUMER_OFFSETS_TOPIC, TopicPartition
 from barnabas.net.protocol.kafka import bodies

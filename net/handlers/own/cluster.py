@@ -7,9 +7,8 @@ are those that the asked broker keeps, with or without a quorum; a question may 
 from collections import Counter
 from collections.abc import Callable
 
-from barnabas.kraft.metadata.controller_errors import BrokerIdNotRegisteredError
 from barnabas.kraft.metadata.image import BrokerImage, MetadataImage
-from barnabas.log.vocabulary.cluster_changes import UnregisterBrokerRequest
+from barnabas.log.vocabulary.cluster_changes import BrokerIdNotRegisteredError, UnregisterBrokerRequest
 from barnabas.log.vocabulary.errors import InvalidRequestError
 from barnabas.net.protocol.event_messages import EventsRequest, EventsResponse
 from barnabas.net.protocol.requests import BrokerShutdownRequest, DescribeClusterRequest

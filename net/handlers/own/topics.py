@@ -6,13 +6,14 @@ requests, which name many and say how long they wait (`timeout_ms`), come here f
 """
 
 from barnabas.kraft.controller.topic_control import new_topic_id
-from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError, NoReassignmentInProgressError
 from barnabas.kraft.metadata.requests import ControllerRequest, CreateTopic, DeleteTopic, TopicCreated
 from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
     AssignReplicasRequest,
     CreateTopicResponse,
+    ElectionNotNeededError,
     ElectLeaderRequest,
+    NoReassignmentInProgressError,
 )
 from barnabas.log.vocabulary.errors import (
     BarnabasError,

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from unit.kraft.metadata_cluster import MetadataCluster
 from unit.kraft.single_controller import SingleController
 
-from barnabas.kraft.metadata.controller_errors import BrokerIdNotRegisteredError
 from barnabas.kraft.metadata.controller_settings import MAX_RECORDS_PER_COMMAND
 from barnabas.kraft.metadata.feature_levels import TRANSACTIONS_LEVEL
 from barnabas.kraft.metadata.image import NO_COORDINATOR
@@ -36,7 +35,7 @@ from barnabas.kraft.metadata.requests import (
     Registered,
     SlotAppend,
 )
-from barnabas.log.vocabulary.cluster_changes import UnregisterBrokerRequest
+from barnabas.log.vocabulary.cluster_changes import BrokerIdNotRegisteredError, UnregisterBrokerRequest
 from barnabas.log.vocabulary.errors import (
     DuplicateBrokerRegistrationError,
     ErrorCode,

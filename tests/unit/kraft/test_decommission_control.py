@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from unit.kraft.single_controller import SingleController
 
-from barnabas.kraft.metadata.controller_errors import BrokerIdNotRegisteredError
 from barnabas.kraft.metadata.records import BROKER_RESOURCE
 from barnabas.kraft.metadata.requests import CreateTopic, TopicCreated
 from barnabas.kraft.metadata.topic_settings import REASSIGNMENT_THROTTLE
 from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
     AssignReplicasRequest,
+    BrokerIdNotRegisteredError,
     DecommissionBrokerRequest,
     FillBrokerRequest,
     MovesBegun,

@@ -6,16 +6,17 @@ import pytest
 from msgspec.structs import replace
 from unit.kraft.single_controller import SingleController
 
-from barnabas.kraft.metadata.controller_errors import (
-    ElectionNotNeededError,
-    NoReassignmentInProgressError,
-    PreferredLeaderNotAvailableError,
-)
 from barnabas.kraft.metadata.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
 from barnabas.kraft.metadata.image import NO_LEADER
 from barnabas.kraft.metadata.records import BROKER_RESOURCE, TOPIC_RESOURCE
 from barnabas.kraft.metadata.requests import AlterConfig, AlterPartitionAnswer, ConfigChange, Done, ResignReplica
-from barnabas.log.vocabulary.cluster_changes import AssignReplicasRequest, ElectLeaderRequest
+from barnabas.log.vocabulary.cluster_changes import (
+    AssignReplicasRequest,
+    ElectionNotNeededError,
+    ElectLeaderRequest,
+    NoReassignmentInProgressError,
+    PreferredLeaderNotAvailableError,
+)
 from barnabas.log.vocabulary.errors import (
     EligibleLeadersNotAvailableError,
     ErrorCode,

@@ -7,11 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.kraft.metadata.requests import ControllerRequest, DeleteTopic, Done
 from barnabas.kraft.quorum.quorum import Leadership
-from barnabas.log.vocabulary.cluster_changes import ElectLeaderRequest
+from barnabas.log.vocabulary.cluster_changes import ElectionNotNeededError, ElectLeaderRequest
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     NetworkError,

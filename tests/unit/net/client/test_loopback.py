@@ -17,6 +17,7 @@ from unit.net.client.virtual_time import run
 import barnabas
 import barnabas.sync
 from barnabas import errors
+from barnabas.log.vocabulary import cluster_changes
 from barnabas.log.vocabulary import errors as broker_errors
 from barnabas.log.vocabulary.cluster_changes import CreateTopicResponse
 from barnabas.log.vocabulary.share import errors as share_errors
@@ -171,7 +172,7 @@ def test_importing_the_package_is_cheap() -> None:
 def test_every_typed_error_can_be_imported_from_the_package() -> None:
     known = {
         name: found
-        for module in (broker_errors, share_errors, client_errors)
+        for module in (broker_errors, cluster_changes, share_errors, client_errors)
         for name, found in vars(module).items()
         if isinstance(found, type) and issubclass(found, barnabas.BarnabasError)
     }

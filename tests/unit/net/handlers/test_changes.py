@@ -8,7 +8,6 @@ import pytest
 from unit.net.handlers.handler_world import HandlerWorld, ask
 from unit.net.shell_world import broker, now_ms, partition, simulated, topic
 
-from barnabas.kraft.metadata.controller_errors import NoReassignmentInProgressError
 from barnabas.kraft.metadata.requests import (
     AlterConfig,
     ConfigChange,
@@ -26,6 +25,7 @@ from barnabas.log.vocabulary.cluster_changes import (
     ConfigEntryChange,
     CreateTopicResponse,
     ElectLeaderRequest,
+    NoReassignmentInProgressError,
     UnregisterBrokerRequest,
 )
 from barnabas.log.vocabulary.errors import (

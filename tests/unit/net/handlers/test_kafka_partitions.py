@@ -9,11 +9,15 @@ from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.handlers.kafka_client import KafkaClient, made, versions_of
 from unit.net.shell_world import partition, simulated, topic
 
-from barnabas.kraft.metadata.controller_errors import ElectionNotNeededError, NoReassignmentInProgressError
 from barnabas.kraft.metadata.image import PartitionImage
 from barnabas.kraft.metadata.requests import ControllerRequest, Done
 from barnabas.log.format.record_codec import ProducerFields
-from barnabas.log.vocabulary.cluster_changes import AssignReplicasRequest, ElectLeaderRequest
+from barnabas.log.vocabulary.cluster_changes import (
+    AssignReplicasRequest,
+    ElectionNotNeededError,
+    ElectLeaderRequest,
+    NoReassignmentInProgressError,
+)
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.handlers.kafka.partitions import PREFERRED, UNCLEAN, KafkaPartitionHandlers
 from barnabas.net.handlers.own.offsets import OffsetHandlers

@@ -1,7 +1,6 @@
 """The keys of the service that signs tokens: read from a file or an address at the start, and again while the broker runs."""
 
 import asyncio
-import ipaddress
 import logging
 from itertools import chain
 from pathlib import Path
@@ -14,10 +13,10 @@ from ..sasl.exchange import OAUTHBEARER
 from ..sasl.tokens import MAX_KEYS_BYTES, JwtTokens, TokenRules
 from ..settings.config import BrokerConfig
 from ..settings.listeners import mechanisms_of
+from ..wire.downloads import download, is_protected
 
 logger = logging.getLogger("barnabas.logins")
 
-FETCH_TIMEOUT_S: Final = 10.0
 _KEY: Final = "sasl.oauthbearer.jwks.endpoint.url"
 
 
@@ -53,8 +52,11 @@ def _fetch(config: BrokerConfig) -> bytes:
     try:
         if parts.scheme == "file":
             return Path(unquote(parts.path)).read_bytes()
-        if parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.hostname or "")):
-            return _download(url, parts.scheme)
+        if is_protected(url):
+            import urllib.request  # only here: a broker starts faster without it
+
+            may_lead_to = _https if parts.scheme == "https" else is_protected
+            return download(urllib.request.Request(url), MAX_KEYS_BYTES + 1, may_lead_to)
     except (OSError, ValueError) as error:
         raise InvalidConfigError(f"{_KEY}={url} cannot be read: {error}") from error
     raise InvalidConfigError(
@@ -62,22 +64,5 @@ def _fetch(config: BrokerConfig) -> bytes:
     )
 
 
-def _download(url: str, scheme: str) -> bytes:
-    """Raises OSError, ValueError."""
-    import http.client  # only here: a broker starts faster without them
-    import urllib.request
-
-    try:
-        with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT_S) as answer:
-            if urlsplit(answer.url).scheme != scheme:
-                raise ValueError(f"it leads to {answer.url}, where anybody on the way could give other keys")
-            return bytes(answer.read(MAX_KEYS_BYTES + 1))
-    except http.client.HTTPException as error:
-        raise ValueError(f"no valid answer of HTTP: {error!r}") from error
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _https(url: str) -> bool:
+    return urlsplit(url).scheme == "https"

@@ -11,9 +11,8 @@ from urllib.parse import quote_plus, unquote, urlencode, urlsplit
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
 from ..sasl.oauthbearer import MAX_TOKEN_LENGTH
-from ..settings.exposure import is_loopback
+from .downloads import download, is_protected
 
-FETCH_TIMEOUT_S: Final = 10.0
 MAX_ANSWER_BYTES: Final = 4 * MAX_TOKEN_LENGTH  # there are other values beside the token
 URL: Final = "sasl.oauthbearer.token.endpoint.url"
 
@@ -28,7 +27,9 @@ class TokenFile:
             found = file.read(MAX_TOKEN_LENGTH + 1)
         if len(found) > MAX_TOKEN_LENGTH:
             raise ValueError(f"{self.path} has more than {MAX_TOKEN_LENGTH} bytes, and is no token")
-        return found.decode("ascii").strip()
+        if not found.isascii():  # the error of a decoder would show the file
+            raise ValueError(f"{self.path} has bytes that are not ASCII, and is no token")
+        return found.decode().strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +43,7 @@ class ClientSecret:
 
     def token(self) -> str:
         """Raises OSError, ValueError, neither of which shows the secret or the token."""
-        import http.client  # only here: clients start faster without them
-        import urllib.error
+        import urllib.error  # only here: clients start faster without them
         import urllib.request
 
         asked = {"grant_type": "client_credentials", **({"scope": self.scope} if self.scope else {})}
@@ -54,15 +54,14 @@ class ClientSecret:
             headers={"Authorization": f"Basic {base64.b64encode(who).decode()}", "Accept": "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=FETCH_TIMEOUT_S) as answer:
-                if answer.url != self.url:
-                    raise ValueError(f"{self.url} leads to {answer.url}; name that address in {URL}")
-                return _token_of(answer.read(MAX_ANSWER_BYTES + 1), self.url)
+            # The secret is for this address alone.
+            answer = download(request, MAX_ANSWER_BYTES + 1, may_lead_to=lambda url: False)
         except urllib.error.HTTPError as error:
             error.close()
             raise OSError(f"{self.url} answers {error.code}: is the client known there, with this secret?") from None
-        except http.client.HTTPException as error:
-            raise ValueError(f"{self.url} gives no valid answer of HTTP") from error
+        except ValueError as error:
+            raise ValueError(f"{URL}={self.url}: {error}; name the address that gives tokens itself") from error
+        return _token_of(answer, self.url)
 
 
 def token_source(url: str, *, client_id: str = "", secret: str = "", scope: str = "") -> TokenFile | ClientSecret:
@@ -70,7 +69,7 @@ def token_source(url: str, *, client_id: str = "", secret: str = "", scope: str 
     parts = urlsplit(url)
     if parts.scheme == "file":
         return TokenFile(path=unquote(parts.path))
-    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
+    if not is_protected(url):
         raise InvalidConfigError(
             f"{URL}={url}: use file:///path or https://; over this scheme, others could read the secret"
         )

@@ -54,6 +54,10 @@ def ok(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
+def moved(address: str) -> bytes:
+    return f"HTTP/1.1 302 Found\r\nLocation: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode()
+
+
 def test_keys_of_a_file_and_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "keys").write_bytes(KEYS)
     assert tokens_of(config_of(f"file://{tmp_path}/keys")) is not None
@@ -80,6 +84,31 @@ def test_a_service_does_not_lead_to_keys_in_plain_text(tmp_path: Path, monkeypat
     with answering(ok(KEYS), tls) as port:
         assert tokens_of(config_of(f"https://127.0.0.1:{port}/keys")) is not None
     with answering(ok(KEYS)) as plain:
-        moved = f"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{plain}/keys\r\nContent-Length: 0\r\n\r\n".encode()
-        with answering(moved, tls) as port, pytest.raises(InvalidConfigError, match="leads to http"):
+        away = moved(f"http://127.0.0.1:{plain}/keys")
+        with answering(away, tls) as port, pytest.raises(InvalidConfigError, match="leads to http"):
             tokens_of(config_of(f"https://127.0.0.1:{port}/keys"))
+    # A step in plain text between two that are encrypted.
+    with answering(ok(KEYS), tls) as last, answering(moved(f"https://127.0.0.1:{last}/keys")) as plain:
+        away = moved(f"http://127.0.0.1:{plain}/keys")
+        with answering(away, tls) as port, pytest.raises(InvalidConfigError, match="leads to http"):
+            tokens_of(config_of(f"https://127.0.0.1:{port}/keys"))
+
+
+def test_a_service_of_this_machine_does_not_lead_to_another_one_in_plain_text() -> None:
+    with answering(ok(KEYS)) as other:
+        with answering(moved(f"http://127.0.0.1:{other}/keys")) as port:
+            assert tokens_of(config_of(f"http://127.0.0.1:{port}/keys")) is not None
+        # This address is not of the loopback interface, and reaches it.
+        with (
+            answering(moved(f"http://0.0.0.0:{other}/keys")) as port,
+            pytest.raises(InvalidConfigError, match="leads to"),
+        ):
+            tokens_of(config_of(f"http://127.0.0.1:{port}/keys"))
+
+
+def test_no_proxy_elsewhere_gives_the_keys_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with answering(ok(KEYS)) as port:
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+        assert tokens_of(config_of(f"http://127.0.0.1:{port}/keys")) is not None

@@ -11,10 +11,11 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.log.vocabulary.errors import InvalidConfigError, NetworkError
 from barnabas.net.client.connection.kafka_options import security_options
 from barnabas.net.client.connection.security import SecurityOptions, network_of
 from barnabas.net.sasl.oauthbearer import MAX_TOKEN_LENGTH
+from barnabas.net.wire.login import _token
 from barnabas.net.wire.token_sources import ClientSecret, TokenFile
 
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
@@ -42,6 +43,7 @@ class Service(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self) -> None:
+        self.asked.append((self.headers["Authorization"], {}))
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b'{"access_token": "of another address"}')
@@ -117,6 +119,31 @@ def test_an_answer_without_a_token_is_not_shown(service: str, answer: tuple[int,
     with pytest.raises((OSError, ValueError), match=told) as failed:
         source.token()
     assert "hidden" not in str(failed.value) and "secret7" not in str(failed.value)
+
+
+def test_a_redirect_does_not_carry_the_secret_along(service: str) -> None:
+    """The other address may be anyone's, or in plain text."""
+    Service.answers["/token"] = (302, b"/other")
+    with pytest.raises(ValueError, match="leads to"):
+        ClientSecret(url=f"{service}/token", client_id="app", secret="secret7").token()
+    assert len(Service.asked) == 1
+
+
+def test_no_proxy_elsewhere_gets_the_secret_for_a_service_of_this_machine(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    Service.answers["/token"] = (200, b'{"access_token": "t0ken"}')
+    assert ClientSecret(url=f"{service}/token", client_id="app", secret="x").token() == "t0ken"
+
+
+async def test_the_error_of_a_file_with_a_byte_order_mark_does_not_show_the_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("\ufeffhidden")
+    with pytest.raises(NetworkError, match="not ASCII") as failed:
+        await _token(TokenFile(path=str(tmp_path / "token")).token)
+    assert "hidden" not in str(failed.value)
 
 
 def test_a_service_that_is_not_there() -> None:

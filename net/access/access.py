@@ -182,7 +182,7 @@ class AccessControl:
         audit: Audit,
         *,
         brokers_are_certified: bool,
-        brokers_log_in: bool = False,
+        callers_may_be_brokers: bool = False,
         creates_topics: bool = True,
         is_current: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -190,7 +190,7 @@ class AccessControl:
         self.is_current = is_current  # has the image what was committed before this process started?
         self.audit = audit
         self.brokers_are_certified = brokers_are_certified
-        self.brokers_log_in = brokers_log_in  # beside their certificates: alone, these make no broker
+        self.callers_may_be_brokers = callers_may_be_brokers  # of HTTP, by the certificates that they show
         self.creates_topics = creates_topics  # auto.create.topics.enable
         self._rules = rules
         self._acls: dict[AclResource, tuple[Acl, ...]] | None = None  # of the decisions

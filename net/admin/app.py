@@ -323,7 +323,7 @@ async def _access(request: web.Request, call: Call) -> Access | None:
     if request.transport is None:
         raise ApiError(HTTPStatus.BAD_REQUEST, HTTPStatus.BAD_REQUEST, "the caller has disconnected")
     caller = caller_of(request.transport, call.backend.principal_rules)
-    if control.brokers_log_in or not control.brokers_are_certified:
+    if not control.callers_may_be_brokers:
         caller = replace(caller, certified_node=None)
     told = request.headers.get("Authorization")
     if told is not None:

@@ -13,7 +13,8 @@ from ..base.clock import Clock
 from ..events.event_log import EventLog
 from ..server.dispatcher import RequestContext
 from ..settings.config import BrokerConfig
-from ..settings.listeners import are_brokers_certified, broker_login
+from ..settings.listeners import are_brokers_certified
+from .logins import believes_certificates
 
 
 def audit_of(config: BrokerConfig, clock: Clock, events: EventLog) -> AuditLog:
@@ -33,12 +34,13 @@ def access_of(
         super_users=frozenset(config.super_users),
         allows_everyone_without_acl=config.allow_everyone_if_no_acl_found,
     )
+    admin = config.admin_address()
     return AccessControl(
         image,
         rules,
         audit,
         brokers_are_certified=are_brokers_certified(config),
-        brokers_log_in=broker_login(config) is not None,
+        callers_may_be_brokers=admin is not None and believes_certificates(config, admin.name),
         creates_topics=config.auto_create_topics_enable,
         is_current=is_current,
     )

@@ -47,7 +47,12 @@ def broker_users(config: BrokerConfig, listener: str) -> frozenset[Principal]:
 
 
 def believes_certificates(config: BrokerConfig, listener: str) -> bool:
-    """May a certificate make a client of this listener a broker? Where brokers also log in, only where they do it."""
+    """May a certificate make a client of this listener a broker? Where brokers also log in, only where they do it. Elsewhere, the
+    listener must trust the same authorities as that of brokers: who signs for clients may sign for the name of a broker, too."""
     if not are_brokers_certified(config):
         return False
-    return broker_login(config) is None or listener == config.inter_broker_listener()
+    of_brokers = config.inter_broker_listener()
+    if broker_login(config) is not None:
+        return listener == of_brokers
+    trusted = (config.for_listener(name).ssl_truststore_location for name in (listener, of_brokers))
+    return next(trusted) == next(trusted)

@@ -31,6 +31,14 @@ _STRICTNESS: Final = ("none", "requested", "required")  # of ssl.client.auth
 RELOAD_S: Final = 5.0  # how soon new files are used
 
 
+def _least(*demands: str) -> str:
+    return min(demands, key=_STRICTNESS.index)
+
+
+def _greatest(*demands: str) -> str:
+    return max(demands, key=_STRICTNESS.index)
+
+
 def tls_of(config: BrokerConfig) -> "BrokerTls | None":
     """None: nothing is encrypted. Reads files. Raises InvalidConfigError."""
     if accepts_plain_text(config):
@@ -82,18 +90,24 @@ class BrokerTls:
         if admin is not None and is_admin_encrypted(config):
             own = config.for_listener(admin.name).ssl_client_auth
             # Callers of the HTTP API may log in with a password instead, where permissions say what they may do.
-            asked = "requested" if config.authorizer_class_name is not None else own
-            self._of_callers = self._made(admin.name, min(asked, own, key=_STRICTNESS.index))
+            asked = own if config.authorizer_class_name is None else _least(own, "requested")
+            self._of_callers = self._made(admin.name, _greatest(asked, self._own_demand(admin.name)))
         self._of_voters: TlsContexts | None = None
         if is_quorum_encrypted(config):
             self._of_voters = self._made(config.inter_broker_listener(), "required", tls_name(config.node_id))
 
     def _asked(self, listener: str) -> str:
-        """As in Kafka, ssl.client.auth is about listeners where the certificate says who the client is. Where brokers log in,
-        they also show theirs, and other clients need none."""
+        """As in Kafka, ssl.client.auth is about listeners where the certificate says who the client is; a listener with logins
+        demands one if its own key says so (KIP-684). Where brokers log in, they also show theirs, and other clients need none."""
         if not has_logins(self._config, listener):
             return self._config.for_listener(listener).ssl_client_auth
-        return "requested" if listener == self._config.inter_broker_listener() else "none"
+        asked = "requested" if listener == self._config.inter_broker_listener() else "none"
+        return _greatest(asked, self._own_demand(listener))
+
+    def _own_demand(self, listener: str) -> str:
+        """What the listener asks for by its own key."""
+        found: str = self._config.of_listeners.get(listener, {}).get("ssl.client.auth", "none")
+        return found
 
     def _made(self, listener: str, client_auth: str, own_name: str | None = None) -> TlsContexts:
         """Of the settings of a listener. Reads files. Raises InvalidConfigError."""

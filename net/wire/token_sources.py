@@ -69,6 +69,8 @@ def token_source(url: str, *, client_id: str = "", secret: str = "", scope: str 
     parts = urlsplit(url)
     if parts.scheme == "file":
         return TokenFile(path=unquote(parts.path))
+    if "@" in parts.netloc:
+        raise InvalidConfigError(f"{URL} must not contain a name and a secret; use sasl.jaas.config for them")
     if not is_protected(url):
         raise InvalidConfigError(
             f"{URL}={url}: use file:///path or https://; over this scheme, others could read the secret"

@@ -158,6 +158,8 @@ def test_a_service_that_is_not_there() -> None:
     [
         ({}, f"needs {URL}"),
         ({URL: "http://issuer.example.com/token"}, "use file:///path or https://"),
+        ({URL: "https://app:hidden@issuer.example.com/token"}, "must not contain a name and a secret"),
+        ({URL: "http://app:hidden@issuer.example.com/token"}, "must not contain a name and a secret"),
         ({URL: "https://issuer.example.com/token"}, "needs the name and the secret of this client"),
         (
             {URL: "file:///t", "sasl.jaas.config": SCRAM},

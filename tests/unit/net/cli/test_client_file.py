@@ -92,6 +92,20 @@ def test_another_login_is_refused_without_showing_it(tmp_path: Path, jaas: str) 
     assert "hidden" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sasl.oauthbearer.client.credentials.client.secret=hidden\nsasl.oauthbearer.client.credentials.client.secret=hidden2",
+        "ssl.keystore.key=-----BEGIN PRIVATE KEY-----\nMIGHhidden",
+        'sasl.jaas.config=PlainLoginModule required username="a"\\\n\nhidden',
+    ],
+)
+def test_no_error_of_a_file_shows_a_line_of_it(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidConfigError, match="line [0-9]") as refused:
+        read(tmp_path, text)
+    assert "hidden" not in str(refused.value)
+
+
 def test_two_logins_are_refused_without_showing_them(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match="sasl.jaas.config occurs twice") as refused:
         read(tmp_path, f'{JAAS}username="a" password="hidden";\n{JAAS}username="a" password="hidden2";\n')

@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from msgspec.structs import replace
 from unit.net.admin.fake_broker import FakeBroker
 from unit.net.admin.test_admin_api import CLUSTER, JSON
+from yarl import URL
 
 from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
@@ -163,6 +164,7 @@ async def test_an_admitted_page_may_produce_records_and_nothing_else(client: Cli
     count = len(broker.asked)
     await refusal(await client.post(TOPICS, json=NEW, headers=SHOP), 403)
     await refusal(await client.delete(f"{TOPICS}/t", headers=SHOP), 403)
+    await refusal(await client.delete(URL(f"{TOPICS}/t%2Frecords", encoded=True), headers=SHOP), 403)
     assert (await client.options(TOPICS, headers=SHOP | PREFLIGHT)).status == 405
     assert "Access-Control-Allow-Origin" not in (await client.get(TOPICS, headers=SHOP)).headers
     for origin in ("https://shop.example.evil", "http://shop.example", "null", "https://shop.example:444"):

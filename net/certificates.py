@@ -28,6 +28,8 @@ CERTIFICATE_DAYS: Final = 365
 CLOCK_SKEW: Final = datetime.timedelta(hours=1)  # A new certificate is valid at once, on machines whose clocks differ.
 MAX_HOST_LENGTH: Final = 253  # RFC 1035
 _HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9])?\.?")
+# As `tls_name` makes them; in capitals as well, because TLS compares names of hosts without regard to case.
+_NAME_OF_BROKER: Final = re.compile(r"node-[0-9]+\.?", re.IGNORECASE)
 AUTHORITY: Final = "ca.pem"
 AUTHORITY_KEY: Final = "ca.key"
 
@@ -109,8 +111,15 @@ def read_authority(folder: Path) -> Authority:
 def broker_certificate(
     authority: Authority, node_id: int, hosts: Iterable[str], *, now: datetime.datetime, days: int = CERTIFICATE_DAYS
 ) -> bytes:
-    """PEM of a private key and its certificate, for a broker that is reached at `hosts` (names and addresses)."""
-    own = tls_name(node_id)
+    """PEM of a private key and its certificate, for a broker that is reached at `hosts` (names and addresses). Raises
+    InvalidConfigError, also for a host with the name that another broker has in the quorum."""
+    own, hosts = tls_name(node_id), tuple(hosts)
+    for host in hosts:
+        if _NAME_OF_BROKER.fullmatch(host) and host != own:
+            raise InvalidConfigError(
+                f"{host!r} is how voters call another broker, so this one could speak for it; give the host's name with its "
+                f"domain, like {host}.example.com, or its address"
+            )
     return _certificate(authority, own, (own, *hosts), is_server=True, now=now, days=days)
 
 

@@ -109,6 +109,14 @@ def test_a_certificate_that_other_voters_would_refuse_is_refused_here(
         TlsContexts(files(tmp_path, make(authority)), TlsRules(client_auth="required", own_name=tls_name(0)))
 
 
+@pytest.mark.parametrize("host", ["node-1", "NODE-1", "node-1.", "node-01"])
+def test_no_broker_gets_a_certificate_that_speaks_for_another_one(authority: Authority, host: str) -> None:
+    """Machines are called so, too."""
+    with pytest.raises(InvalidConfigError, match="another broker"):
+        broker_certificate(authority, 0, (HOST, host), now=NOW)
+    assert broker_certificate(authority, 1, ("node-1", "node-1.example.com"), now=NOW)
+
+
 def test_new_files_are_used_and_wrong_ones_are_not(tmp_path: Path, authority: Authority) -> None:
     own = files(tmp_path, broker_certificate(authority, 0, (HOST,), now=NOW))
     contexts = TlsContexts(own, TlsRules(own_name=tls_name(0)))

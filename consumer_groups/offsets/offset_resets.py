@@ -4,6 +4,8 @@ Every reset records what it replaced (`OffsetResetRecord`), so any later coordin
 a reset: undoing it applies the first one again.
 """
 
+from collections import Counter
+
 from barnabas.kraft.group_state.group_slots import GroupState, SlotState
 from barnabas.kraft.metadata.records import OffsetResetRecord
 from barnabas.log.vocabulary.errors import InvalidRequestError, UnstableOffsetCommitError
@@ -46,7 +48,11 @@ class OffsetResets:
             outcome = self._offsets.judged(offset)
             if outcome.error:
                 raise InvalidRequestError(f"{offset.topic}-{offset.partition}: {outcome.message}")
-        before = tuple(self._offsets.committed(group_id, (offset.topic, offset.partition)) for offset in offsets)
+        times = Counter((offset.topic, offset.partition) for offset in offsets)
+        for (topic, partition), count in times.items():
+            if count > 1:
+                raise InvalidRequestError(f"{topic}-{partition} appears {count} times in one request; give it once")
+        before = tuple(self._offsets.committed(group_id, key) for key in times)
         if not offsets:
             return before
         self._remember(group_id, before, by, decision)

@@ -119,13 +119,14 @@ class Offsets:
         member_epoch: int = -1,
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> tuple[CommittedOffset, ...]:
-        """`partitions` None: all that the group has committed. A partition without a commit has offset -1. A request that names a
+        """`partitions` None: all that the group has committed. A partition without a commit has offset -1, one
+        that is named again is told once: its metadata is far longer than its number in a request. A request that names a
         member (KIP-848) must name its epoch; those of tools and of classic members name none."""
         group = self._state.groups.get(group_id)
         is_checked = group is not None and not group.is_classic and not self._classic.has_members(group_id)
         if is_checked and (member_id or member_epoch >= 0):
             self._check_committer(group, group_id, member_id, member_epoch)
-        keys = sorted(self._state.offsets.get(group_id, {})) if partitions is None else partitions
+        keys = sorted(self._state.offsets.get(group_id, {})) if partitions is None else dict.fromkeys(partitions)
         return tuple(self.committed(group_id, key, topic_ids.get(key[0], "")) for key in keys)
 
     def delete(

@@ -264,5 +264,5 @@ def _kafka_topic_handlers(
         KafkaApi.ELECT_LEADERS: answering(kafka_partitions.elect, survives_disconnect=True),
         KafkaApi.ALTER_PARTITION_REASSIGNMENTS: answering(kafka_partitions.reassign, survives_disconnect=True),
         KafkaApi.LIST_PARTITION_REASSIGNMENTS: kafka_partitions.list_reassignments,
-        KafkaApi.DESCRIBE_PRODUCERS: kafka_partitions.describe_producers,
+        KafkaApi.DESCRIBE_PRODUCERS: answering(kafka_partitions.describe_producers),
     }

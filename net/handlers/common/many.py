@@ -4,7 +4,8 @@ An item that is refused or times out does not affect the others.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ MAX_CHANGES_AT_A_TIME = (
 )
 
 T = TypeVar("T")
+NameT = TypeVar("NameT", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,18 @@ def check_named_once(what: str, times: int) -> None:
     """Raises InvalidRequestError."""
     if times > 1:
         raise InvalidRequestError(f"{what} appears {times} times in one request; give it once")
+
+
+def once(names: Iterable[NameT]) -> Iterator[NameT]:
+    """Each name once, in the order of the request. No client repeats one, and some bytes of a request that do would cause a whole
+    description in the answer each time: of a large group, of a partition with thousands of producers."""
+    return iter(dict.fromkeys(names))
+
+
+def check_all_once(kind: str, names: Iterable[str]) -> None:
+    """Of names with something to each that a second one would contradict. Raises InvalidRequestError."""
+    for name, times in Counter(names).items():
+        check_named_once(f"{kind} {name!r}", times)
 
 
 async def each(work: Iterable[Awaitable[T]]) -> list[T | Outcome]:

@@ -25,6 +25,7 @@ from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaRequest,
 from barnabas.net.protocol.requests import DeleteGroupRequest
 from barnabas.net.server.dispatcher import RequestContext
 
+from ..common.many import once
 from ..common.services import Services
 from ..own.groups import GroupHandlers
 from .access import ALL_GROUP_OPERATIONS
@@ -76,7 +77,7 @@ class KafkaGroupAdminHandlers:
         self, request: KafkaRequest[bodies.DescribeGroupsRequest], context: RequestContext
     ) -> KafkaResponse[bodies.DescribeGroupsResponse]:
         groups = []
-        async for group_id in sliced(request.body.groups, self._groups.now_ms):
+        async for group_id in sliced(once(request.body.groups), self._groups.now_ms):
             try:
                 group = _described(await self._found(group_id))
                 group.authorized_operations = _operations(request)
@@ -89,7 +90,7 @@ class KafkaGroupAdminHandlers:
         self, request: KafkaRequest[bodies.ConsumerGroupDescribeRequest], context: RequestContext
     ) -> KafkaResponse[bodies.ConsumerGroupDescribeResponse]:
         groups = []
-        async for group_id in sliced(request.body.group_ids, self._groups.now_ms):
+        async for group_id in sliced(once(request.body.group_ids), self._groups.now_ms):
             try:
                 found = await self._found(group_id)
             except BarnabasError as error:
@@ -121,7 +122,7 @@ class KafkaGroupAdminHandlers:
             bodies.DeleteGroupsResponse.DeletableGroupResult(
                 group_id=group_id, error_code=await self._deleted(group_id, context)
             )
-            async for group_id in sliced(request.body.groups_names, self._groups.now_ms)
+            async for group_id in sliced(once(request.body.groups_names), self._groups.now_ms)
         ]
         return KafkaResponse(body=bodies.DeleteGroupsResponse(results=results))
 

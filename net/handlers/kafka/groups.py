@@ -33,6 +33,7 @@ from barnabas.net.protocol.requests import FindCoordinatorRequest
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.settings.group_config import default_session_ms
 
+from ..common.many import once
 from ..common.services import Services
 from ..own.classic_groups import ClassicGroupHandlers
 from ..own.groups import GroupHandlers
@@ -71,7 +72,7 @@ class KafkaGroupHandlers:
             return KafkaResponse(body=only)
         coordinators = [
             await self._coordinator(key, body.key_type, context)
-            async for key in sliced(body.coordinator_keys, self._groups.now_ms)
+            async for key in sliced(once(body.coordinator_keys), self._groups.now_ms)
         ]
         return KafkaResponse(body=answer(coordinators=coordinators))
 

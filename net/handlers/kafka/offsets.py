@@ -23,6 +23,7 @@ from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.server.dispatcher import RequestContext
 
+from ..common.many import check_all_once
 from ..common.services import Services
 
 _MANY_GROUPS_SINCE = 8  # of OffsetFetch
@@ -66,6 +67,7 @@ class KafkaOffsetHandlers:
             keys = _keys(body.topics)
             told = await self._committed(body.group_id, keys, require_stable=body.require_stable)
             return KafkaResponse(body=_of_one_group(*told))
+        check_all_once("group", (asked.group_id for asked in body.groups))
         groups = []
         async for asked in sliced(body.groups, self._groups.now_ms):
             error, found = await self._committed(

@@ -17,6 +17,7 @@ from barnabas.log.segment.producer_state import ProducerEntry
 from barnabas.log.vocabulary.cluster_changes import AssignReplicasRequest, ElectionNotNeededError, ElectLeaderRequest
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidReplicaAssignmentError
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_PARTITIONS, CONSUMER_OFFSETS_TOPIC, TopicPartition
+from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.server.dispatcher import Reply, RequestContext
@@ -34,6 +35,7 @@ class KafkaPartitionHandlers:
     def __init__(self, services: Services, topics: TopicHandlers, offsets: OffsetHandlers) -> None:
         self._metadata = services.metadata
         self._replication = services.replication
+        self._now_ms = services.clock.now_ms
         self._topics = topics
         self._offsets = offsets
 
@@ -178,17 +180,16 @@ class KafkaPartitionHandlers:
 
     # --- producers ----------------------------------------------------------------------------------------------------
 
-    def describe_producers(
-        self, request: KafkaRequest[bodies.DescribeProducersRequest], context: RequestContext, reply: Reply
-    ) -> None:
+    async def describe_producers(
+        self, request: KafkaRequest[bodies.DescribeProducersRequest], context: RequestContext
+    ) -> KafkaResponse[bodies.DescribeProducersResponse]:
+        named = _named((topic.name, topic.partition_indexes) for topic in request.body.topics)
+        found = [(item, self._producers(item)) async for item in sliced(named, self._now_ms)]
         topics = [
-            bodies.DescribeProducersResponse.TopicResponse(
-                name=topic.name,
-                partitions=[self._producers(TopicPartition(topic.name, number)) for number in topic.partition_indexes],
-            )
-            for topic in request.body.topics
+            bodies.DescribeProducersResponse.TopicResponse(name=topic, partitions=[told for _, told in items])
+            for topic, items in _by_topic(found)
         ]
-        reply(KafkaResponse(body=bodies.DescribeProducersResponse(topics=topics)))
+        return KafkaResponse(body=bodies.DescribeProducersResponse(topics=topics))
 
     def _producers(self, topic_partition: TopicPartition) -> bodies.DescribeProducersResponse.PartitionResponse:
         outcome, producers = DONE, []

@@ -35,6 +35,7 @@ from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.group_apis import offsets_to_commit
 from barnabas.net.server.dispatcher import RequestContext
 
+from ..common.many import once
 from ..common.services import Services
 from ..own.transactions import TransactionHandlers
 
@@ -211,7 +212,7 @@ class KafkaTransactionHandlers:
         check_count(request.body.transactional_ids)
         states = [
             await self._described(name)
-            async for name in sliced(request.body.transactional_ids, self._transactions.now_ms)
+            async for name in sliced(once(request.body.transactional_ids), self._transactions.now_ms)
         ]
         return KafkaResponse(body=bodies.DescribeTransactionsResponse(transaction_states=states))
 

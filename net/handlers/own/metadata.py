@@ -35,6 +35,7 @@ from barnabas.net.protocol.responses import (
 )
 from barnabas.net.server.dispatcher import RequestContext
 
+from ..common.many import once
 from ..common.services import Services
 from .auto_creation import TopicCreations
 
@@ -125,8 +126,8 @@ class MetadataHandler:
             topics = [_describe(topic, image) for topic in image.topics.values()]
             topics.append(_describe_consumer_offsets(image))
         else:
-            topics = [self._one_topic(name, image, failures) for name in request.topics]
-            topics += [_topic_by_id(topic_id, image) for topic_id in request.topic_ids]
+            topics = [self._one_topic(name, image, failures) for name in once(request.topics)]
+            topics += [_topic_by_id(topic_id, image) for topic_id in once(request.topic_ids)]
         brokers = []
         for broker in image.brokers.values():
             if not broker.fenced:

@@ -23,6 +23,7 @@ from barnabas.net.protocol.kafka.apis import NO_TOPIC_ID, OPERATIONS_NOT_ASKED, 
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.shares.log_ends import LogEnds, share_lag
 
+from ..common.many import check_all_once, once
 from ..common.services import Services
 from ..kafka.access import ALL_GROUP_OPERATIONS
 
@@ -44,7 +45,7 @@ class KafkaShareAdminHandlers:
     ) -> KafkaResponse[bodies.ShareGroupDescribeResponse]:
         answer = bodies.ShareGroupDescribeResponse.DescribedGroup
         groups = []
-        async for group_id in sliced(request.body.group_ids, self._groups.now_ms):
+        async for group_id in sliced(once(request.body.group_ids), self._groups.now_ms):
             try:
                 found = await self._found(group_id)
             except BarnabasError as error:
@@ -103,6 +104,7 @@ class KafkaShareAdminHandlers:
     async def describe_offsets(
         self, request: KafkaRequest[bodies.DescribeShareGroupOffsetsRequest], context: RequestContext
     ) -> KafkaResponse[bodies.DescribeShareGroupOffsetsResponse]:
+        check_all_once("group", (group.group_id for group in request.body.groups))
         groups, answer = [], bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
         async for group in sliced(request.body.groups, self._groups.now_ms):
             group_id = group.group_id
@@ -114,7 +116,7 @@ class KafkaShareAdminHandlers:
             if group.topics is None:
                 wanted = list(states)
             else:
-                wanted = [(topic.topic_name, number) for topic in group.topics for number in topic.partitions]
+                wanted = list(once((topic.topic_name, number) for topic in group.topics for number in topic.partitions))
             ends = await self._log_ends.of(TopicPartition(*key) for key in wanted if key in states)
             groups.append(answer(group_id=group_id, topics=self._offsets(states, wanted, ends), error_message=None))
         return KafkaResponse(body=bodies.DescribeShareGroupOffsetsResponse(groups=groups))
@@ -182,7 +184,7 @@ class KafkaShareAdminHandlers:
         self, request: KafkaRequest[bodies.DeleteShareGroupOffsetsRequest], context: RequestContext
     ) -> KafkaResponse[bodies.DeleteShareGroupOffsetsResponse]:
         body, groups, answer = request.body, self._groups, bodies.DeleteShareGroupOffsetsResponse
-        names = tuple(topic.topic_name for topic in body.topics)
+        names = tuple(once(topic.topic_name for topic in body.topics))
         outcomes = await groups.handle_slot(
             body.group_id, lambda machine: machine.shares.states.delete_offsets(body.group_id, names, groups.now_ms())
         )

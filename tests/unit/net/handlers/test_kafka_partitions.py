@@ -42,7 +42,7 @@ def client_of(world: HandlerWorld) -> KafkaClient:
                 KafkaApi.ELECT_LEADERS: answering(handlers.elect),
                 KafkaApi.ALTER_PARTITION_REASSIGNMENTS: answering(handlers.reassign),
                 KafkaApi.LIST_PARTITION_REASSIGNMENTS: handlers.list_reassignments,
-                KafkaApi.DESCRIBE_PRODUCERS: handlers.describe_producers,
+                KafkaApi.DESCRIBE_PRODUCERS: answering(handlers.describe_producers),
             }
         )
     )

@@ -90,8 +90,9 @@ class MarkerWriter:
         appended = [await self._append(marker, written, part) for marker in request.markers]
         required: Required = {}
         for (topic_partition, _), item in written.items():
-            offset, _ = required.get(topic_partition, (0, 0))
-            required[topic_partition] = max(offset, item.required_offset), item.leadership
+            # The leader may have changed while the loop ran between two markers, and truncated the first: neither counts then.
+            offset, leadership = required.get(topic_partition, (0, item.leadership))
+            required[topic_partition] = max(offset, item.required_offset), min(leadership, item.leadership)
         groups, late = await asyncio.gather(
             asyncio.gather(*(self._end_offsets(marker) for marker in request.markers)), self._committed(required)
         )

@@ -23,10 +23,10 @@ class ReadyRecords:
     def take(self) -> ShareRecord:
         return self._records.popleft()[1]
 
-    def drop_lapsed(self, now_ms: float) -> list[ShareRecord]:
+    def drop_lapsed(self, now_ms: float, has_moved: Callable[[ShareRecord], bool]) -> list[ShareRecord]:
         """Those at the beginning that another member may have by now: returned here, they would be handled twice."""
         dropped = []
-        while self._records and self._records[0][0] <= now_ms:
+        while self._records and (self._records[0][0] <= now_ms or has_moved(self._records[0][1])):
             dropped.append(self.take())
         return dropped
 

@@ -245,10 +245,7 @@ class ShareConsumer:
         its schema is loaded or its dead letter is written."""
         found: list[ShareRecord] = []
         while len(found) < max_records:
-            self._forget(self._ready.drop_lapsed(self._client.clock.now_ms()))
-            if self._has_moved(self._ready.first):
-                self._forget([self._ready.take()])
-                continue
+            self._forget(self._ready.drop_lapsed(self._client.clock.now_ms(), self._has_moved))
             record = self._ready.first
             if record is None:
                 break
@@ -260,6 +257,8 @@ class ShareConsumer:
                     read = await self._reading.read(record, max(0, until_ms - self._client.clock.now_ms()) / 1000)
                 except TimeoutError:
                     break
+                if read is not None:  # a dead letter is rejected, even if that comes too late
+                    self._forget(self._ready.drop_lapsed(self._client.clock.now_ms(), self._has_moved))
                 if self._ready.first is not record:
                     continue  # Its lock ended meanwhile.
             self._ready.take()
@@ -416,10 +415,8 @@ class ShareConsumer:
         """The session is over, and with it the locks of what was not returned yet: the group delivers it again."""
         self._forget(self._ready.drop(lambda record: self._home.get(self._place(record)) == node_id))
 
-    def _has_moved(self, record: ShareRecord | None) -> bool:
+    def _has_moved(self, record: ShareRecord) -> bool:
         """Another broker leads its partition: its lock is over."""
-        if record is None:
-            return False
         leader = self._client.metadata.leader(record.topic_partition).node_id
         return leader not in (self._home[self._place(record)], NO_LEADER)
 

@@ -139,6 +139,27 @@ async def test_a_schema_is_loaded_for_as_long_as_the_poll_lasts() -> None:
 
 
 @simulated
+async def test_a_record_whose_lock_may_be_over_when_its_schema_has_come_is_not_returned() -> None:
+    """Another member may have handled it by now. It is locked for a second, and the registry takes two."""
+    loaded = asyncio.Event()
+
+    class Reads:
+        def deserialize(self, data: bytes, topic: str, part: str) -> int:
+            if not loaded.is_set():
+                raise SchemaNotLoaded(loaded.wait)  # type: ignore[arg-type]
+            return int(data)
+
+    queue = Queue(b"1", b"2")
+    consumer = await consumer_of(queue, value_deserializer=Reads())
+    asyncio.get_running_loop().call_later(2, loaded.set)
+    found = await consumer.poll(timeout_ms=5_000) or await consumer.poll(timeout_ms=5_000)
+    assert [record.value for record in found] == [2]
+    await consumer.commit()
+    await consumer.close()
+    assert 0 not in queue.kinds
+
+
+@simulated
 async def test_a_rejected_record_is_rejected_when_its_dead_letter_is_written() -> None:
     queue, gate, told = Queue(b"1"), asyncio.Event(), list[tuple[Any, str]]()
 

@@ -1,9 +1,10 @@
 """`Avro`: objects as Avro, with a schema registry. By fastavro."""
 
 import json
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..arrow.extra import require
 from ..connection.errors import InvalidConfigError
@@ -12,6 +13,10 @@ from .models import tree_of, tree_reader
 from .registered import MAX_PARSED, Subject, subject_of, with_references
 from .registry import Schema, SchemaRegistry
 from .serdes import Part
+
+# Of a value whose schema contains itself, for the compiled reader: it has no limit for types within one another, and takes more
+# than a kilobyte of the stack for each. The reader in Python stops at the interpreter's limit.
+MAX_COMPILED_BYTES: Final = 1_000
 
 
 class Avro:
@@ -39,7 +44,7 @@ class Avro:
         self._registry = registry
         self._subject = subject_of(subject)
         self._read = tree_reader(model)
-        self._writers: dict[int, Any] = {}  # parsed schemas, by id
+        self._writers: dict[int, AvroReader] = {}  # by the id of the schema
         self._own: Schema | None = None
         self._parsed: Any = None
         self._name = ""
@@ -67,16 +72,9 @@ class Avro:
         return framed(schema_id, out.getvalue())
 
     def deserialize(self, data: bytes, topic: str, part: Part) -> Any:
-        writer = self._writer(schema_id_of(data))
-        source = BytesIO(data)
-        source.seek(HEAD_SIZE)
-        tree = self._avro.schemaless_reader(source, writer, self._parsed)
-        left = len(data) - source.tell()
-        if left:
-            raise ValueError(f"{left} bytes are left behind the data")
-        return self._read(tree)
+        return self._read(self._writer(schema_id_of(data)).read(data, HEAD_SIZE, self._parsed))
 
-    def _writer(self, schema_id: int) -> Any:
+    def _writer(self, schema_id: int) -> "AvroReader":
         found = self._writers.get(schema_id)
         if found is None:
             schema = self._registry.schema(schema_id)
@@ -87,14 +85,14 @@ class Avro:
             found = self._writers[schema_id] = self._parse(schema)
         return found
 
-    def _parse(self, schema: Schema) -> Any:
+    def _parse(self, schema: Schema) -> "AvroReader":
         """Raises SchemaNotLoaded for references, ValueError."""
         named: dict[str, Any] = {}
         needed = [item for _, item in with_references(self._registry, schema)]
         try:
             for item in needed:
                 self._avro.parse_schema(_tree(item.text), named_schemas=named)
-            return self._avro.parse_schema(_tree(schema.text), named_schemas=named)
+            return AvroReader(self._avro.parse_schema(_tree(schema.text), named_schemas=named), named)
         except (ValueError, self._avro.schema.SchemaParseException, self._avro.schema.UnknownType) as error:
             raise ValueError(f"the registry has an Avro schema that cannot be used: {error}") from error
 
@@ -104,3 +102,89 @@ def _tree(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text  # the name of a type
+
+
+class AvroReader:
+    """Reads what was written with one schema, whatever bytes a stranger sends: in bounded time, memory and stack."""
+
+    def __init__(self, parsed: Any, named: Mapping[str, Any]) -> None:
+        """`parsed`: by fastavro; `named`: the schemas that names stand for. Raises ValueError, MissingExtraError."""
+        found = _Types(named)
+        found.visit(parsed, frozenset())
+        self._parsed = parsed
+        self._compiled = require("fastavro", extra="schemas", feature="Avro").schemaless_reader
+        self._in_python = (
+            require("fastavro._read_py", extra="schemas", feature="Avro").schemaless_reader
+            if found.is_recursive
+            else self._compiled
+        )
+
+    def read(self, data: bytes, begin: int, reader_schema: Any = None) -> Any:
+        """All of `data` from `begin`. Raises ValueError, and what else fastavro raises for bytes that do not fit."""
+        source = BytesIO(data)
+        source.seek(begin)
+        read = self._in_python if len(data) > MAX_COMPILED_BYTES else self._compiled
+        tree = read(source, self._parsed, reader_schema)
+        left = len(data) - source.tell()
+        if left:
+            raise ValueError(f"{left} bytes are left behind the data")
+        return tree
+
+
+class _Types:
+    """Walks the types of a schema: `is_recursive`, and refuses what a few bytes could make endless."""
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self.is_recursive = False
+        self._named = named
+        self._open: set[str] = set()  # records that the walk is in
+        self._done: set[str] = set()
+
+    def visit(self, schema: Any, always: frozenset[str]) -> None:
+        """`always`: the records around it whose every value has one of this type. Raises ValueError."""
+        if isinstance(schema, list):
+            for one in schema:
+                self.visit(one, frozenset())
+            return
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if not isinstance(kind, str):
+            self.visit(kind, always)
+        elif kind in ("record", "error"):
+            self._visit_record(schema, always)
+        elif kind == "array":
+            if self._is_empty(schema["items"], frozenset()):
+                raise ValueError(
+                    "an array's items take no bytes, so that a few bytes could stand for any number of them"
+                )
+            self.visit(schema["items"], frozenset())
+        elif kind == "map":
+            self.visit(schema["values"], frozenset())
+        elif kind in self._named:
+            self.visit(self._named[kind], always)
+
+    def _visit_record(self, schema: Any, always: frozenset[str]) -> None:
+        name = schema["name"]
+        if name in always:
+            raise ValueError(f"each {name} contains another one, without end")
+        if name in self._open:
+            self.is_recursive = True
+        if name in self._open | self._done:
+            return
+        self._open.add(name)
+        for field in schema["fields"]:
+            self.visit(field["type"], always | {name})
+        self._open.remove(name)
+        self._done.add(name)
+
+    def _is_empty(self, schema: Any, around: frozenset[str]) -> bool:
+        if isinstance(schema, list):
+            return False  # The number of the type takes a byte.
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if not isinstance(kind, str):
+            return self._is_empty(kind, around)
+        if kind in ("record", "error"):
+            name = schema["name"]
+            return name in around or all(self._is_empty(field["type"], around | {name}) for field in schema["fields"])
+        if kind == "fixed":
+            return bool(schema["size"] == 0)
+        return kind == "null" or (kind in self._named and self._is_empty(self._named[kind], around))

@@ -4,16 +4,18 @@ Spark's own `from_avro` needs a jar. Types: numbers become those of Spark; `enum
 becomes binary; a union may have one type besides null, or several of numbers, of which the widest is the column's.
 """
 
+import datetime
 import json
 from collections.abc import Callable, Mapping
-from io import BytesIO
+from decimal import Context, Decimal
 from typing import Any, Final
+from uuid import UUID
 
 from pyspark.sql import types as T
 
 from barnabas.net.client.arrow.extra import require
 from barnabas.net.client.connection.loop_thread import loop_thread
-from barnabas.net.client.serde.avro_format import Avro
+from barnabas.net.client.serde.avro_format import Avro, AvroReader
 from barnabas.net.client.serde.registry import SchemaRegistry
 from barnabas.net.client.serde.serdes import MAX_LOADS, Part, SchemaNotLoaded
 
@@ -23,6 +25,7 @@ Convert = Callable[[Any], Any]
 Read = Callable[[bytes], dict[str, Any]]
 
 MAX_DEPTH: Final = 64  # of records within records
+MAX_FIELDS: Final = 10_000  # of a schema, with those of each place of a named record
 MAX_DIGITS: Final = 38  # of Spark's decimals
 _PLAIN: Final[Mapping[str, T.DataType]] = {
     "boolean": T.BooleanType(),
@@ -54,6 +57,7 @@ class Columns:
     def __init__(self, schema: Any, named: Mapping[str, Any]) -> None:
         """`named`: the schemas that names stand for. Raises PipelineFault."""
         self._named = named
+        self._fields = 0
         found, self.convert = self._of(schema, ())
         if not isinstance(found, T.StructType):
             raise PipelineFault("the Avro schema is no record: only the fields of a record can become columns")
@@ -65,7 +69,7 @@ class Columns:
         if isinstance(schema, list):
             return self._union(schema, path)
         if isinstance(schema, str):
-            return self._of(self._named[schema], path) if schema in self._named else (_PLAIN[schema], _same)
+            return self._of(self._named[schema], path) if schema in self._named else _simple({}, schema, path)
         kind = schema["type"]
         if isinstance(kind, dict | list):
             return self._of(kind, path)
@@ -82,7 +86,7 @@ class Columns:
                 ]
         if kind in self._named:
             return self._of(self._named[kind], path)
-        return _simple(schema, kind)
+        return _simple(schema, kind, path)
 
     def _record(self, schema: Any, path: tuple[str, ...]) -> tuple[T.DataType, Convert]:
         name = schema["name"]
@@ -90,11 +94,25 @@ class Columns:
             raise PipelineFault(
                 f"the Avro type {name} contains itself, which columns cannot: use another reader schema"
             )
+        self._fields += len(schema["fields"])
+        if self._fields > MAX_FIELDS:
+            raise PipelineFault(f"the Avro schema has more than {MAX_FIELDS} fields: use a smaller reader schema")
         fields, converts = [], {}
         for field in schema["fields"]:
             kind, converts[field["name"]] = self._of(field["type"], (*path, name))
             fields.append(T.StructField(field["name"], kind))
-        return T.StructType(fields), lambda found: {key: convert(found[key]) for key, convert in converts.items()}
+        # What a default of a field around this record leaves out: fastavro takes that default as it is.
+        defaults = {field["name"]: field["default"] for field in schema["fields"] if "default" in field}
+
+        def row(found: Any) -> dict[str, Any]:
+            try:
+                return {key: convert(found[key]) for key, convert in converts.items()}
+            except KeyError:
+                return {
+                    key: convert(found[key] if key in found else defaults[key]) for key, convert in converts.items()
+                }
+
+        return T.StructType(fields), row
 
     def _union(self, schema: list[Any], path: tuple[str, ...]) -> tuple[T.DataType, Convert]:
         others = [one for one in schema if one != "null"]
@@ -113,17 +131,55 @@ class Columns:
         return kind, _or_null(convert)
 
 
-def _simple(schema: Any, kind: str) -> tuple[T.DataType, Convert]:
+def _simple(schema: Any, kind: str, path: tuple[str, ...]) -> tuple[T.DataType, Convert]:
+    """Values come as fastavro reads the type of the writer, which may have another logical type or none; defaults come as in
+    JSON."""
+    if kind == "null":
+        where = ".".join(path) or "the schema"
+        raise PipelineFault(
+            f"{where} has a field that is always null, which is no column: leave it out in the reader schema"
+        )
     logical = schema.get("logicalType", "")
     if logical == "decimal" and kind in ("bytes", "fixed"):
-        precision = schema["precision"]
-        if precision > MAX_DIGITS:
-            raise PipelineFault(f"a decimal has {precision} digits; Spark has {MAX_DIGITS} at most")
-        return T.DecimalType(precision, schema.get("scale", 0)), _same
-    found = _LOGICAL.get(f"{kind}-{logical}")
-    if found is None:
-        return _PLAIN[kind], _same
-    return found, str if isinstance(found, T.StringType) else _same
+        return _decimal(schema)
+    found = _LOGICAL.get(f"{kind}-{logical}", _PLAIN[kind])
+    if logical in ("timestamp-millis", "local-timestamp-millis") and kind == "long":
+        return (
+            found,
+            lambda given: given * 1_000 if isinstance(given, int) else given,
+        )  # an int is in microseconds for Arrow
+    if logical in ("time-millis", "time-micros") and isinstance(found, T.StringType) and kind in ("int", "long"):
+        unit = datetime.timedelta(milliseconds=1) if kind == "int" else datetime.timedelta(microseconds=1)
+        return found, lambda given: str(_time_of(given * unit) if isinstance(given, int) else given)
+    if isinstance(found, T.BinaryType):
+        return found, lambda given: given.encode("latin-1") if isinstance(given, str) else given
+    if kind == "string":
+        return found, lambda given: str(given) if isinstance(given, UUID) else given
+    return found, _same
+
+
+def _decimal(schema: Any) -> tuple[T.DataType, Convert]:
+    precision, scale = schema.get("precision", 0), schema.get("scale", 0)
+    if precision > MAX_DIGITS:
+        raise PipelineFault(f"a decimal has {precision} digits; Spark has {MAX_DIGITS} at most")
+    if precision < 1:
+        raise PipelineFault("a decimal of the Avro schema has no precision: say how many digits it has")
+    exact = Context(prec=MAX_DIGITS)
+
+    def convert(given: Any) -> Any:
+        raw = given.encode("latin-1") if isinstance(given, str) else given
+        if not isinstance(raw, bytes):
+            return raw
+        return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale, exact)
+
+    return T.DecimalType(precision, scale), convert
+
+
+def _time_of(since_midnight: datetime.timedelta) -> datetime.time:
+    """Raises ValueError."""
+    if not datetime.timedelta(0) <= since_midnight < datetime.timedelta(days=1):
+        raise ValueError(f"{since_midnight} is no time of day")
+    return (datetime.datetime.min + since_midnight).time()
 
 
 def _same(found: Any) -> Any:
@@ -153,7 +209,8 @@ class AvroValues:
             reader = Avro(self._registry, schema)
             self._decode: Read = lambda data: _loaded(lambda: reader.deserialize(data, "", Part.VALUE))
         else:
-            self._decode = lambda data: _whole(library.schemaless_reader, data, parsed)
+            own = _reader(parsed, named)
+            self._decode = lambda data: own.read(data, 0)
 
     def read(self, data: bytes) -> dict[str, Any]:
         """Raises SchemaRegistryUnavailableError, and any other exception where the value does not fit."""
@@ -175,13 +232,12 @@ def latest_schema(registry: str, subject: str) -> str:
     return text
 
 
-def _whole(reader: Any, data: bytes, parsed: Any) -> Any:
-    source = BytesIO(data)
-    found = reader(source, parsed)
-    left = len(data) - source.tell()
-    if left:
-        raise ValueError(f"{left} bytes are left behind the data")
-    return found
+def _reader(parsed: Any, named: Mapping[str, Any]) -> AvroReader:
+    """Raises PipelineFault."""
+    try:
+        return AvroReader(parsed, named)
+    except ValueError as error:
+        raise PipelineFault(f"the Avro schema cannot be used: {error}") from error
 
 
 def _loaded(decode: Callable[[], Any]) -> Any:

@@ -3,6 +3,7 @@
 import re
 
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError, UnknownTopicOrPartitionError
+from barnabas.net.client.connection.errors import MissingExtraError
 
 from ..read.data_loss import AVOID, WHY
 
@@ -54,7 +55,7 @@ def is_bad_record(error: BaseException) -> bool:
 
 def is_final(error: Exception) -> bool:
     """The pipeline or its data has to change. Everything else may pass: brokers, networks, memory, databases."""
-    if isinstance(error, PipelineFault | InvalidConfigError | UnknownTopicOrPartitionError):
+    if isinstance(error, PipelineFault | InvalidConfigError | MissingExtraError | UnknownTopicOrPartitionError):
         return True
     if is_bad_record(error) or lost_records(error):
         return True

@@ -19,6 +19,7 @@ from .faults import PipelineFault
 Convert = Callable[[Any], Any]
 
 MAX_DEPTH: Final = 64  # of messages within messages
+MAX_FIELDS: Final = 10_000  # of a message, with those of each place of a message within it
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _WRAPPERS: Final = frozenset(
     f"google.protobuf.{name}Value"
@@ -59,6 +60,7 @@ class Columns:
 
     def __init__(self, descriptor: Any) -> None:
         """Raises PipelineFault."""
+        self._fields = 0
         found, self.convert = self._message(descriptor, ())
         if not isinstance(found, T.StructType):
             raise PipelineFault(
@@ -75,6 +77,11 @@ class Columns:
             return kind, lambda found: convert(found.value)
         if name in path or len(path) >= MAX_DEPTH:
             raise PipelineFault(f"the Protobuf message {name} contains itself, which columns cannot")
+        self._fields += len(descriptor.fields)
+        if self._fields > MAX_FIELDS:
+            raise PipelineFault(
+                f"the Protobuf message has more than {MAX_FIELDS} fields, with those of the messages in it"
+            )
         fields = [(field.name, *self._field(field, (*path, name))) for field in descriptor.fields]
         made = T.StructType([T.StructField(found, kind) for found, kind, _ in fields])
         return made, lambda message: {found: read(message) for found, _, read in fields}

@@ -12,6 +12,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
+from barnabas.net.base.near_words import did_you_mean
 from barnabas.net.client.connection.errors import SchemaNotFoundError, SchemaRegistryError
 from barnabas.net.pipeline.spec import FILE_COLUMNS, RECORD_COLUMNS
 
@@ -66,10 +67,14 @@ def _check(found: DataType, path: str) -> None:
             _check(field.dataType, f"{path}{field.name}.")
 
 
-def decoded(value: Column, schema: Schema) -> Column:
+def decoded(value: Column, schema: Schema, required: Sequence[str] = ()) -> Column:
     """A struct of FIELDS, null for a value that does not fit, and REASON, null for one that does. Nulls stay null.
-    Raises PipelineFault, MissingExtraError."""
+    Raises PipelineFault, also if the schema lacks a field of `required`, and MissingExtraError."""
     fields = reader_of(schema).type
+    missing = [name for name in required if name not in fields.fieldNames()]
+    if missing:
+        near = did_you_mean(missing[0], fields.fieldNames())
+        raise PipelineFault(f"required has {missing[0]!r}, which is no field of the schema{near}")
     result = StructType([StructField(FIELDS, fields), StructField(REASON, StringType())])
     arrow = to_arrow_type(fields, timezone="UTC")
 

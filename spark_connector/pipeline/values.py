@@ -59,7 +59,7 @@ def with_parsed(rows: DataFrame, spec: ValueSpec, schema: Schema | None = None) 
 
 
 def _with_decoded(rows: DataFrame, spec: ValueSpec, schema: Schema) -> DataFrame:
-    found = rows.withColumn(_DECODED, decoded(F.col("value"), schema))
+    found = rows.withColumn(_DECODED, decoded(F.col("value"), schema, spec.required))
     none = F.when(F.col("value").isNull(), "the record has no value")
     found = found.withColumn(PARSED, F.col(_DECODED).getField(FIELDS))
     reasons = [none, F.col(_DECODED).getField(DECODED_REASON), *_missing(spec.required)]

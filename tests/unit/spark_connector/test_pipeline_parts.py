@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.net.client.connection.errors import MissingExtraError
 from barnabas.net.pipeline.spec import ConsoleSink, TableSink
 from barnabas.net.pipeline.state import RunProgress
 from barnabas.net.pipeline.supervisor import DriverOrder
@@ -57,6 +58,11 @@ def test_the_cause_is_one_line(error: Exception, told: str) -> None:
 def test_a_plan_that_quotes_the_marker_is_no_bad_record() -> None:
     assert not is_bad_record(CapturedError("broken" + PLAN))
     assert is_bad_record(CapturedError("thread", CapturedError(f"{BAD_RECORD}{{r}}{BAD_RECORD}")))
+
+
+def test_a_library_that_is_not_installed_does_not_come_by_waiting() -> None:
+    error = MissingExtraError("a pipeline of Avro values needs: pip install 'barnabas[schemas]'")
+    assert is_final(error) and told_of(error) == error.message
 
 
 def test_records_that_are_lost_are_named_with_the_key_of_the_file() -> None:

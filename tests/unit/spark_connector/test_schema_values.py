@@ -21,7 +21,7 @@ from barnabas.net.client.serde.framing import framed, message_path
 from barnabas.spark_connector.pipeline.avro_values import AvroValues, latest_schema
 from barnabas.spark_connector.pipeline.faults import PipelineFault
 from barnabas.spark_connector.pipeline.protobuf_values import ProtobufValues
-from barnabas.spark_connector.pipeline.schema_values import Schema, _read, _struct, reader_of
+from barnabas.spark_connector.pipeline.schema_values import Schema, _read, _struct, decoded, reader_of
 
 UTC = datetime.UTC
 NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -114,6 +114,13 @@ def test_named_avro_types_are_used_again() -> None:
             record(("a", {"type": "bytes", "logicalType": "decimal", "precision": 39, "scale": 0})),
             "39 digits; Spark has 38",
         ),
+        (record(("a", {"type": "bytes", "logicalType": "decimal"})), "has no precision"),
+        (record(("a", {"type": "bytes", "logicalType": "decimal", "precision": 0})), "has no precision"),
+        (record(("a", "null")), "R has a field that is always null"),
+        (record(("a", {"type": "null"})), "R has a field that is always null"),
+        (record(("a", {"type": "array", "items": "null"})), "always null"),
+        (record(("a", {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}})), "items take no bytes"),
+        (record(("a", "R")), "R contains itself"),
     ],
 )
 def test_avro_schemas_that_cannot_be_columns_are_refused(schema: str, words: str) -> None:
@@ -148,6 +155,99 @@ def test_a_registry_tells_how_a_value_was_written_and_the_own_schema_what_is_rea
         assert "too few for the id" in str(_read(values.read, b"\0")[1])
         with pytest.raises(SchemaNotFoundError):
             latest_schema(registry.url, "others-value")
+
+
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+LOCAL_MILLIS = {"type": "long", "logicalType": "local-timestamp-millis"}
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+DATE = {"type": "int", "logicalType": "date"}
+TIME_MILLIS = {"type": "int", "logicalType": "time-millis"}
+TIME_MICROS = {"type": "long", "logicalType": "time-micros"}
+UUID_TEXT = {"type": "string", "logicalType": "uuid"}
+NOON_MS = int(NOON.timestamp() * 1_000)
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "value", "found"),
+    [
+        ("long", MILLIS, NOON_MS, NOON),
+        ("int", MILLIS, 1_500, datetime.datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)),
+        ("long", LOCAL_MILLIS, NOON_MS, NOON.replace(tzinfo=None)),
+        ("long", MICROS, NOON_MS * 1_000, NOON),
+        (MILLIS, MICROS, NOON, NOON),
+        ("long", ["null", MILLIS], NOON_MS, NOON),
+        ("int", DATE, 5, datetime.date(1970, 1, 6)),
+        ("int", TIME_MILLIS, 3_723_000, "01:02:03"),
+        ("long", TIME_MICROS, 3_723_000_000, "01:02:03"),
+        (UUID_TEXT, "string", uuid.UUID(int=7), str(uuid.UUID(int=7))),
+        ("bytes", DECIMAL, b"\xfe\x00", Decimal("-5.12")),
+        (DECIMAL, {**DECIMAL, "precision": 6, "scale": 4}, Decimal("1.25"), Decimal("1.2500")),
+    ],
+)
+def test_a_reader_schema_may_have_another_logical_type(writer: Any, reader: Any, value: Any, found: Any) -> None:
+    old, new = record(("a", writer)), record(("a", reader))
+    with running_registry() as registry:
+        first = registry.register("a-value", {"schema": old})
+        assert in_arrow(AvroValues(new, registry.url), framed(first, written(old, {"a": value}))) == {"a": found}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "found"),
+    [
+        (MILLIS, NOON_MS, NOON),
+        (DATE, 5, datetime.date(1970, 1, 6)),
+        (TIME_MILLIS, 3_723_000, "01:02:03"),
+        ("bytes", "\u00ff\u0001", b"\xff\x01"),
+        ({"type": "fixed", "name": "F", "size": 2}, "\u00ff\u0001", b"\xff\x01"),
+        (DECIMAL, "\u0002\u0000", Decimal("5.12")),
+        (["null", "string"], None, None),
+        ({"type": "map", "values": MILLIS}, {"x": NOON_MS}, [("x", NOON)]),
+        (
+            {"type": "record", "name": "S", "fields": [{"name": "b", "type": MILLIS, "default": NOON_MS}]},
+            {},
+            {"b": NOON},
+        ),
+    ],
+)
+def test_defaults_are_of_their_type_as_written_values_are(kind: Any, default: Any, found: Any) -> None:
+    old, tree = record(("id", "int")), json.loads(record(("a", kind)))
+    tree["fields"][0]["default"] = default
+    with running_registry() as registry:
+        first = registry.register("a-value", {"schema": old})
+        assert in_arrow(AvroValues(json.dumps(tree), registry.url), framed(first, written(old, {"id": 1}))) == {
+            "a": found
+        }
+
+
+def test_a_time_beyond_the_day_is_a_bad_value() -> None:
+    old, new = record(("a", "int")), record(("a", TIME_MILLIS))
+    with running_registry() as registry:
+        first = registry.register("a-value", {"schema": old})
+        for value in (-1, 86_400_000):
+            data = framed(first, written(old, {"a": value}))
+            assert "is no time of day" in str(_read(AvroValues(new, registry.url).read, data)[1])
+
+
+def test_a_batch_may_have_numbers_and_times_for_one_column() -> None:
+    old, new = record(("a", "long")), record(("a", MILLIS))
+    with running_registry() as registry:
+        first, second = (registry.register("a-value", {"schema": schema}) for schema in (old, new))
+        values = AvroValues(new, registry.url)
+        data = [framed(first, written(old, {"a": NOON_MS})), framed(second, written(new, {"a": NOON}))]
+        rows = [values.read(one) for one in data]
+        found = _struct([*rows, *reversed(rows)], [None] * 4, to_arrow_type(values.type, timezone="UTC")).to_pylist()
+    assert found == [{"fields": {"a": NOON}, "reason": None}] * 4
+
+
+def test_schemas_of_too_many_fields_are_refused() -> None:
+    schema: Any = "int"
+    for level in range(20):  # a million of columns, from twenty types
+        first = {"name": "a", "type": schema}
+        again = {"name": "b", "type": schema["name"] if level else "int"}
+        schema = {"type": "record", "name": f"R{level}", "fields": [first, again]}
+    with pytest.raises(PipelineFault, match="more than 10000 fields"):
+        AvroValues(json.dumps(schema))
 
 
 def test_a_registry_that_does_not_answer_makes_no_value_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,6 +388,18 @@ def test_protobuf_schemas_that_cannot_be_columns_are_refused(content: bytes, mes
         reader_of(Schema(content=content, message=message))
 
 
+def test_messages_of_too_many_fields_are_refused() -> None:
+    file = FileDescriptorProto(name="wide.proto", syntax="proto3")
+    for level in range(20):
+        made = file.message_type.add(name=f"M{level}")
+        for number, name in enumerate("ab", 1):
+            field = made.field.add(name=name, number=number, type="TYPE_INT32", label="LABEL_OPTIONAL")
+            if level:
+                field.type, field.type_name = field.TYPE_MESSAGE, f".M{level - 1}"
+    with pytest.raises(PipelineFault, match="more than 10000 fields"):
+        ProtobufValues(FileDescriptorSet(file=[file]).SerializeToString(), "M19")
+
+
 # --- both -----------------------------------------------------------------------------------------------------------------
 
 
@@ -315,3 +427,10 @@ def test_a_value_that_arrow_refuses_is_a_bad_one_and_the_others_are_read() -> No
     assert [row["fields"] for row in found] == [{"a": 1}, None, None, {"a": 3}]
     assert [row["reason"] is None for row in found] == [True, False, False, True]
     assert found[1]["reason"].startswith("the value does not fit its schema: ") and found[2]["reason"] == "known"
+
+
+def test_a_required_field_that_the_schema_lacks_is_told() -> None:
+    with pytest.raises(
+        PipelineFault, match=r"required has 'amont', which is no field of the schema \(did you mean amount"
+    ):
+        decoded(None, Schema(content=record(("amount", "int")).encode()), ("amont",))  # type: ignore[arg-type]  # refused before

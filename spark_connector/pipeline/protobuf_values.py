@@ -75,8 +75,10 @@ class Columns:
         if name in _WRAPPERS:
             kind, convert = _plain(descriptor.fields_by_name["value"])
             return kind, lambda found: convert(found.value)
-        if name in path or len(path) >= MAX_DEPTH:
+        if name in path:
             raise PipelineFault(f"the Protobuf message {name} contains itself, which columns cannot")
+        if len(path) >= MAX_DEPTH:
+            raise PipelineFault(f"the Protobuf message has more than {MAX_DEPTH} messages within one another")
         self._fields += len(descriptor.fields)
         if self._fields > MAX_FIELDS:
             raise PipelineFault(

@@ -57,7 +57,20 @@ AVRO_TYPES = [
     ({"type": "fixed", "name": "F", "size": 2}, "binary", b"ab", b"ab"),
     ({"type": "enum", "name": "E", "symbols": ["X", "Y"]}, "string", "Y", "Y"),
     ({"type": "array", "items": ["null", "long"]}, "array<bigint>", [1, None], [1, None]),
+    ({"type": "array", "items": {"type": "map", "values": "int"}}, "array<map<string,int>>", [{"a": 1}], [[("a", 1)]]),
+    (
+        {"type": "array", "items": {"type": "string", "logicalType": "uuid"}},
+        "array<string>",
+        [uuid.UUID(int=7)],
+        [str(uuid.UUID(int=7))],
+    ),
     ({"type": "map", "values": "int"}, "map<string,int>", {"a": 1}, [("a", 1)]),
+    (
+        {"type": "map", "values": {"type": "string", "logicalType": "uuid"}},
+        "map<string,string>",
+        {"a": uuid.UUID(int=7)},
+        [("a", str(uuid.UUID(int=7)))],
+    ),
     (["null", "string"], "string", None, None),
     (["string", "null"], "string", "a", "a"),
     (["null", "int", "long"], "bigint", 2**40, 2**40),
@@ -240,6 +253,25 @@ def test_a_batch_may_have_numbers_and_times_for_one_column() -> None:
     assert found == [{"fields": {"a": NOON}, "reason": None}] * 4
 
 
+def nested(kind: Any, levels: int) -> Any:
+    for _ in range(levels):
+        kind = {"type": "array", "items": kind}
+    return kind
+
+
+def test_types_within_one_another_are_limited() -> None:
+    assert AvroValues(record(("a", nested("int", 60)))).type.simpleString().count("array") == 60
+    with pytest.raises(PipelineFault, match="more than 64 types within one another"):
+        AvroValues(record(("a", nested("int", 65))))
+
+
+def test_a_value_of_another_format_of_the_registry_is_a_bad_one() -> None:
+    with running_registry() as registry:
+        first = registry.register("a-value", {"schema": record(("id", "int")), "schemaType": "JSON"})
+        reason = _read(AvroValues(record(("id", "int")), registry.url).read, framed(first, b"\2"))[1]
+    assert f"it was written with schema {first}, which is JSON, not AVRO" in str(reason)
+
+
 def test_schemas_of_too_many_fields_are_refused() -> None:
     schema: Any = "int"
     for level in range(20):  # a million of columns, from twenty types
@@ -388,6 +420,92 @@ def test_protobuf_schemas_that_cannot_be_columns_are_refused(content: bytes, mes
         reader_of(Schema(content=content, message=message))
 
 
+ODD = Parse(
+    """
+    name: "odd.proto" package: "odd" syntax: "proto2"
+    dependency: "google/protobuf/timestamp.proto" dependency: "google/protobuf/wrappers.proto"
+    enum_type { name: "Kind" value { name: "NEW" number: 0 } value { name: "OLD" number: 2 } }
+    message_type {
+      name: "Odd"
+      field { name: "text" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+      field { name: "must" number: 2 type: TYPE_INT32 label: LABEL_REQUIRED }
+      field { name: "seven" number: 3 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "7" }
+      field { name: "at" number: 4 type: TYPE_MESSAGE type_name: ".google.protobuf.Timestamp" label: LABEL_OPTIONAL }
+      field { name: "group" number: 5 type: TYPE_GROUP type_name: ".odd.Odd.Group" label: LABEL_OPTIONAL }
+      field { name: "from" number: 6 type: TYPE_INT32 label: LABEL_OPTIONAL }
+      field { name: "sizes" number: 7 type: TYPE_MESSAGE type_name: ".google.protobuf.UInt64Value" label: LABEL_REPEATED }
+      field { name: "times" number: 8 type: TYPE_MESSAGE type_name: ".odd.Odd.TimesEntry" label: LABEL_REPEATED }
+      field { name: "kinds" number: 9 type: TYPE_MESSAGE type_name: ".odd.Odd.KindsEntry" label: LABEL_REPEATED }
+      nested_type { name: "Group" field { name: "x" number: 1 type: TYPE_INT32 label: LABEL_OPTIONAL } }
+      nested_type {
+        name: "TimesEntry" options { map_entry: true }
+        field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+        field { name: "value" number: 2 type: TYPE_MESSAGE type_name: ".google.protobuf.Timestamp" label: LABEL_OPTIONAL }
+      }
+      nested_type {
+        name: "KindsEntry" options { map_entry: true }
+        field { name: "key" number: 1 type: TYPE_UINT64 label: LABEL_OPTIONAL }
+        field { name: "value" number: 2 type: TYPE_ENUM type_name: ".odd.Kind" label: LABEL_OPTIONAL }
+      }
+      extension_range { start: 100 end: 200 }
+    }
+    """,
+    FileDescriptorProto(),
+)
+
+
+def odd() -> ProtobufValues:
+    files = [*FileDescriptorSet.FromString(descriptor_set()).file[:2], ODD]
+    return ProtobufValues(FileDescriptorSet(file=files).SerializeToString(), "odd.Odd")
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "found"),
+    [
+        (b"", "must", None),
+        (b"", "seven", None),
+        (b"\x2b\x08\x05\x2c", "group", {"x": 5}),
+        (b"\x30\x03", "from", 3),
+        (b"\xa0\x06\x01", "text", None),  # an extension
+        (b"\x3a\x00\x3a\x02\x08\x05", "sizes", [Decimal(0), Decimal(5)]),
+        (b"\x42\x07\x0a\x01a\x12\x02\x08\x05", "times", [("a", datetime.datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC))]),
+        (b"\x42\x03\x0a\x01a" * 2, "times", [("a", datetime.datetime(1970, 1, 1, tzinfo=UTC))]),
+        (b"\x4a\x04\x08\x05\x10\x02", "kinds", [(Decimal(5), "OLD")]),
+    ],
+)
+def test_older_and_rarer_parts_of_protobuf(data: bytes, name: str, found: Any) -> None:
+    assert in_arrow(odd(), data)[name] == found
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\x0a\x02\xff\xfe", "was not a utf8 string"),  # which proto2 lets pass
+        (b"\x22\x0a\x08\x80\x80\x80\x80\x80\x80\x80\x80\x40", "Timestamp is not valid"),
+        (b"\x22\x08\x08\x05\x10\x80\xa8\xd6\xb9\x07", "Timestamp is not valid"),
+    ],
+)
+def test_odd_contents_are_bad_values(data: bytes, words: str) -> None:
+    values = odd()
+    row, reason = _read(values.read, data)
+    found = _struct([row], [reason], to_arrow_type(values.type, timezone="UTC")).to_pylist()[0]
+    assert found["fields"] is None and words in found["reason"]
+
+
+def test_messages_within_one_another_are_limited() -> None:
+    file = FileDescriptorProto(name="deep.proto", syntax="proto3")
+    for level in range(66):
+        field = file.message_type.add(name=f"M{level}").field.add(
+            name="a", number=1, type="TYPE_INT32", label="LABEL_OPTIONAL"
+        )
+        if level:
+            field.type, field.type_name = field.TYPE_MESSAGE, f".M{level - 1}"
+    files = FileDescriptorSet(file=[file]).SerializeToString()
+    assert ProtobufValues(files, "M63").type.simpleString().count("struct") == 64
+    with pytest.raises(PipelineFault, match="more than 64 messages within one another"):
+        ProtobufValues(files, "M64")
+
+
 def test_messages_of_too_many_fields_are_refused() -> None:
     file = FileDescriptorProto(name="wide.proto", syntax="proto3")
     for level in range(20):
@@ -411,6 +529,10 @@ def test_messages_of_too_many_fields_are_refused() -> None:
             record(("s", {"type": "array", "items": json.loads(record(("b", "int"), ("B", "int"), name="S"))})),
             "s.b twice",
         ),
+        (
+            record(("s", {"type": "map", "values": json.loads(record(("b", "int"), ("B", "int"), name="S"))})),
+            "s.b twice",
+        ),
         (record(("record_offset", "int")), "the name of a column that each row has anyway"),
         (record(("s", json.loads(record(name="S")))), "no fields in s"),
     ],
@@ -427,6 +549,13 @@ def test_a_value_that_arrow_refuses_is_a_bad_one_and_the_others_are_read() -> No
     assert [row["fields"] for row in found] == [{"a": 1}, None, None, {"a": 3}]
     assert [row["reason"] is None for row in found] == [True, False, False, True]
     assert found[1]["reason"].startswith("the value does not fit its schema: ") and found[2]["reason"] == "known"
+
+
+def test_a_reason_is_short_whatever_an_error_quotes() -> None:
+    def read(data: bytes) -> dict[str, Any]:
+        raise ValueError("x" * 1_000_000)
+
+    assert len(_read(read, b"")[1] or "") < 300
 
 
 def test_a_required_field_that_the_schema_lacks_is_told() -> None:

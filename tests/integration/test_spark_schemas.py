@@ -8,6 +8,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from aiohttp import web
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -103,6 +104,44 @@ def test_avro_of_two_versions_and_bad_records(spark: SparkSession, spark_cluster
     told = reasons(spark_cluster, topic)
     assert "it was not written with a registry" in told[0] and "Schema not found" in told[1]
     assert told[2] == "the record has no value"
+
+
+@pytest.mark.parametrize(("status", "text"), [(503, "starting"), (200, "<html>a proxy</html>"), (404, "no such page")])
+def test_while_the_registry_fails_a_pipeline_stands_still_and_loses_nothing(
+    status: int, text: str, spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    topic = created(spark_cluster, f"schema-outage-{status}")
+    with running_registry() as registry:
+        first, second = (registry.register(f"{topic}-value", {"schema": json.dumps(one)}) for one in (OLD, NEW))
+        send(spark_cluster, topic, [framed(first, b"\2"), b"no avro"])
+        (tmp_path / "order.avsc").write_text(json.dumps(OLD))
+        value = f'format = "avro", registry = "{registry.url}", schema = "order.avsc"'
+        declared = Declared(spark, spark_cluster, tmp_path, pipeline(topic, value, "SELECT id FROM input"))
+        declared.run()
+        send(spark_cluster, topic, [framed(first, b"\4"), framed(second, b"\6\0\0")])
+        registry.failures = [web.Response(status=status, text=text) for _ in range(100)]
+        with pytest.raises(Exception, match="SchemaRegistry") as caught:
+            declared.run()
+        assert not is_final(caught.value), "the supervisor starts it again"
+        registry.failures = []
+        declared.run()
+    assert written(spark_cluster, f"{topic}-out") == [{"id": 1}, {"id": 2}, {"id": 3}]
+    assert len(reasons(spark_cluster, topic)) == 1
+
+
+def test_a_value_that_is_nested_without_end_is_a_bad_record(
+    spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    topic = created(spark_cluster, "schema-deep")
+    node = {**OLD, "fields": [*OLD["fields"], {"name": "next", "type": ["null", "Order"]}]}
+    with running_registry() as registry:
+        written_with = registry.register("nodes", {"schema": json.dumps(node)})
+        send(spark_cluster, topic, [framed(written_with, b"\2" * 500_000 + b"\0"), framed(written_with, b"\2\2\4\0")])
+        (tmp_path / "order.avsc").write_text(json.dumps(OLD))
+        value = f'format = "avro", registry = "{registry.url}", schema = "order.avsc"'
+        Declared(spark, spark_cluster, tmp_path, pipeline(topic, value, "SELECT id FROM input")).run()
+    assert written(spark_cluster, f"{topic}-out") == [{"id": 1}]
+    assert "RecursionError" in reasons(spark_cluster, topic)[0]
 
 
 def test_avro_without_a_registry_and_a_required_field(

@@ -137,17 +137,15 @@ def _simple(schema: Any, kind: str, path: tuple[str, ...]) -> tuple[T.DataType, 
     if kind == "null":
         where = ".".join(path) or "the schema"
         raise PipelineFault(
-            f"{where} has a field that is always null, which is no column: leave it out in the reader schema"
+            f"{where} has a type that is always null, which is no column: leave it out in the reader schema"
         )
     logical = schema.get("logicalType", "")
     if logical == "decimal" and kind in ("bytes", "fixed"):
         return _decimal(schema)
     found = _LOGICAL.get(f"{kind}-{logical}", _PLAIN[kind])
     if logical in ("timestamp-millis", "local-timestamp-millis") and kind == "long":
-        return (
-            found,
-            lambda given: given * 1_000 if isinstance(given, int) else given,
-        )  # an int is in microseconds for Arrow
+        # For Arrow, an int is in microseconds.
+        return found, lambda given: given * 1_000 if isinstance(given, int) else given
     if logical in ("time-millis", "time-micros") and isinstance(found, T.StringType) and kind in ("int", "long"):
         unit = datetime.timedelta(milliseconds=1) if kind == "int" else datetime.timedelta(microseconds=1)
         return found, lambda given: str(_time_of(given * unit) if isinstance(given, int) else given)

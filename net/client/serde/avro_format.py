@@ -17,6 +17,7 @@ from .serdes import Part
 # Of a value whose schema contains itself, for the compiled reader: it has no limit for types within one another, and takes more
 # than a kilobyte of the stack for each. The reader in Python stops at the interpreter's limit.
 MAX_COMPILED_BYTES: Final = 1_000
+MAX_FREE: Final = 10_000  # values (of null, in records) that a record without bytes may have
 
 
 class Avro:
@@ -139,6 +140,7 @@ class _Types:
         self._named = named
         self._open: set[str] = set()  # records that the walk is in
         self._done: set[str] = set()
+        self._counted: dict[str, int] = {}  # by the name of a record, what `_free` has found
 
     def visit(self, schema: Any, always: frozenset[str]) -> None:
         """`always`: the records around it whose every value has one of this type. Raises ValueError."""
@@ -152,7 +154,7 @@ class _Types:
         elif kind in ("record", "error"):
             self._visit_record(schema, always)
         elif kind == "array":
-            if self._is_empty(schema["items"], frozenset()):
+            if self._free(schema["items"], frozenset()):
                 raise ValueError(
                     "an array's items take no bytes, so that a few bytes could stand for any number of them"
                 )
@@ -170,21 +172,32 @@ class _Types:
             self.is_recursive = True
         if name in self._open | self._done:
             return
+        if self._free_record(schema, frozenset()) > MAX_FREE:
+            raise ValueError(f"{name} takes no bytes and has more than {MAX_FREE} values")
         self._open.add(name)
         for field in schema["fields"]:
             self.visit(field["type"], always | {name})
         self._open.remove(name)
         self._done.add(name)
 
-    def _is_empty(self, schema: Any, around: frozenset[str]) -> bool:
+    def _free(self, schema: Any, around: frozenset[str]) -> int:
+        """How many values are read of a type that takes no bytes; 0 if it takes some."""
         if isinstance(schema, list):
-            return False  # The number of the type takes a byte.
+            return 0  # The number of the type takes a byte.
         kind = schema if isinstance(schema, str) else schema["type"]
         if not isinstance(kind, str):
-            return self._is_empty(kind, around)
+            return self._free(kind, around)
         if kind in ("record", "error"):
-            name = schema["name"]
-            return name in around or all(self._is_empty(field["type"], around | {name}) for field in schema["fields"])
+            return self._free_record(schema, around)
         if kind == "fixed":
-            return bool(schema["size"] == 0)
-        return kind == "null" or (kind in self._named and self._is_empty(self._named[kind], around))
+            return int(schema["size"] == 0)
+        return int(kind == "null") or (self._free(self._named[kind], around) if kind in self._named else 0)
+
+    def _free_record(self, schema: Any, around: frozenset[str]) -> int:
+        name = schema["name"]
+        if name in around:
+            return 1  # without end, which `visit` refuses
+        if name not in self._counted:
+            each = [self._free(field["type"], around | {name}) for field in schema["fields"]]
+            self._counted[name] = 1 + sum(each) if all(each) else 0
+        return self._counted[name]

@@ -77,6 +77,23 @@ def test_arrays_of_named_types_without_bytes_are_refused() -> None:
         of({**FLAT, "fields": [{"name": "e", "type": EMPTY}, {"name": "a", "type": {"type": "array", "items": "E"}}]})
 
 
+def doubling(kind: Any, levels: int) -> Any:
+    """Each record has the one before it twice."""
+    for level in range(levels):
+        again = f"R{level - 1}" if level else kind
+        fields = [{"name": "a", "type": kind}, {"name": "b", "type": again}]
+        kind = {"type": "record", "name": f"R{level}", "fields": fields}
+    return kind
+
+
+def test_records_without_bytes_that_would_take_for_ever_are_refused() -> None:
+    with pytest.raises(ValueError, match="takes no bytes and has more than 10000 values"):
+        of(doubling("null", 100))
+    assert of(doubling("null", 2)).read(b"", 0) == {"a": {"a": None, "b": None}, "b": {"a": None, "b": None}}
+    with pytest.raises(EOFError):
+        of(doubling("int", 100)).read(b"\x02" * 50, 0)
+
+
 @pytest.mark.parametrize("items", [["null", "int"], "string", FLAT, {"type": "enum", "name": "X", "symbols": ["A"]}])
 def test_other_arrays_are_not(items: Any) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": items}}]}

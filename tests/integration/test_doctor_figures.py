@@ -18,7 +18,8 @@ MAX_CONNECTIONS = 60
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Cluster]:
-    config = {"max.connections": str(MAX_CONNECTIONS)}
+    # Leaders stay where a test has put them.
+    config = {"max.connections": str(MAX_CONNECTIONS), "auto.leader.rebalance.enable": "false"}
     with Cluster(brokers=3, backend="processes", config=config) as cluster:
         yield cluster
 

@@ -66,7 +66,7 @@ FINDING_SEEDS: Final[dict[tuple[str, str], int]] = {  # by level and name
     ("coordinator", "records are not verified"): 1,
     ("coordinator", "the fencing epoch is given to a producer"): 32,
     ("shares", "answered before it is stored"): 1,
-    ("shares", "loaded without ranges"): 21,
+    ("shares", "loaded without ranges"): 71,
     ("shares", "locks without end"): 1,
     ("shares", "lost requests count"): 2,
     ("shares", "rejected before its dead letter"): 26,

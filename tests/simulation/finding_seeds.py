@@ -69,6 +69,6 @@ FINDING_SEEDS: Final[dict[tuple[str, str], int]] = {  # by level and name
     ("shares", "loaded without ranges"): 71,
     ("shares", "locks without end"): 1,
     ("shares", "lost requests count"): 2,
-    ("shares", "rejected before its dead letter"): 26,
+    ("shares", "rejected before its dead letter"): 37,
     ("shares", "returned after its lock"): 14,
 }

@@ -1,5 +1,7 @@
 """What one broker says of its machine, its load and its clients, for `barnabas doctor`. Each broker answers for itself."""
 
+from typing import Final
+
 from barnabas.log.vocabulary.message import Items, Message
 
 
@@ -42,6 +44,9 @@ class CertificateEnd(Message, frozen=True, kw_only=True):
     path: str
     subject: str
     ends_ms: int  # wall clock
+
+
+HISTORY_STEP_MS: Final = 10_000
 
 
 class HistoryPoint(Message, frozen=True, kw_only=True):

@@ -105,12 +105,8 @@ class Columns:
         defaults = {field["name"]: field["default"] for field in schema["fields"] if "default" in field}
 
         def row(found: Any) -> dict[str, Any]:
-            try:
-                return {key: convert(found[key]) for key, convert in converts.items()}
-            except KeyError:
-                return {
-                    key: convert(found[key] if key in found else defaults[key]) for key, convert in converts.items()
-                }
+            given = found if converts.keys() <= found.keys() else {**defaults, **found}
+            return {key: convert(given[key]) for key, convert in converts.items()}
 
         return T.StructType(fields), row
 
@@ -118,10 +114,9 @@ class Columns:
         others = [one for one in schema if one != "null"]
         if len(others) > 1 and all(one in _WIDER for one in others):
             widest = max(others, key=_WIDER.index)
-            if widest == "float" and len(others) > 1:
-                widest = "double"  # which has all digits of an int
-            as_number: Convert = float if widest == "double" else int
-            return _PLAIN[widest], _or_null(as_number)
+            if widest in ("float", "double"):  # a double has all digits of an int
+                return _PLAIN["double"], _or_null(float)
+            return _PLAIN[widest], _or_null(int)
         if len(others) != 1:
             where = ".".join(path) or "the schema"
             raise PipelineFault(
@@ -195,7 +190,6 @@ class AvroValues:
     def __init__(self, schema: str, registry: str = "") -> None:
         """`schema`: its text. Raises PipelineFault, MissingExtraError."""
         library = require("fastavro", extra="schemas", feature="a pipeline of Avro values")
-        self._registry = SchemaRegistry(registry, auto_register=False) if registry else None
         named: dict[str, Any] = {}
         try:
             parsed = library.parse_schema(json.loads(schema), named_schemas=named)
@@ -203,8 +197,8 @@ class AvroValues:
             raise PipelineFault(f"the Avro schema cannot be used: {error}") from error
         self._columns = Columns(parsed, named)
         self.type = self._columns.type
-        if self._registry is not None:
-            reader = Avro(self._registry, schema)
+        if registry:
+            reader = Avro(SchemaRegistry(registry, auto_register=False), schema)
             self._decode: Read = lambda data: _loaded(lambda: reader.deserialize(data, "", Part.VALUE))
         else:
             own = _reader(parsed, named)

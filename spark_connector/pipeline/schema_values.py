@@ -1,6 +1,7 @@
 """Values with a schema (Avro, Protobuf) as columns, by Python workers: they take a batch of values as Arrow, and return the
 fields of each, and a reason where a value does not fit."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -57,10 +58,10 @@ def _check(found: DataType, path: str) -> None:
     elif isinstance(found, MapType):
         _check(found.valueType, path)
     elif isinstance(found, StructType):
-        names = [name.lower() for name in found.fieldNames()]
+        names = Counter(name.lower() for name in found.fieldNames())
         if not names:
             raise PipelineFault(f"the schema has no fields {f'in {path}' if path else 'at all'}: columns need one")
-        twice = next((name for name in names if names.count(name) > 1), "")
+        twice = next((name for name, times in names.items() if times > 1), "")
         if twice:
             raise PipelineFault(f"the schema has {path}{twice} twice: Spark does not tell upper case from lower case")
         for field in found:

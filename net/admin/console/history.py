@@ -7,12 +7,11 @@ from typing import Final
 
 from msgspec import structs
 
-from barnabas.net.protocol.broker_figures import HistoryPoint
+from barnabas.net.protocol.broker_figures import HISTORY_STEP_MS, HistoryPoint
 
 from ..frame.call import Call, Field, Json, Reply, Route
-from ..routes.clusters import CLUSTER, broker_of
+from ..routes.clusters import BROKER, broker_of
 
-INTERVAL_MS: Final = 10_000
 _WORDS: Final = {
     "at_ms": "End of the step, milliseconds since 1970.",
     "produce_p50_ms": "Half of the produce requests took at most this long, from arrival to answer.",
@@ -56,14 +55,14 @@ async def _history(call: Call) -> Reply:
     after_ms = call.query.get("after_ms", -1)
     rows = [row_of(point) for point in found.history if point.at_ms > after_ms]
     path = ("brokers", node_id, "barnabas", "history")
-    fields = {"broker_id": node_id, "interval_ms": INTERVAL_MS, "data": rows}
+    fields = {"broker_id": node_id, "interval_ms": HISTORY_STEP_MS, "data": rows}
     return Reply(body=call.item("BarnabasHistory", path, fields))
 
 
 ROUTES = (
     Route(
         method="GET",
-        path=f"{CLUSTER}/brokers/{{broker_id}}/barnabas/history",
+        path=f"{BROKER}/barnabas/history",
         handler=_history,
         summary="Latencies and load of a broker in the last hour",
         query=(Field(name="after_ms", type="integer", description="Only steps that ended after this time."),),

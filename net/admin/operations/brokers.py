@@ -6,9 +6,8 @@ from typing import Final
 from barnabas.net.protocol.responses import PartitionMove
 
 from ..frame.call import Call, Field, Json, Reply, Route
-from ..routes.clusters import CLUSTER, broker_of
+from ..routes.clusters import BROKER, CLUSTER, broker_of
 
-BROKER: Final = f"{CLUSTER}/brokers/{{broker_id}}"
 THROTTLE: Final = Field(
     name="throttle_bytes_per_s",
     type="integer",

@@ -9,6 +9,7 @@ from ..frame.call import Call, Json, Reply, Route
 from ..frame.errors import not_found
 
 CLUSTER = "/v3/clusters/{cluster_id}"
+BROKER = f"{CLUSTER}/brokers/{{broker_id}}"
 
 
 def _cluster(call: Call) -> Json:
@@ -111,10 +112,10 @@ ROUTES = (
         summary="Whether the cluster is healthy, and every problem that it knows",
     ),
     Route(method="GET", path=f"{CLUSTER}/brokers", handler=_list_brokers, summary="All registered brokers"),
-    Route(method="GET", path=f"{CLUSTER}/brokers/{{broker_id}}", handler=_get_broker, summary="One broker"),
+    Route(method="GET", path=BROKER, handler=_get_broker, summary="One broker"),
     Route(
         method="GET",
-        path=f"{CLUSTER}/brokers/{{broker_id}}/partition-replicas",
+        path=f"{BROKER}/partition-replicas",
         handler=_partition_replicas,
         summary="The replicas on a broker",
     ),

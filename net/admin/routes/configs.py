@@ -6,13 +6,13 @@ from http import HTTPStatus
 from typing import Final
 
 from barnabas.log.vocabulary.errors import ErrorCode
-from barnabas.net.client.admin.admin import BROKER
+from barnabas.net.client.admin.admin import BROKER as BROKER_RESOURCE
 from barnabas.net.client.admin.admin import TOPIC as TOPIC_RESOURCE
 from barnabas.net.protocol.responses import ConfigEntry
 
 from ..frame.call import Call, Field, Json, Reply, Route, objects, optional_text, text_of
 from ..frame.errors import bad_request, kafka_error, not_found
-from .clusters import CLUSTER, broker_of
+from .clusters import BROKER, CLUSTER, broker_of
 from .topics import TOPIC
 
 
@@ -31,8 +31,8 @@ class _Kind:
 
 
 _TOPICS: Final = _Kind(label="Topic", resource_type=TOPIC_RESOURCE, find=lambda call: call.topic().name)
-_BROKERS: Final = _Kind(label="Broker", resource_type=BROKER, find=lambda call: str(broker_of(call).node_id))
-_DEFAULTS: Final = _Kind(label="Cluster", resource_type=BROKER, find=lambda call: "")
+_BROKERS: Final = _Kind(label="Broker", resource_type=BROKER_RESOURCE, find=lambda call: str(broker_of(call).node_id))
+_DEFAULTS: Final = _Kind(label="Cluster", resource_type=BROKER_RESOURCE, find=lambda call: "")
 
 
 async def _entries(call: Call, kind: _Kind, resource: str) -> list[ConfigEntry]:
@@ -155,6 +155,6 @@ def _change(item: Json) -> tuple[str, str | None]:
 
 ROUTES = (
     *_routes(_TOPICS, f"{TOPIC}/configs"),
-    *_routes(_BROKERS, f"{CLUSTER}/brokers/{{broker_id}}/configs"),
+    *_routes(_BROKERS, f"{BROKER}/configs"),
     *_routes(_DEFAULTS, f"{CLUSTER}/broker-configs"),
 )

@@ -3,9 +3,9 @@
 from barnabas.net.protocol.responses import StorageFolder
 
 from ..frame.call import Call, Field, Json, Reply, Route, text_of
-from .clusters import CLUSTER, broker_of
+from .clusters import BROKER, broker_of
 
-FOLDERS = f"{CLUSTER}/brokers/{{broker_id}}/barnabas/folders"
+FOLDERS = f"{BROKER}/barnabas/folders"
 
 
 def _folder(call: Call, node_id: int, folder: StorageFolder) -> Json:

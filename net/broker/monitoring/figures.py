@@ -14,6 +14,7 @@ from ...base.producer_samples import EVERY, ProducerSamples
 from ...base.request_measures import RequestMeasures
 from ...base.topic_traffic import TopicTraffic
 from ...protocol.broker_figures import (
+    HISTORY_STEP_MS,
     ClientSoftware,
     DescribeBrokerRequest,
     DescribeBrokerResponse,
@@ -22,7 +23,7 @@ from ...protocol.broker_figures import (
 )
 from ...server.dispatcher import RequestContext
 from ...settings.listeners import pem_files
-from .history import INTERVAL_S, History, Reading, buckets_of
+from .history import History, Reading, buckets_of
 from .machine import MachineWatch, own_version
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class BrokerFigures:
     async def _remember(self) -> None:
         while True:
             self.history.note(self._reading())
-            await asyncio.sleep(INTERVAL_S)
+            await asyncio.sleep(HISTORY_STEP_MS / 1000)
 
     def _reading(self) -> Reading:
         servers = list(self._broker.listeners.servers.values())

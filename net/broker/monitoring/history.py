@@ -9,7 +9,6 @@ from ...base.histogram import Histogram
 from ...base.request_measures import FETCH, LOG, PRODUCE, QUEUE, TOTAL, WAITS, RequestMeasures
 from ...protocol.broker_figures import HistoryPoint
 
-INTERVAL_S: Final = 10.0
 POINTS: Final = 360  # an hour: about 250 KB
 UNKNOWN: Final = -1.0
 LOOP: Final = "loop"

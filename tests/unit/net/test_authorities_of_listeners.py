@@ -4,12 +4,11 @@ import datetime
 import socket
 import ssl
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 from unit.net.admin.fake_broker import FakeBroker
-from unit.net.test_brokers_in_transition import HOST, broker_of
+from unit.net.test_brokers_in_transition import HOST, broker_of, noting_into
 
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.net.access.audit import AuditLog
@@ -18,9 +17,7 @@ from barnabas.net.broker.access import access_of
 from barnabas.net.broker.tls import BrokerTls
 from barnabas.net.certificates import AUTHORITY, broker_certificate, make_authority, write_secret
 from barnabas.net.ports import free_ports
-from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.requests import MetadataRequest
-from barnabas.net.server.dispatcher import Handler, RequestContext
 from barnabas.net.settings.config import BrokerConfig, load
 from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import TcpNetwork
@@ -71,18 +68,10 @@ async def test_the_authority_of_clients_makes_no_broker(folder: Path, authority:
     """Otherwise, who signs for clients could make one of them a broker, that may do everything."""
     seen: list[int | None] = []
 
-    def noting(handlers: dict[int, Handler]) -> dict[int, Handler]:
-        answer = handlers[ApiKey.METADATA]
-
-        def note(request: Any, context: RequestContext, reply: Any) -> None:
-            if context.client_id == "stranger":
-                seen.append(context.certified_node)
-            answer(request, context, reply)
-
-        return {**handlers, ApiKey.METADATA: note}
-
     trusted = str(folder / authority / AUTHORITY)
-    broker = broker_of(config_of(folder, **{"listener.name.clients.ssl.truststore.location": trusted}), noting)
+    broker = broker_of(
+        config_of(folder, **{"listener.name.clients.ssl.truststore.location": trusted}), noting_into(seen)
+    )
     await broker.start()
     try:
         address = broker.listeners.addresses["CLIENTS"]

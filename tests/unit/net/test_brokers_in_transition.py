@@ -81,12 +81,8 @@ def broker_of(
     return Broker(config, ports)
 
 
-@pytest.mark.parametrize(("step", "believed"), [("accept", None), ("use", None), ("off", 1)])
-async def test_certificates_make_brokers_when_the_transition_is_over(
-    folder: Path, step: str, believed: int | None
-) -> None:
-    """Before, brokers also come in plain text, and show none."""
-    seen: list[int | None] = []
+def noting_into(seen: list[int | None]) -> Callable[[dict[int, Handler]], dict[int, Handler]]:
+    """Whose certificate the broker believes of the client "stranger", at each request for metadata."""
 
     def noting(handlers: dict[int, Handler]) -> dict[int, Handler]:
         answer = handlers[ApiKey.METADATA]
@@ -98,7 +94,17 @@ async def test_certificates_make_brokers_when_the_transition_is_over(
 
         return {**handlers, ApiKey.METADATA: note}
 
-    broker = broker_of(config_of(folder, step), noting)
+    return noting
+
+
+@pytest.mark.parametrize(("step", "believed"), [("accept", None), ("use", None), ("off", 1)])
+async def test_certificates_make_brokers_when_the_transition_is_over(
+    folder: Path, step: str, believed: int | None
+) -> None:
+    """Before, brokers also come in plain text, and show none."""
+    seen: list[int | None] = []
+
+    broker = broker_of(config_of(folder, step), noting_into(seen))
     await broker.start()
     try:
         certificate = TlsFiles(certificate=str(folder / "node-1.pem"), authorities=str(folder / AUTHORITY))

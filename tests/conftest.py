@@ -1,6 +1,8 @@
 """What the whole test suite shares: lines for the summary of a run, and how tests are shared out among processes."""
 
+import asyncio
 import gc
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +15,27 @@ hypothesis.settings.register_profile("barnabas", deadline=None)
 hypothesis.settings.load_profile("barnabas")
 
 _LINE = "report line"
+_close_loop = asyncio.SelectorEventLoop.close
+
+
+def _close_loop_and_tell(loop: Any) -> None:
+    """Connections that a test leaves open are its error. The garbage collector would find them in whatever test it runs."""
+    left = [transport for transport in getattr(loop, "_transports", {}).values() if transport._sock is not None]
+    names = sorted(
+        f"{transport.get_extra_info('sockname')} to {transport.get_extra_info('peername')}, {transport.get_protocol()!r}"
+        for transport in left
+    )
+    for transport in left:
+        transport._sock.close()
+        transport._sock = None  # what its finalizer warns of
+    _close_loop(loop)
+    if names:
+        warnings.warn(
+            f"connections that no one closed before their loop: {'; '.join(names)}", ResourceWarning, stacklevel=2
+        )
+
+
+asyncio.SelectorEventLoop.close = _close_loop_and_tell  # type: ignore[method-assign]
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin import admin as _admin
 from barnabas.net.client.admin.transactions import TransactionAdmin
 from barnabas.net.client.admin.users import UserAdmin
+from barnabas.net.client.connection.client import inside_of
 from barnabas.net.client.connection.either_kind import run_blocking
 from barnabas.net.client.connection.errors import ClientClosedError
 from barnabas.net.client.connection.loop_thread import loop_thread
@@ -187,6 +188,7 @@ class Producer(_Blocking[_producer.Producer]):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(_producer.Producer(*arguments, **options))
+        self._sending = inside_of(self._client)
 
     def send(
         self,
@@ -199,10 +201,10 @@ class Producer(_Blocking[_producer.Producer]):
         timestamp_ms: int | None = None,
     ) -> Handle:
         if headers is None and timestamp_ms is None and not self._loop_thread.is_of_parent:
-            handle = self._client.send_from_thread(topic, value, key, partition)
+            handle = self._sending.send_from_thread(topic, value, key, partition)
             if handle is not None:
                 return Handle(self, handle)
-        coroutine = self._client.send_on_loop(topic, value, key, headers, partition, timestamp_ms)
+        coroutine = self._sending.send_on_loop(topic, value, key, headers, partition, timestamp_ms)
         return Handle(self, self._call(coroutine))
 
     def send_many(
@@ -308,6 +310,7 @@ class Consumer(_Blocking[_consumer.Consumer]):
     def __init__(self, *topics: str | Iterable[str], **options: Any) -> None:
         names = ("on_assigned", "on_revoked", "on_lost", "on_bad_record")
         super().__init__(_consumer.Consumer(*topics, **_called_in_threads(options, *names)))
+        self._inside = _ConsumerInside(self)
 
     def poll(
         self, *, max_records: int = _consumer.MAX_POLL_RECORDS, timeout_ms: float = 1_000, within_ms: float = 0
@@ -323,11 +326,6 @@ class Consumer(_Blocking[_consumer.Consumer]):
             if batch := [record for records in found.values() for record in records]:
                 yield batch
 
-    def poll_with_origins(
-        self, *, max_records: int = _consumer.MAX_POLL_RECORDS, timeout_ms: float = 1_000
-    ) -> tuple[dict[TopicPartition, list[ConsumerRecord]], dict[TopicPartition, ReadingOrigin]]:
-        return self._call(self._client.poll_with_origins(max_records=max_records, timeout_ms=timeout_ms))
-
     def poll_batch(self, *, timeout_ms: float = 1_000) -> RecordColumns | None:
         return self._call(self._client.poll_batch(timeout_ms=timeout_ms))
 
@@ -337,7 +335,7 @@ class Consumer(_Blocking[_consumer.Consumer]):
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Yield records without end. Batches cross the threads, single records do not: the caller's thread iterates."""
         while True:
-            yield from self._call(self._client.walk_batch(timeout_ms=_ITERATION_POLL_MS))
+            yield from self._call(inside_of(self._client).walk_batch(timeout_ms=_ITERATION_POLL_MS))
 
     def subscribe(self, *topics: str | Iterable[str], pattern: str | None = None) -> None:
         self._call(self._client.subscribe(*topics, pattern=pattern))
@@ -371,9 +369,6 @@ class Consumer(_Blocking[_consumer.Consumer]):
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         return self._call(self._client.position(partition))
 
-    def origin(self, partition: TopicPartition | tuple[str, int]) -> ReadingOrigin:
-        return self._client.origin(partition)
-
     def committed(self, *partitions: TopicPartition | tuple[str, int]) -> dict[TopicPartition, int]:
         return self._call(self._client.committed(*partitions))
 
@@ -392,11 +387,6 @@ class Consumer(_Blocking[_consumer.Consumer]):
     def commit_nowait(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
         """Commit in the background. A failure is logged; closing the consumer waits for commits in flight."""
         self._on_loop(partial(self._client.commit_nowait, offsets))
-
-    def group_positions(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
-    ) -> GroupPositions:
-        return self._on_loop(partial(self._client.group_positions, offsets))
 
     def committed_offsets(
         self, *partitions: TopicPartition | tuple[str, int]
@@ -424,6 +414,27 @@ class Consumer(_Blocking[_consumer.Consumer]):
             return function()
 
         return self._call(call())
+
+
+class _ConsumerInside:
+    """As `consumer.ConsumerInside`, in the caller's thread."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._async = inside_of(consumer._client)
+
+    def poll_with_origins(
+        self, *, max_records: int, timeout_ms: float
+    ) -> tuple[dict[TopicPartition, list[ConsumerRecord]], dict[TopicPartition, ReadingOrigin]]:
+        return self._consumer._call(self._async.poll_with_origins(max_records=max_records, timeout_ms=timeout_ms))
+
+    def origin(self, partition: TopicPartition) -> ReadingOrigin:
+        return self._async.origin(partition)
+
+    def group_positions(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+    ) -> GroupPositions:
+        return self._consumer._on_loop(partial(self._async.group_positions, offsets))
 
 
 class ShareConsumer(_Blocking[_share_consumer.ShareConsumer]):

@@ -11,7 +11,7 @@ from random import Random
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.clock import SimulatedClock
-from barnabas.net.client.connection.client import Client
+from barnabas.net.client.connection.client import Client, inside_of
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.testing.simulation.cluster import CLIENT_PORT, SimulatedCluster, rack_of, wait_until
 from barnabas.net.testing.simulation.process import NOBODY, SimulatedProcess
@@ -233,7 +233,7 @@ class SimulatedMember:
 
     async def _walk(self, consumer: Consumer, timeout_ms: int) -> None:
         """`async for`: the record in hand is done when the next one is asked for."""
-        for record in await consumer.walk_batch(timeout_ms=timeout_ms):
+        for record in await inside_of(consumer).walk_batch(timeout_ms=timeout_ms):
             partition = (record.topic, record.partition)
             rounds = self.checker.was_polled(self, partition, record.offset, record.offset)
             await self._work()

@@ -12,6 +12,7 @@ from typing import Final
 
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.positions.offset_lookup import unread_now
 from barnabas.net.protocol.group_responses import (
     DescribeGroupResponse,
     GroupMember,
@@ -129,7 +130,7 @@ async def _lags_of_groups_here(call: Call) -> list[LaggingGroup]:
     places = {
         item for standing in standings for item in standing.offsets.items()
     }  # Groups at the same offset share an answer.
-    answers = await call.ask(lambda admin: admin.unread_now(places)) if places else {}
+    answers = await call.ask(lambda admin: unread_now(admin.client, places)) if places else {}
     return [LaggingGroup(group=standing.group, lags=_lags(standing, answers)) for standing in standings]
 
 

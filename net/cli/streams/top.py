@@ -70,12 +70,14 @@ async def _bounded(admin: "Admin", timeout_s: float) -> Picture:
 
 async def look(admin: "Admin", *, wait_s: float) -> Picture:
     """Leaders and groups that do not answer within `wait_s` are left out."""
+    from ...client.positions.offset_lookup import unread_now
+
     topics = [topic for topic in await admin.describe_topics() if not topic.internal]
     places = [(TopicPartition(topic.name, number), 0) for topic in topics for number in range(len(topic.partitions))]
     ends: dict[TopicPartition, int] = {}
     try:
         async with asyncio.timeout(wait_s):
-            answers = await admin.unread_now(places[:MAX_PARTITIONS])
+            answers = await unread_now(admin.client, places[:MAX_PARTITIONS])
         ends = {place: answer.log_end_offset for (place, _), answer in answers.items()}
     except (TimeoutError, BarnabasError):
         pass  # Rates are unknown in this round; topics and groups are shown all the same.

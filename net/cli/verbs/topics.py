@@ -173,9 +173,11 @@ async def _extents(context: Context, admin: "Admin", topic: TopicMetadata) -> li
 
 async def _answers(admin: "Admin", places: Sequence[tuple[TopicPartition, int]], wait_s: float) -> Answers:
     """A leader that is down, or stands still, must not keep the rest of the description."""
+    from ...client.positions.offset_lookup import unread_now
+
     try:
         async with asyncio.timeout(wait_s):
-            return await admin.unread_now(places)
+            return await unread_now(admin.client, places)
     except (TimeoutError, BarnabasError):
         return {}
 

@@ -118,6 +118,7 @@ class Admin(GroupAdmin):
         await self._client.start()
 
     async def close(self) -> None:
+        """Disconnect."""
         await self._client.close()
 
     @property
@@ -156,6 +157,7 @@ class Admin(GroupAdmin):
         return await (_unless_exists(self, name, creation) if if_not_exists else creation)
 
     async def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records; one that is gone already is no error."""
         request = q.DeleteTopicRequest(name=name, timeout_ms=self._timeout_ms)
         await self._ask.controller(request, done_already=(UnknownTopicOrPartitionError,))
 
@@ -173,6 +175,7 @@ class Admin(GroupAdmin):
         )
 
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """Return the names, sorted; with `include_internal` also those of the cluster itself."""
         topics = (await _metadata(self, None)).topics
         return sorted(topic.name for topic in topics if include_internal or not topic.internal)
 
@@ -271,6 +274,7 @@ class Admin(GroupAdmin):
         await self._ask.controller(ElectLeaderRequest(topic=topic, partition=partition, target=target, unclean=unclean))
 
     async def transfer_leadership(self, topic: str, partition: int, target: int) -> None:
+        """Make `target`, one of the in-sync replicas, the leader of a partition."""
         await self.elect_leader(topic, partition, target=target)
 
     async def assign_replicas(
@@ -308,10 +312,12 @@ class Admin(GroupAdmin):
     # --- the cluster -------------------------------------------------------------------------------------------------
 
     async def describe_cluster(self) -> DescribeClusterResponse:
+        """Describe the brokers, the controller, and the settings that have one value for the cluster."""
         response: DescribeClusterResponse = await self._ask.anywhere(q.DescribeClusterRequest())
         return response
 
     async def describe_quorum(self) -> DescribeQuorumResponse:
+        """Describe the voters of the metadata quorum, their leader, and how far each of them has got."""
         response: DescribeQuorumResponse = await self._ask.anywhere(q.DescribeQuorumRequest())
         return response
 

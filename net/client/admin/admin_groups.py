@@ -1,7 +1,7 @@
 """The consumer group methods of `Admin`."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from barnabas.log.vocabulary.group_messages import OffsetToCommit, UndoOffsetResetResponse
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -11,7 +11,6 @@ from ...protocol.group_responses import (
     DescribeGroupResponse,
     ListedGroup,
     ListGroupsResponse,
-    UnreadPartitionResponse,
 )
 from ...protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
 from ..connection.client import Client
@@ -70,12 +69,6 @@ class GroupAdmin:
             return {place: lag_behind(offset, answer) for (place, offset), answer in found.items()}
         answers = await unread_behind(self._client, known, timeout_ms=self._timeout_ms)
         return {partition: lag_behind(offset, answers[partition]) for partition, offset in known.items()}
-
-    async def unread_now(
-        self, places: Iterable[tuple[TopicPartition, int]]
-    ) -> dict[tuple[TopicPartition, int], UnreadPartitionResponse]:
-        """Return the unread records after each offset; asks each leader once and leaves out leaders that cannot be reached."""
-        return await unread_now(self._client, places)
 
     async def _owned(self, group_id: str) -> list[TopicPartition]:
         try:

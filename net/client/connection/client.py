@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from random import Random
-from typing import Any, NamedTuple, TypeVar, Unpack
+from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -39,6 +39,7 @@ from .troubles import QUIET_MISSING_MS, QUIET_MS, Troubles
 
 logger = logging.getLogger("barnabas.client")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 DEFAULT_BOOTSTRAP = "localhost:9092"
 REQUEST_TIMEOUT_MS = 30_000  # Kafka's request.timeout.ms.
@@ -461,3 +462,15 @@ def _look_at_error(task: asyncio.Future[Any]) -> None:
     """Retrieve the exception: all waiters may be cancelled, and asyncio reports exceptions that are never retrieved."""
     if not task.cancelled():
         task.exception()
+
+
+class HasInside(Protocol[T_co]):
+    """`Producer` and `Consumer` show applications only what is meant for them. `_inside` is what the SDK's own modules use beside
+    it, and may change in any version."""
+
+    @property
+    def _inside(self) -> T_co: ...
+
+
+def inside_of(client: HasInside[T_co]) -> T_co:
+    return client._inside

@@ -7,6 +7,7 @@ application is still processing, and never revokes a partition between two calls
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Self, Unpack
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -157,16 +158,8 @@ class Consumer:
 
     @property
     def group(self) -> str | None:
+        """The name of its group; None without one."""
         return self._config.group
-
-    @property
-    def commits_by_itself(self) -> bool:
-        return self._config.auto_commit
-
-    @property
-    def patience_ms(self) -> int:
-        """How long the group waits for this member: for a call of `poll`, and for partitions that it must give up."""
-        return min(self._config.max_poll_interval_ms, self._config.rebalance_timeout_ms)
 
     @property
     def client(self) -> Client:
@@ -291,10 +284,12 @@ class Consumer:
 
     @property
     def assignment(self) -> list[TopicPartition]:
+        """The partitions that this consumer reads now."""
         return list(self._reading.states)
 
     @property
     def subscription(self) -> Subscription:
+        """The topics, or the pattern, that it has subscribed to."""
         return self._subscriber.subscription
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -317,13 +312,6 @@ class Consumer:
             if batch := [record for records in found.values() for record in records]:
                 yield batch
 
-    async def poll_with_origins(
-        self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000
-    ) -> tuple[RecordsByPartition, dict[TopicPartition, ReadingOrigin]]:
-        """Like `poll`, with the origin of each assigned partition at the moment when the records were taken."""
-        found = await self.poll(max_records=max_records, timeout_ms=timeout_ms)
-        return found, {partition: self.origin(partition) for partition in self.assignment}
-
     async def poll_batch(self, *, timeout_ms: float = 1_000) -> RecordColumns | None:
         """Return the next batch of one partition as columns, the cheapest form; None at the timeout."""
         self._check_usable()
@@ -345,22 +333,14 @@ class Consumer:
         """Yield records from each decoded batch; awaits only between batches. Ends when the consumer is closed."""
         self._check_usable()
         while not self._polling.is_closing:
-            for record in await self.walk_batch(timeout_ms=FOREVER_MS):
+            for record in await self._inside.walk_batch(timeout_ms=FOREVER_MS):
                 yield record
-
-    async def walk_batch(self, *, timeout_ms: float) -> Iterator[ConsumerRecord]:
-        """Return an iterator over the rest of the current batch, or over the next batch; empty at the timeout.
-
-        The position moves with each step. The iterator may be used in a thread other than the loop's.
-        """
-        self._check_usable()
-        return await self._polling.walk_batch(timeout_ms=timeout_ms)
 
     # --- positions ---------------------------------------------------------------------------------------------------
 
     def seek(self, partition: PartitionLike, offset: int, *, topic_id: str = "") -> None:
         """Continue with the record at this offset, or the first one after it. `topic_id`: the topic of the offset, if the caller
-        knows it (`origin`); if another topic has that name by now, reading starts at its beginning."""
+        knows it; if another topic has that name by now, reading starts at its beginning."""
         if offset < 0:
             raise InvalidRequestError(f"offset {offset} is negative; use seek_to_start or seek_to_end")
         state = self._state(partition)
@@ -374,9 +354,11 @@ class Consumer:
         await self._positions.seek_to_time(states, timestamp_ms)
 
     async def seek_to_start(self, *partitions: PartitionLike) -> None:
+        """Continue with the first record that is still stored. No partitions: all."""
         await self.seek_to_time(EARLIEST, *partitions)
 
     async def seek_to_end(self, *partitions: PartitionLike) -> None:
+        """Continue with the next record that is written. No partitions: all."""
         await self.seek_to_time(LATEST, *partitions)
 
     async def position(self, partition: PartitionLike) -> int:
@@ -389,11 +371,6 @@ class Consumer:
             self._polling.raise_error()
             state = self._state(partition)  # The group may have revoked it, or the consumer was closed.
         return self._reading.position(state)
-
-    def origin(self, partition: PartitionLike) -> ReadingOrigin:
-        """Return where the reading of this partition last jumped to. Thread-safe."""
-        state = self._reading.state(TopicPartition(*partition))
-        return ReadingOrigin(state.origin_offset, state.topic_id, state.version)
 
     async def committed(self, *partitions: PartitionLike) -> dict[TopicPartition, int]:
         """Return the committed offsets of these partitions (none given: the assigned ones); leaves out those without a commit."""
@@ -428,6 +405,7 @@ class Consumer:
     async def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Return the first record at or after each time (milliseconds since 1970); offset -1 if there is none."""
         self._check_usable()
         return await list_offsets(self._client, times_ms, isolation_level=self._fetch_config.isolation_level)
 
@@ -439,6 +417,7 @@ class Consumer:
             state.is_paused = True
 
     def resume(self, *partitions: PartitionLike) -> None:
+        """Return records of these partitions again."""
         for partition in partitions:
             self._state(partition).is_paused = False
         self._wake.set()
@@ -446,6 +425,7 @@ class Consumer:
 
     @property
     def paused(self) -> list[TopicPartition]:
+        """The partitions between `pause` and `resume`."""
         return [state.partition for state in self._reading.states.values() if state.is_paused]
 
     def lag(self, partition: PartitionLike) -> int | None:
@@ -475,24 +455,11 @@ class Consumer:
         self._check_usable()
         return self._commits.commit_nowait(self._commits.wanted(offsets))
 
-    def group_positions(self, offsets: ToCommit | None = None) -> GroupPositions:
-        """What `commit` would commit, for a transaction of a producer (`Transaction.commit_offsets`). Raises InvalidConfigError
-        if this consumer commits by itself."""
-        self._group()
-        self._check_usable()
-        if self._config.auto_commit:
-            raise InvalidConfigError("this consumer commits by itself, without the transaction: set auto_commit=False")
-        return self._commits.for_transaction(
-            offsets, reads_committed=self._fetch_config.isolation_level == READ_COMMITTED
-        )
-
-    def add_listeners(self, listeners: Listeners) -> Callable[[], None]:
-        """Tell these, too, of assigned, revoked and lost partitions, before `on_assigned` and the others; returns a function that
-        stops it. For what processes records on behalf of the application (`process_each`)."""
-        self._check_usable()
-        return self._rebalancing.add_listeners(listeners)
-
     # --- the rest ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _inside(self) -> "ConsumerInside":
+        return ConsumerInside(self)
 
     def _metadata_changed(self) -> None:
         if not self._is_closed:
@@ -513,6 +480,60 @@ class Consumer:
         if not self._is_started:
             raise ClientClosedError("the consumer is not started: use `async with Consumer(...)`, or await start()")
         check_loop(self._loop, "consumer")
+
+
+class ConsumerInside:
+    """A consumer, as the other modules of the SDK use it."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    @property
+    def commits_by_itself(self) -> bool:
+        return self._consumer._config.auto_commit
+
+    @property
+    def patience_ms(self) -> int:
+        """How long the group waits for this member: for a call of `poll`, and for partitions that it must give up."""
+        config = self._consumer._config
+        return min(config.max_poll_interval_ms, config.rebalance_timeout_ms)
+
+    async def poll_with_origins(
+        self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000
+    ) -> tuple[RecordsByPartition, dict[TopicPartition, ReadingOrigin]]:
+        """Like `poll`, with the origin of each assigned partition at the moment when the records were taken."""
+        found = await self._consumer.poll(max_records=max_records, timeout_ms=timeout_ms)
+        return found, {partition: self.origin(partition) for partition in self._consumer.assignment}
+
+    async def walk_batch(self, *, timeout_ms: float) -> Iterator[ConsumerRecord]:
+        """Return an iterator over the rest of the current batch, or over the next batch; empty at the timeout.
+
+        The position moves with each step. The iterator may be used in a thread other than the loop's.
+        """
+        self._consumer._check_usable()
+        return await self._consumer._polling.walk_batch(timeout_ms=timeout_ms)
+
+    def origin(self, partition: PartitionLike) -> ReadingOrigin:
+        """Return where the reading of this partition last jumped to. Thread-safe."""
+        state = self._consumer._reading.state(TopicPartition(*partition))
+        return ReadingOrigin(state.origin_offset, state.topic_id, state.version)
+
+    def group_positions(self, offsets: ToCommit | None = None) -> GroupPositions:
+        """What `commit` would commit, for a transaction of a producer (`Transaction.commit_offsets`). Raises InvalidConfigError
+        if this consumer commits by itself."""
+        consumer = self._consumer
+        consumer._group()
+        consumer._check_usable()
+        if consumer._config.auto_commit:
+            raise InvalidConfigError("this consumer commits by itself, without the transaction: set auto_commit=False")
+        reads_committed = consumer._fetch_config.isolation_level == READ_COMMITTED
+        return consumer._commits.for_transaction(offsets, reads_committed=reads_committed)
+
+    def add_listeners(self, listeners: Listeners) -> Callable[[], None]:
+        """Tell these, too, of assigned, revoked and lost partitions, before `on_assigned` and the others; returns a function that
+        stops it. For what processes records on behalf of the application (`process_each`)."""
+        self._consumer._check_usable()
+        return self._consumer._rebalancing.add_listeners(listeners)
 
 
 def _subscription(topics: tuple[str | Iterable[str], ...], pattern: str | None) -> Subscription:

@@ -29,6 +29,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
+from ..connection.client import inside_of
 from ..connection.either_kind import run_blocking, settled
 from ..connection.errors import BarnabasError, InvalidRequestError, OffsetOutOfRangeError, TopicRecreatedError
 from ..connection.records import ConsumerRecord, ReadingOrigin
@@ -62,15 +63,20 @@ _MOVE: Final = (
 T = TypeVar("T")
 
 
+class OnceReading(Protocol):
+    def poll_with_origins(self, *, max_records: int, timeout_ms: float) -> Any: ...
+    def origin(self, partition: TopicPartition, /) -> ReadingOrigin: ...
+
+
 class OnceConsumer(Protocol):
     """`barnabas.Consumer` or `barnabas.sync.Consumer`."""
 
     @property
     def group(self) -> str | None: ...
-    def poll_with_origins(self, *, max_records: int, timeout_ms: float) -> Any: ...
+    @property
+    def _inside(self) -> "OnceReading": ...
     def position(self, partition: TopicPartition, /) -> Any: ...
     def beginning_offsets(self, partition: TopicPartition, /) -> Any: ...
-    def origin(self, partition: TopicPartition, /) -> ReadingOrigin: ...
     def seek(self, partition: TopicPartition, offset: int, /, *, topic_id: str = "") -> None: ...
 
 
@@ -232,7 +238,9 @@ class ProcessOnce:
         """The next record; None if a poll returned none."""
         if self._handed_out == len(self._batch):
             await self._commit()
-            polled = self._consumer.poll_with_origins(max_records=self._max_records, timeout_ms=self._poll_ms)
+            polled = inside_of(self._consumer).poll_with_origins(
+                max_records=self._max_records, timeout_ms=self._poll_ms
+            )
             await self._begin(*await settled(polled))
             self._poll_ms = POLL_MS
             if not self._batch:
@@ -418,7 +426,7 @@ class ProcessOnce:
         """For an offset of a deleted topic, seek to the start of the topic that has its name now."""
         try:
             self._consumer.seek(place, offset, topic_id=topic_id)
-            return self._consumer.origin(place)
+            return inside_of(self._consumer).origin(place)
         except BarnabasError as error:
             logger.info("partition not assigned any more partition=%s reason=%s", place, error.message)
             return None

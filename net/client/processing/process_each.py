@@ -21,6 +21,7 @@ from typing import Final
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
+from ..connection.client import inside_of
 from ..connection.errors import (
     BarnabasError,
     ClientClosedError,
@@ -118,7 +119,7 @@ async def process_each(
         commit_interval_ms=commit_interval_ms,
         is_blocking=is_blocking,
     )
-    if consumer.group is None or consumer.commits_by_itself:
+    if consumer.group is None or inside_of(consumer).commits_by_itself:
         raise InvalidConfigError(
             "process_each commits itself, in a group: create the consumer with group= and auto_commit=False"
         )
@@ -162,7 +163,7 @@ class _Processing:
         self._records = 0
 
     async def run(self) -> Processed:
-        forget = self._consumer.add_listeners(Listeners(revoked=self._revoked, lost=self._lost))
+        forget = inside_of(self._consumer).add_listeners(Listeners(revoked=self._revoked, lost=self._lost))
         try:
             try:
                 while not self._stopping.is_set() and self._failure is None and await self._step():
@@ -202,7 +203,7 @@ class _Processing:
         return True
 
     async def _submit(self, found: RecordsByPartition) -> None:
-        waiting, origins = dict(found), {place: self._consumer.origin(place) for place in found}
+        waiting, origins = dict(found), {place: inside_of(self._consumer).origin(place) for place in found}
         try:
             for place in found:
                 if await self._may_begin(place, found[place][0].offset):
@@ -213,7 +214,7 @@ class _Processing:
         finally:
             for place, records in waiting.items():
                 # Read them again, unless the application has moved on meanwhile.
-                if place in self._consumer.assignment and self._consumer.origin(place) == origins[place]:
+                if place in self._consumer.assignment and inside_of(self._consumer).origin(place) == origins[place]:
                     self._consumer.seek(place, records[0].offset)
 
     async def _may_begin(self, place: TopicPartition, offset: int) -> bool:
@@ -332,7 +333,7 @@ class _Processing:
     # --- partitions that go ------------------------------------------------------------------------------------------
 
     async def _revoked(self, partitions: list[TopicPartition]) -> None:
-        drain_s = min(DRAIN_S, DRAIN_SHARE * self._consumer.patience_ms / 1000)
+        drain_s = min(DRAIN_S, DRAIN_SHARE * inside_of(self._consumer).patience_ms / 1000)
         if not await self._lanes.close(partitions, timeout_s=drain_s):
             logger.warning(
                 "partitions are given up while handlers still run, which takes longer than %d s: others will handle these records"

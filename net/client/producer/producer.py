@@ -6,6 +6,7 @@ is done per batch. Everything unusual about a record leaves this path early.
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from random import Random
 from typing import Any, Self, Unpack
 
@@ -216,14 +217,9 @@ class Producer:
         """The connections and the metadata, which producers, consumers and admins share."""
         return self._client
 
-    @property
-    def has_serializers(self) -> bool:
-        """Whether keys or values are objects, which this producer encodes."""
-        return self._encoders is not None
-
-    @property
-    def is_transactional(self) -> bool:
-        return self._transactions is not None
+    @cached_property
+    def _inside(self) -> "ProducerInside":
+        return ProducerInside(self)
 
     def transaction(self) -> Transaction:
         """All or nothing: what is sent in the block is committed at its end, or aborted if an exception leaves it.
@@ -267,16 +263,7 @@ class Producer:
                 handle: Handle | None = batch.take(value, key)
                 if handle is not None:
                     return handle
-        return await self.send_on_loop(topic, value, key, headers, partition, timestamp_ms)
-
-    def send_from_thread(self, topic: str, value: Any, key: Any, partition: int | None) -> Handle | None:
-        """As `send`, from any thread, into a batch that is open; None: let the loop do it, by `send_on_loop`.
-
-        Once a thread has called this, no call on the loop may use `send` or `send_nowait`, which do not expect others.
-        """
-        if self._transactions is not None or self._encoders is not None:
-            return None  # `send_on_loop` refuses what is sent outside of transactions, and encodes objects.
-        return append_from_thread(self._buffer, topic, value, key, partition, self._client.clock.wall_ms())
+        return await self._send_on_loop(topic, value, key, headers, partition, timestamp_ms)
 
     def send_nowait(
         self,
@@ -356,11 +343,12 @@ class Producer:
         return len((await self._buffer.learn(topic)).queues)
 
     async def partitions_for(self, topic: str) -> list[int]:
+        """Return the numbers of the partitions, for `partition` of `send`; waits until the topic is known."""
         return list(range(await self.prepare(topic)))
 
     # --- the slow path: once per batch, or for unusual records -------------------------------------------------------
 
-    async def send_on_loop(
+    async def _send_on_loop(
         self,
         topic: str,
         value: Any,
@@ -402,3 +390,33 @@ class Producer:
         if not self._is_started:
             raise ClientClosedError("the producer is not started: use `async with Producer(...)`, or await start()")
         check_loop(self._loop, "producer")
+
+
+class ProducerInside:
+    """A producer, as the other modules of the SDK use it."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self.send_on_loop = producer._send_on_loop
+        # Records outside of transactions are refused, and objects are encoded, on the loop.
+        self._is_plain = not self.is_transactional and not self.has_serializers
+        self._buffer = producer._buffer
+        self._client = producer.client
+
+    @property
+    def has_serializers(self) -> bool:
+        """Whether keys or values are objects, which the producer encodes."""
+        return self._producer._encoders is not None
+
+    @property
+    def is_transactional(self) -> bool:
+        return self._producer._transactions is not None
+
+    def send_from_thread(self, topic: str, value: Any, key: Any, partition: int | None) -> Handle | None:
+        """As `send`, from any thread, into a batch that is open; None: let the loop do it, by `send_on_loop`.
+
+        Once a thread has called this, no call on the loop may use `send` or `send_nowait`, which do not expect others.
+        """
+        if not self._is_plain:
+            return None
+        return append_from_thread(self._buffer, topic, value, key, partition, self._client.clock.wall_ms())

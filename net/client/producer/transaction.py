@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from ..connection.client import Client
+from ..connection.client import Client, inside_of
 from ..connection.errors import BarnabasError, TransactionAbortedError, TransactionStateError
 from ..connection.records import Headers
 from ..group.commits import ToCommit
@@ -25,11 +25,16 @@ from .table import TableHandle, send_table
 R = TypeVar("R")
 
 
+class SourcePositions(Protocol):
+    def group_positions(self, offsets: ToCommit | None = None) -> GroupPositions:
+        """What the group is to commit: these offsets, or (None) the positions behind all records returned so far."""
+
+
 class OffsetSource(Protocol):
     """A consumer, such as `barnabas.Consumer`."""
 
-    def group_positions(self, offsets: ToCommit | None = None) -> GroupPositions:
-        """What the group is to commit: these offsets, or (None) the positions behind all records returned so far."""
+    @property
+    def _inside(self) -> SourcePositions: ...
 
 
 class Transaction:
@@ -185,7 +190,7 @@ class Transaction:
 
     async def _commit_offsets(self, consumer: OffsetSource, offsets: ToCommit | None) -> None:
         machine = self._transactions.machine
-        positions = consumer.group_positions(offsets)
+        positions = inside_of(consumer).group_positions(offsets)
         await commit_in_transaction(
             self._client,
             positions,

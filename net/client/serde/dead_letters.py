@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from ..connection.client import inside_of
 from ..connection.errors import DeserializationError, InvalidConfigError
 from ..connection.records import ConsumerRecord
 from .bad_records import dead_letter_headers
@@ -10,13 +11,18 @@ from .bad_records import dead_letter_headers
 BadRecordHandler = Callable[[ConsumerRecord, DeserializationError], Awaitable[None]]
 
 
-class PlainProducer(Protocol):
-    """`barnabas.Producer`."""
-
+class PlainInside(Protocol):
     @property
     def has_serializers(self) -> bool: ...
     @property
     def is_transactional(self) -> bool: ...
+
+
+class PlainProducer(Protocol):
+    """`barnabas.Producer`."""
+
+    @property
+    def _inside(self) -> PlainInside: ...
     async def send(self, topic: str, value: Any, *, key: Any, headers: Any, timestamp_ms: int) -> Any: ...
 
 
@@ -45,11 +51,11 @@ def dead_letters(producer: PlainProducer, topic: str) -> BadRecordHandler:
 
 
 def _check(producer: PlainProducer) -> None:
-    if producer.has_serializers:
+    if inside_of(producer).has_serializers:
         raise InvalidConfigError(
             "dead_letters needs a producer without serializers: bad records are written as they are"
         )
-    if producer.is_transactional:
+    if inside_of(producer).is_transactional:
         raise InvalidConfigError(
             "dead_letters needs a producer without a transactional_id: each record is sent by itself"
         )

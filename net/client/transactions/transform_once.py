@@ -25,6 +25,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...base.retries import Backoff
 from ...wire.surroundings import new_random
+from ..connection.client import inside_of
 from ..connection.either_kind import settled
 from ..connection.errors import (
     BarnabasError,
@@ -63,13 +64,18 @@ Function = Callable[
 ]  # The record, and the transaction to send in. A coroutine function with asyncio.
 
 
+class SourcePositions(Protocol):
+    def group_positions(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, /) -> Any: ...
+
+
 class SourceConsumer(Protocol):
     """`barnabas.Consumer` or `barnabas.sync.Consumer`."""
 
     @property
+    def _inside(self) -> SourcePositions: ...
+    @property
     def assignment(self) -> list[TopicPartition]: ...
     def poll(self, *, max_records: int, timeout_ms: float) -> Any: ...
-    def group_positions(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, /) -> Any: ...
     def committed(self, *partitions: TopicPartition) -> Any: ...
     def seek(self, partition: TopicPartition, offset: int, /) -> None: ...
 
@@ -115,7 +121,7 @@ class TransformOnce:
 
     async def _check(self) -> None:
         """Raises InvalidConfigError, InvalidRequestError."""
-        if not (await settled(self._consumer.group_positions({}))).reads_committed:
+        if not (await settled(inside_of(self._consumer).group_positions({}))).reads_committed:
             raise InvalidConfigError(
                 "the consumer of transform_once must not read records that are aborted later: set"
                 ' isolation_level="read_committed"'

@@ -23,6 +23,7 @@ from barnabas.log.vocabulary.errors import (
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.broker.admin_backend import CALL_TIMEOUT_MS, BrokerBackend
 from barnabas.net.client.admin.admin import BROKER, Admin
+from barnabas.net.client.positions.offset_lookup import unread_now
 from barnabas.net.handlers.own.metadata import MetadataHandler
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.group_responses import (
@@ -217,7 +218,7 @@ async def test_what_is_unread_is_asked_once_and_what_cannot_be_asked_is_left_out
     world.nodes[1].errors.append(InvalidRequestError("no"))
     asked = [(place, 7) for place in places(0, 1, 2, 4, 9)] + [(TopicPartition("none", 0), 7)]
     async with world.admin() as admin:
-        found = await admin.unread_now(asked)
+        found = await unread_now(admin.client, asked)
     ends = {place.partition: item.log_end_offset for (place, _), item in found.items()}
     assert ends == {0: 7, 2: 207}
     assert now_ms() < 20  # no retry: only the time on the way

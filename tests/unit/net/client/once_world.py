@@ -54,6 +54,10 @@ class FakeConsumer:
         self.origins[place] = ReadingOrigin(offset, self.log.topic_id, self.jumps)
 
     @property
+    def _inside(self) -> "FakeConsumer":
+        return self
+
+    @property
     def assignment(self) -> list[TopicPartition]:
         return list(self.positions)
 

@@ -16,6 +16,7 @@ from unit.net.client.virtual_time import run
 from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.vocabulary.errors import CorruptRecordError, OffsetOutOfRangeError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.client import inside_of
 from barnabas.net.client.connection.errors import (
     ClientClosedError,
     ConcurrentUseError,
@@ -141,7 +142,7 @@ def test_a_topic_that_is_made_anew_is_read_from_its_start_and_never_from_the_mid
             cluster.make_anew("t")
             fill(cluster, T0, 80)
             assert [record.offset for record in await read(reader, 80)] == list(range(80))
-            assert reader.origin(T0).topic_id == "t'"
+            assert inside_of(reader).origin(T0).topic_id == "t'"
 
     run(main())
 
@@ -298,7 +299,7 @@ def test_one_task_at_a_time_asks_for_records() -> None:
         async with consumer(filled(0), "t") as reader:
             first = asyncio.create_task(reader.poll(timeout_ms=1_000))
             await asyncio.sleep(0.1)
-            for call in (reader.poll, reader.poll_batch, partial(reader.walk_batch, timeout_ms=10)):
+            for call in (reader.poll, reader.poll_batch, partial(inside_of(reader).walk_batch, timeout_ms=10)):
                 with pytest.raises(ConcurrentUseError, match="one consumer per task"):
                     await call()
             assert await first == {}
@@ -447,7 +448,7 @@ async def by_batch(reader: Consumer) -> list[int]:
 
 
 async def by_step(reader: Consumer) -> list[int]:
-    return [record.offset for record in await reader.walk_batch(timeout_ms=100)]
+    return [record.offset for record in await inside_of(reader).walk_batch(timeout_ms=100)]
 
 
 @pytest.mark.parametrize("step", [by_poll, by_batch, by_step])

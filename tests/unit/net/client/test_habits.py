@@ -57,6 +57,32 @@ def test_the_signatures_are_still_those_that_help_shows() -> None:
     assert "transactional_id" in inspect.signature(Producer).parameters
 
 
+# What applications may use. The SDK's own modules use `inside_of(client)`.
+PUBLIC = {
+    Producer: {
+        "client", "close", "flush", "partitions_for", "prepare", "send", "send_many", "send_nowait", "send_table", "start",
+        "transaction",
+    },
+    Consumer: {
+        "assign", "assignment", "beginning_offsets", "client", "close", "commit", "commit_nowait", "committed",
+        "committed_offsets", "end_offsets", "group", "lag", "offsets_for_times", "partitions_for", "pause", "paused", "poll",
+        "poll_arrow", "poll_batch", "position", "resume", "seek", "seek_to_end", "seek_to_start", "seek_to_time", "start",
+        "stream", "subscribe", "subscription", "unsubscribe",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("client", PUBLIC)
+def test_nothing_internal_is_public(client: type) -> None:
+    assert {name for name in dir(client) if not name.startswith("_")} == PUBLIC[client]
+
+
+@pytest.mark.parametrize("client", [Producer, Consumer, Admin])
+def test_help_has_a_sentence_about_everything_public(client: type) -> None:
+    names = [name for name in dir(client) if not name.startswith("_")]
+    assert [name for name in names if not (getattr(client, name).__doc__ or "").strip()] == []
+
+
 def test_a_list_of_topics_is_taken_by_subscribe() -> None:
     async def main() -> None:
         cluster = filled(3)

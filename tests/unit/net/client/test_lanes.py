@@ -8,6 +8,7 @@ from unit.net.client.test_process_each import a_cluster, a_consumer
 from unit.net.client.virtual_time import run
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.client import inside_of
 from barnabas.net.client.connection.records import ConsumerRecord
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.processing.lanes import Lanes
@@ -74,13 +75,14 @@ def test_no_handler_begins_for_a_partition_that_was_lost() -> None:
     async def main() -> None:
         stop, listening = asyncio.Event(), []
         async with a_consumer(a_cluster(1, 20)) as consumer, asyncio.timeout(100):
-            add = consumer.add_listeners
+            inside = inside_of(consumer)
+            add = inside.add_listeners
 
             def noted(listeners: Any) -> Any:
                 listening.append(listeners)
                 return add(listeners)
 
-            consumer.add_listeners = noted  # type: ignore[method-assign]
+            inside.add_listeners = noted  # type: ignore[method-assign]
             task = asyncio.create_task(process_each(consumer, handle, order="partition", stop=stop))
             while len(begun) < 3:  # noqa: ASYNC110 - time is virtual
                 await asyncio.sleep(0.1)

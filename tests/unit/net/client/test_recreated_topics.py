@@ -13,6 +13,7 @@ from unit.net.client.virtual_time import run
 from barnabas import sync
 from barnabas.log.vocabulary.group_messages import CommittedOffset
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.client import inside_of
 from barnabas.net.client.connection.errors import PartitionGoneError, TopicRecreatedError
 from barnabas.net.client.connection.metadata import MAX_FIRST_IDS, MetadataCache
 from barnabas.net.protocol import group_responses as g
@@ -39,7 +40,7 @@ def test_a_committed_offset_of_the_old_topic_is_no_position_in_the_new_one() -> 
         async with consumer(cluster, group="g", auto_commit=False) as reader:
             reader.assign([T0])
             assert [record.offset for record in await read(reader, 80)] == list(range(80))
-            assert reader.origin(T0).topic_id == "t'"
+            assert inside_of(reader).origin(T0).topic_id == "t'"
 
     run(main())
 
@@ -75,7 +76,7 @@ def test_records_in_hand_of_the_old_topic_are_not_committed_in_the_new_one() -> 
             await read(reader, 50)
             recreate(cluster, 0)
             assert await reader.poll(timeout_ms=2_000) == {}
-            assert reader.origin(T0).topic_id == "t'"
+            assert inside_of(reader).origin(T0).topic_id == "t'"
             with pytest.raises(PartitionGoneError, match="offset 50 was one of the old topic"):
                 await reader.commit({T0: 50})
 

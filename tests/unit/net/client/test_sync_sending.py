@@ -15,6 +15,7 @@ from unit.net.client.fake_cluster import FakeCluster
 import barnabas.sync
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.connection.client import inside_of
 from barnabas.net.client.connection.errors import (
     BarnabasError,
     BufferExhaustedError,
@@ -279,6 +280,6 @@ def test_a_child_of_a_fork_sends_nothing_into_an_open_batch_of_its_parent() -> N
 def test_a_transactional_producer_takes_no_record_from_a_thread_past_its_transaction() -> None:
     """An open batch may be one of a transaction: only the loop knows."""
     producer = Producer(transactional_id="orders")
-    assert producer.send_from_thread("t", b"outside", None, None) is None
+    assert inside_of(producer).send_from_thread("t", b"outside", None, None) is None
     with pytest.raises(ClientClosedError, match="not started"):
-        asyncio.run(producer.send_on_loop("t", b"outside", None, None, None, None))
+        asyncio.run(inside_of(producer).send_on_loop("t", b"outside", None, None, None, None))

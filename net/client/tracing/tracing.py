@@ -6,11 +6,14 @@ clients and their instrumentation take part. Names and attributes are those of O
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.errors import InvalidConfigError
 from ..connection.records import ConsumerRecord, RecordMetadata
@@ -20,10 +23,12 @@ if TYPE_CHECKING:  # an extra
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, TracerProvider
 
+    from ..consumer.consumer import Consumer
     from ..producer.producer import Producer
     from ..producer.transaction import Transaction
 
 NAME: Final = "barnabas"
+MAX_LINKS: Final = 128  # of a span; also OpenTelemetry's own default
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -33,13 +38,14 @@ class Tracing:
     def __init__(self, tracer_provider: "TracerProvider | None" = None) -> None:
         """Without a provider, the global one. Raises InvalidConfigError if OpenTelemetry is not installed."""
         try:
-            from opentelemetry import propagate, trace
+            from opentelemetry import context, propagate, trace
 
             from .carriers import HeaderGetter, HeaderSetter
         except ImportError as error:
             raise InvalidConfigError("Tracing needs OpenTelemetry: pip install 'barnabas[tracing]'") from error
         self._trace = trace
         self._propagate = propagate
+        self._no_context = context.Context()
         self._tracer = trace.get_tracer(NAME, tracer_provider=tracer_provider)
         self._setter, self._getter = HeaderSetter(), HeaderGetter()
         self._sending: set[asyncio.Task[None]] = set()
@@ -92,6 +98,54 @@ class Tracing:
         span.set_attribute("error.type", type(error).__qualname__)
         span.set_status(self._trace.StatusCode.ERROR, str(error))
         span.end()
+
+    # --- receiving ---------------------------------------------------------------------------------------------------
+
+    async def poll(self, consumer: "Consumer", **options: Any) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """As `Consumer.poll`, with a span of the time that it took, linked to the senders of the records (of the first 128).
+
+        A call that returns no records leaves no span, one that raises does.
+        """
+        began_ns = time.time_ns()
+        try:
+            found = await consumer.poll(**options)
+        except Exception as error:
+            self._failed(self._received(consumer, {}, began_ns), error)
+            raise
+        if found:
+            self._received(consumer, found, began_ns).end()
+        return found
+
+    def _received(
+        self, consumer: "Consumer", found: dict[TopicPartition, list[ConsumerRecord]], began_ns: int
+    ) -> "Span":
+        attributes: dict[str, str | int] = {
+            "messaging.system": "kafka",
+            "messaging.operation.name": "poll",
+            "messaging.operation.type": "receive",
+            "messaging.batch.message_count": sum(map(len, found.values())),
+        }
+        if consumer.group:
+            attributes["messaging.consumer.group.name"] = consumer.group
+        topics = {place.topic for place in found}
+        if len(topics) == 1:
+            (attributes["messaging.destination.name"],) = topics
+        if len(found) == 1:
+            attributes["messaging.destination.partition.id"] = str(next(iter(found)).partition)
+        senders = (
+            self._trace.get_current_span(self._propagate.extract(record.headers or (), self._no_context, self._getter))
+            for records in found.values()
+            for record in records[:MAX_LINKS]
+        )
+        contexts = (span.get_span_context() for span in senders)
+        links = islice((self._trace.Link(context) for context in contexts if context.is_valid), MAX_LINKS)
+        return self._tracer.start_span(
+            " ".join(["poll", *(topics if len(topics) == 1 else ())]),
+            kind=self._trace.SpanKind.CLIENT,
+            attributes=attributes,
+            links=list(links),
+            start_time=began_ns,
+        )
 
     # --- processing --------------------------------------------------------------------------------------------------
 

@@ -14,9 +14,10 @@ from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.virtual_time import run
 
 from barnabas.log.vocabulary.errors import RecordTooLargeError
+from barnabas.net.client.connection.errors import ClientClosedError
 from barnabas.net.client.connection.records import ConsumerRecord
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.client.tracing.tracing import Tracing
+from barnabas.net.client.tracing.tracing import MAX_LINKS, Tracing
 
 
 class Spans:
@@ -75,6 +76,53 @@ def test_a_trace_goes_on_from_the_sender_to_the_handler(spans: Spans) -> None:
     assert dict(send.attributes).items() >= (both | place | {"messaging.operation.type": "send"}).items()
     told = both | place | {"messaging.operation.type": "process", "messaging.consumer.group.name": "g"}
     assert dict(process.attributes).items() >= told.items()
+
+
+def test_a_poll_is_linked_to_the_senders_of_its_records(spans: Spans) -> None:
+    async def main() -> int:
+        cluster = FakeCluster(topics={"t": 1})
+        await sent(cluster, spans, b"one", b"two")
+        async with Producer(client=cluster.client()) as producer:
+            await (await producer.send("t", b"without a trace"))
+        async with consumer(cluster, "t") as reader:
+            found, count = 0, 0
+            while found < 3:
+                received = sum(map(len, (await spans.tracing.poll(reader, timeout_ms=200)).values()))
+                found, count = found + received, count + bool(received)
+            assert await spans.tracing.poll(reader, timeout_ms=10) == {}
+        with pytest.raises(ClientClosedError):
+            await spans.tracing.poll(reader)
+        return count
+
+    count = run(main())
+    polls, failed = spans.named("poll t"), spans.one("poll")
+    assert len(polls) == count, "a poll without records leaves no span"
+    assert sum(int((span.attributes or {})["messaging.batch.message_count"]) for span in polls) == 3
+    linked = [(link.context.trace_id, link.context.span_id) for span in polls for link in span.links]
+    assert sorted(linked) == sorted(ids(span) for span in spans.named("send t"))
+    told = {
+        "messaging.operation.type": "receive",
+        "messaging.destination.partition.id": "0",
+        "messaging.system": "kafka",
+    }
+    assert all(dict(span.attributes or {}).items() >= told.items() for span in polls)
+    assert all((span.kind, span.parent) == (trace.SpanKind.CLIENT, None) for span in polls)
+    assert all(span.start_time is not None and span.start_time <= (span.end_time or 0) for span in polls)
+    assert (failed.attributes or {})["error.type"] == "ClientClosedError"
+
+
+def test_a_poll_of_many_records_has_a_limit_of_links(spans: Spans) -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 2})
+        for partition in (0, 1):
+            await sent(cluster, spans, *[b"v"] * (MAX_LINKS + 2), partition=partition)
+        async with consumer(cluster, "t") as reader:
+            await spans.tracing.poll(reader, timeout_ms=1_000, within_ms=1_000)
+
+    run(main())
+    (span,) = spans.named("poll t")
+    assert len(span.links) == MAX_LINKS
+    assert (span.attributes or {})["messaging.batch.message_count"] == 2 * (MAX_LINKS + 2)
 
 
 def test_a_failure_is_told_in_the_span(spans: Spans) -> None:

@@ -1,6 +1,7 @@
 """`Lanes`: runs a handler for records, those of a lane one after the other, and tries again what fails.
 
-A record that waits for its next attempt holds up its lane, and no other: it gives its place of the `concurrency` back.
+A record that waits for its time, or for its next attempt, holds up its lane, and no other: it takes none of the places of
+`concurrency` meanwhile.
 """
 
 import asyncio
@@ -46,6 +47,7 @@ class Lanes:
         *,
         executor: Executor | None,
         random: Callable[[], float],
+        wall_ms: Callable[[], float],
         on_done: Callable[[ConsumerRecord], None],
         on_failed: Callable[[BaseException], None],
     ) -> None:
@@ -55,6 +57,7 @@ class Lanes:
         self._options = options
         self._executor = executor
         self._random = random
+        self._wall_ms = wall_ms
         self._on_done = on_done
         self._on_failed = on_failed
         self._places = asyncio.Semaphore(options.concurrency)
@@ -148,6 +151,9 @@ class Lanes:
 
     async def _handled(self, record: ConsumerRecord, lane: _Lane) -> bool:
         """False if the lane was closed before the record was done. Raises what must end the processing."""
+        wait_ms = self._options.wait_ms(record, self._wall_ms())
+        if wait_ms > 0 and await _set_within(lane.closed, wait_ms / 1000):
+            return False
         for failures in range(1, self._options.attempts + 1):
             async with self._places:
                 if lane.closed.is_set():

@@ -17,6 +17,7 @@ MAX_BACKOFF_MS: Final = 30_000.0
 
 RecordHandler = Callable[[ConsumerRecord], Awaitable[None] | None]  # a coroutine function, or a function: in a thread
 FailureHandler = Callable[[ConsumerRecord, Exception], Awaitable[None] | None]
+Delay = float | Callable[[ConsumerRecord], float]
 
 
 class Order(StrEnum):
@@ -53,6 +54,12 @@ class Options:
     timeout_ms: float | None
     on_failure: Policy | FailureHandler
     commit_interval_ms: float
+    delay: Delay
+
+    def wait_ms(self, record: ConsumerRecord, now_ms: float) -> float:
+        """How long the record is too young to be handled. A timestamp of the future waits no longer than one of now."""
+        delay_ms = self.delay(record) if callable(self.delay) else self.delay
+        return min(record.timestamp_ms + delay_ms - now_ms, delay_ms)
 
 
 def options_of(
@@ -65,6 +72,7 @@ def options_of(
     timeout_ms: float | None,
     on_failure: str | FailureHandler,
     commit_interval_ms: float,
+    delay_ms: Delay,
     is_blocking: bool,
 ) -> Options:
     """Raises InvalidConfigError, which names the argument and what it may be."""
@@ -85,6 +93,8 @@ def options_of(
         )
     if commit_interval_ms < 0:
         raise InvalidConfigError(f"commit_interval_ms is {commit_interval_ms}; it must be 0 or more")
+    if not callable(delay_ms) and delay_ms < 0:
+        raise InvalidConfigError(f"delay_ms is {delay_ms}; it must be 0 or more, or a function of the record")
     return Options(
         order=_one_of(Order, "order", order),
         concurrency=concurrency,
@@ -94,6 +104,7 @@ def options_of(
         timeout_ms=timeout_ms,
         on_failure=on_failure if callable(on_failure) else _one_of(Policy, "on_failure", on_failure),
         commit_interval_ms=commit_interval_ms,
+        delay=delay_ms,
     )
 
 

@@ -41,6 +41,7 @@ from .ledger import Ledger
 from .options import (
     FIRST_BACKOFF_MS,
     MAX_BACKOFF_MS,
+    Delay,
     FailureHandler,
     Options,
     RecordHandler,
@@ -88,6 +89,7 @@ async def process_each(
     timeout_ms: float | None = None,
     on_failure: str | FailureHandler = "stop",
     commit_interval_ms: float = 1_000,
+    delay_ms: Delay = 0,
     stop: asyncio.Event | None = None,
     stop_on_signals: bool = False,
 ) -> Processed:
@@ -101,6 +103,8 @@ async def process_each(
     of `backoff_ms`. `timeout_ms` bounds one attempt of a coroutine function. After the last attempt: `on_failure` is "stop"
     (raise HandlerFailedError), "skip" (log a warning), or a function of the record and the error, such as
     `dead_letters(producer, topic)`.
+
+    `delay_ms`: a record is handled when this time has passed since its timestamp; a number, or a function of the record.
 
     At the end, running handlers are waited for, what is done is committed, and the consumer goes back to the first record that
     is not done. `stop_on_signals`: the first SIGTERM or Ctrl-C stops it in this way, instead of ending the process; the second
@@ -117,6 +121,7 @@ async def process_each(
         timeout_ms=timeout_ms,
         on_failure=on_failure,
         commit_interval_ms=commit_interval_ms,
+        delay_ms=delay_ms,
         is_blocking=is_blocking,
     )
     if consumer.group is None or inside_of(consumer).commits_by_itself:
@@ -151,6 +156,7 @@ class _Processing:
             options,
             executor=executor,
             random=consumer.client.rng.random,
+            wall_ms=consumer.client.clock.wall_ms,
             on_done=self._done,
             on_failed=self._failed,
         )

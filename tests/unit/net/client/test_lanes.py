@@ -44,11 +44,18 @@ def test_the_end_of_a_closed_lane_does_not_open_the_one_that_came_after_it() -> 
             timeout_ms=None,
             on_failure="stop",
             commit_interval_ms=0,
+            delay_ms=0,
             is_blocking=False,
         )
         failed: list[BaseException] = []
         lanes = Lanes(
-            handle, options, executor=None, random=Random(1).random, on_done=lambda _: None, on_failed=failed.append
+            handle,
+            options,
+            executor=None,
+            random=Random(1).random,
+            wall_ms=lambda: 0,
+            on_done=lambda _: None,
+            on_failed=failed.append,
         )
         lanes.submit(first)
         await asyncio.sleep(1)

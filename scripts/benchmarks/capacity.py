@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from clusters import Cluster
-from measure import cpu_of
+from measure import cpu_of, rss_mib
 
 from barnabas import Admin, Consumer, Producer
 
@@ -130,12 +130,7 @@ class _Capacity:
 
     def _memory(self) -> float:
         """Of the largest broker, in MiB."""
-        return max(_rss(pid) for pid in self._cluster.pids())
-
-
-def _rss(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / MIB
+        return max(rss_mib(pid) for pid in self._cluster.pids())
 
 
 def _size(folder: Path) -> int:

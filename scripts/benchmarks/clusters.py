@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from measure import HERE, Metrics, child, cpu_of, process
+from measure import HERE, Metrics, child, cpu_of, process, rss_mib
 
 from barnabas import Admin, BarnabasError
 from barnabas.net import local_cluster
@@ -159,11 +159,4 @@ class Cluster:
         before = [cpu_of(pid) for pid in self.pids()]
         time.sleep(seconds)
         used = [100 * (cpu_of(pid) - spent) / seconds for pid, spent in zip(self.pids(), before, strict=True)]
-        return {"cpu_percent": max(used), "rss_MB": max(map(_rss_megabytes, self.pids()))}
-
-
-def _rss_megabytes(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
+        return {"cpu_percent": max(used), "rss_MB": max(map(rss_mib, self.pids()))}

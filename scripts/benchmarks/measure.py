@@ -62,6 +62,13 @@ def cpu_of(pid: int) -> float:
     return sum(map(int, fields[11:15])) / _TICKS
 
 
+def rss_mib(pid: int) -> float:
+    """Memory of a process that is in RAM, with the code that it shares with others. Not `ru_maxrss`: a child's begins with its
+    parent's."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
 def _busy() -> float:
     """Seconds that the machine's cores have worked."""
     values = [int(value) for value in Path("/proc/stat").read_text(encoding="utf-8").split("\n")[0].split()[1:9]]

@@ -12,9 +12,9 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from clusters import Cluster
+from measure import rss_mib
 
 from barnabas import Admin, TopicPartition
 from barnabas.kraft.group_state.group_slots import GroupSlots, slot_of
@@ -86,7 +86,7 @@ async def _loop(admin: Admin, group: str, end: float, latencies_ms: list[float])
 
 def _state(count: int) -> None:
     slots = GroupSlots()
-    before_mib = _rss_mib()
+    before_mib = rss_mib(os.getpid())
     began, cpu = time.perf_counter(), time.process_time()
     for index, command in enumerate(_commands(count), 1):
         for record in decode_batch(command).records:
@@ -95,7 +95,7 @@ def _state(count: int) -> None:
     gc.collect()
     print(
         f"{count} offsets made and replayed: {count / took:.0f}/s ({time.process_time() - cpu:.1f} s of CPU),"
-        f" {_rss_mib() - before_mib:.0f} MiB",
+        f" {rss_mib(os.getpid()) - before_mib:.0f} MiB",
         flush=True,
     )
     _report("nothing else", _stalls(lambda: time.sleep(2), lambda: None))
@@ -186,8 +186,3 @@ def _time(what: str, work: Callable[[], object]) -> None:
     began = time.perf_counter()
     work()
     print(f"{what}: {(time.perf_counter() - began) * 1000:.1f} ms", flush=True)
-
-
-def _rss_mib() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from clusters import Cluster
-from measure import cpu_of
+from measure import cpu_of, rss_mib
 
 from barnabas import Admin, BarnabasError, Producer
 from barnabas.net import local_cluster
@@ -98,7 +98,7 @@ class _Wide:
         time.sleep(self._idle_s)
         figures = []
         for pid, (cpu, (read, written)) in zip(pids, before, strict=True):
-            rss, files = _rss_kib(pid), len(os.listdir(f"/proc/{pid}/fd"))
+            rss, files = rss_mib(pid) * 1024, len(os.listdir(f"/proc/{pid}/fd"))
             read_now, written_now = _io(pid)
             figures.append((rss, files))
             print(f"  {label}: rss {rss / 1024:.1f} MB, {files} open files, {_maps(pid)} mappings, idle cpu "
@@ -112,13 +112,6 @@ class _Wide:
             print(f"  {label}: {max(each):.2f} kB of memory a partition", flush=True)
         else:
             self._rss_before = [rss for rss, _ in figures]
-
-
-def _rss_kib(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmRSS:"):
-            return float(line.split()[1])
-    return 0.0
 
 
 def _maps(pid: int) -> int:

@@ -116,6 +116,8 @@ def _network(broker: Broker) -> Iterator[Sample]:
     logins = broker.authenticator
     yield _counter("logins", "Logins by SASL and HTTP that have succeeded.", logins.logins)
     yield _counter("logins_failed", "Logins that have failed.", logins.failed_logins)
+    text = "Logins without an answer: too many passwords were to be checked."
+    yield _counter("logins_unchecked", text, logins.unchecked_logins)
     for listener, server in broker.listeners.servers.items():
         metrics = server.metrics
         yield _gauge("connections", "Open connections.", server.connection_count, listener=listener)

@@ -88,9 +88,13 @@ class Authenticator:
         self._wall_ms = wall_ms
         self._checks = PasswordChecks()
         self._failures = FailedLogins(settings.failure_delay_ms / 1000)
+        self._guesses = FailedLogins(0.0)  # by address and user: guesses for one user do not hold up another one
         self._delayed = 0
         self.logins = 0  # that have succeeded, first ones and later ones
         self.failed_logins = 0
+        self.unchecked_logins = (
+            0  # too many passwords were to be checked: their connections were closed without an answer
+        )
         self._logged: dict[str, tuple[float, int]] = {}  # by address: when, and how many have not been logged since
 
     def close(self) -> None:
@@ -123,6 +127,7 @@ class Authenticator:
                 f"Authentication failed: invalid credentials with SASL mechanism {login.mechanism or '(none)'}"
             ) from None
         except TooManyLogins:
+            self.unchecked_logins += 1
             login.fail()
             return None
         if not isinstance(step, Accepted):
@@ -141,8 +146,12 @@ class Authenticator:
         if not isinstance(step, PasswordCheck):
             return step
         login.begin_check()
-        failures = self._failures.count(client.client_host, _now_s())
-        return login.password_checked(await self._checks.is_right(step, failures=failures))
+        guess = f"{client.client_host} {step.claimed.user}"
+        failures, guesses = self._failures.count(client.client_host, _now_s()), self._guesses.count(guess, _now_s())
+        is_right = await self._checks.is_right(step, failures=failures, guesses=guesses)
+        if not is_right:
+            self._guesses.failed(guess, _now_s())
+        return login.password_checked(is_right)
 
     def _begin_session(self, login: Login, accepted: Accepted) -> int:
         """How long the login is valid; 0: for ever. Sets the end that the broker keeps to."""

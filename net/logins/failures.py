@@ -1,4 +1,4 @@
-"""Failed logins by address: an address with many failures waits longer, and behind others. Pure.
+"""Failed logins by address, or by address and user: who has many failures waits longer, and behind others. Pure.
 
 An address is never refused: honest clients may share it with an attacker.
 """

@@ -1,6 +1,8 @@
 """Checks of passwords in a few threads: each costs milliseconds of a processor, and the event loop must not pay them.
 
-Clients whose address has failed less often go first. When too many wait, the one with the most failures goes without an answer.
+A password that was right before needs no check (`known_passwords`). Clients whose address has failed less often go first. Checks
+for an address that fails often have a rate: guesses by the thousand must not take the processors from clients that are logged in.
+When too many wait, the one with the most failures goes without an answer.
 """
 
 import asyncio
@@ -16,13 +18,20 @@ from barnabas.log.vocabulary.access.scram import ScramMechanism
 
 from ..sasl.exchange import PasswordCheck
 from ..sasl.scram import is_password_of
+from .failures import DOUBLED_AFTER
+from .known_passwords import KnownPasswords
 
 THREADS: Final = 2  # of a broker: logins must not take all processors from its requests
 # What the threads yield to the loop and to other processes: a storm of guesses must not slow down who has logged in.
 NICENESS: Final = 10
 MAX_WAITING: Final = 256  # a second of both threads, with credentials of 16,000 iterations
+# From so many failures on, an address shares a rate with others that guess. A thread also competes for the interpreter's lock,
+# and may lose its processor while it holds it.
+SUSPECT_FROM: Final = DOUBLED_AFTER
+SUSPECT_CHECKS_PER_S: Final = 20  # of all these addresses: a tenth of a processor
+MAX_SUSPECTS: Final = 64  # that wait, for 3 s at most: less than the time limit of their requests
 
-_Waiting = tuple[int, int, PasswordCheck, "asyncio.Future[bool]"]
+_Waiting = tuple[bool, int, int, int, PasswordCheck, "asyncio.Future[bool]"]
 
 
 class TooManyLogins(Exception):
@@ -35,42 +44,67 @@ class PasswordChecks:
         self._waiting: list[_Waiting] = []
         self._number = count()
         self._running = 0
+        self._known = KnownPasswords()
+        self._timer: asyncio.TimerHandle | None = None  # until the next check of an address that fails often
 
-    async def is_right(self, check: PasswordCheck, *, failures: int) -> bool:
-        """Raises TooManyLogins."""
+    async def is_right(self, check: PasswordCheck, *, failures: int, guesses: int = 0) -> bool:
+        """`failures` are those of the client's address, `guesses` those of them for this user. Raises TooManyLogins."""
+        if self._known.has(check):
+            return True
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (failures, next(self._number), check, answer))
-        if len(self._waiting) > MAX_WAITING:
-            worst = max(self._waiting, key=lambda item: item[:2])
+        is_suspect = failures >= SUSPECT_FROM
+        heapq.heappush(self._waiting, (is_suspect, guesses, failures, next(self._number), check, answer))
+        if len(self._waiting) > MAX_WAITING or (is_suspect and sum(one[0] for one in self._waiting) > MAX_SUSPECTS):
+            worst = max(self._waiting, key=lambda item: item[:4])
             self._waiting.remove(worst)
             heapq.heapify(self._waiting)
-            if not worst[3].done():
-                worst[3].set_exception(TooManyLogins)
+            if not worst[-1].done():
+                worst[-1].set_exception(TooManyLogins)
         self._start()
-        return await answer
+        is_right = await answer
+        if is_right and check.is_known:
+            self._known.add(check)
+        return is_right
 
     def close(self) -> None:
-        for _, _, _, answer in self._waiting:
+        for *_, answer in self._waiting:
             answer.cancel()
         self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> None:
         while self._waiting and self._running < THREADS:
-            _, _, check, answer = heapq.heappop(self._waiting)
-            if answer.done():
-                continue  # its client has gone
-            self._running += 1
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(
-                    THREADS, thread_name_prefix="password-check", initializer=_yield_processors
-                )
-            loop = asyncio.get_running_loop()
-            claimed = check.claimed
-            mechanism = ScramMechanism(claimed.mechanism)
-            running = loop.run_in_executor(self._pool, is_password_of, mechanism, claimed.credential, check.password)
-            running.add_done_callback(lambda done, answer=answer: self._ended(done, answer))  # type: ignore[misc]
+            if self._waiting[0][-1].done():
+                heapq.heappop(self._waiting)  # its client has gone
+                continue
+            if self._waiting[0][0] and not self._may_check_suspect():
+                return
+            *_, check, answer = heapq.heappop(self._waiting)
+            self._run(check, answer)
+
+    def _may_check_suspect(self) -> bool:
+        """The next one is of an address that fails often. If it must wait, a timer calls `_start`."""
+        if self._timer is not None:
+            return False
+        self._timer = asyncio.get_running_loop().call_later(1 / SUSPECT_CHECKS_PER_S, self._time_has_come)
+        return True
+
+    def _time_has_come(self) -> None:
+        self._timer = None
+        self._start()
+
+    def _run(self, check: PasswordCheck, answer: "asyncio.Future[bool]") -> None:
+        self._running += 1
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="password-check", initializer=_yield_processors)
+        claimed = check.claimed
+        running = asyncio.get_running_loop().run_in_executor(
+            self._pool, is_password_of, ScramMechanism(claimed.mechanism), claimed.credential, check.password
+        )
+        running.add_done_callback(lambda done: self._ended(done, answer))
 
     def _ended(self, done: "asyncio.Future[bool]", answer: "asyncio.Future[bool]") -> None:
         self._running -= 1

@@ -21,9 +21,8 @@ USER_TIMEOUT_MS = 30_000  # Unacknowledged data closes the connection after this
 KEEPALIVE_IDLE_S = 60  # A peer that vanished without closing is detected even if no data is sent.
 KEEPALIVE_INTERVAL_S = 10
 BACKLOG = 1024  # Connections that wait for accept: many clients may reconnect at once.
-ACCEPTS_PER_TURN = (
-    16  # Per listener; an accepted connection costs 0.1 ms, and asyncio itself would accept the whole backlog.
-)
+# Per listener: a connection and its first requests cost up to 0.3 ms, and asyncio itself would accept the whole backlog.
+ACCEPTS_PER_TURN = 4
 ACCEPT_PAUSE_S = 1.0  # After a failed accept (no descriptor, no memory): the next pass would fail, too.
 # Connections of one listener in the TLS handshake; the oldest gives way to a new one. A connection that says nothing holds a
 # place for the time of a handshake at most, and honest clients need a few milliseconds.

@@ -1,23 +1,32 @@
 """Failed logins by the thousand beside honest clients of a secure cluster: what they cost the honest ones.
 
-`PYTHONPATH=tests .venv/bin/python -m hostile.failed_logins --rate 1000 --seconds 15 [--tls]`
+`PYTHONPATH=tests .venv/bin/python -m hostile.failed_logins --rate 1000 --seconds 15 --rounds 3 [--tls]`
 
 The honest clients: a producer with acks=all, whose acknowledgements are timed, and newcomers that log in with the right password.
 They come from the address of the attackers, which is the worst case for them: delays and places in line go by address. Without
 --tls, the listener is SASL_PLAINTEXT: then the logins cost the brokers most, and not the handshakes. Attackers do not wait for
 answers, which brokers delay.
+
+Attackers share the processors with brokers and honest clients here, which they would not do elsewhere. Each round has a control
+for this: the same attackers at the same rate, in plain text, at a process that reads a message and closes the connection. What
+the attack costs more than the control is the cost of the brokers' own work.
 """
 
 import argparse
 import asyncio
 import os
 import signal
+import socket
 import ssl
 import struct
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -152,12 +161,42 @@ async def _attack(addresses: list[tuple[str, int]], rate: int, seconds: float, t
     task = asyncio.create_task(storm.run())
     await asyncio.sleep(seconds)
     task.cancel()
-    print(", ".join(f"{name} {count / seconds:.0f}/s" for name, count in sorted(storm.counts.items())), flush=True)
+    print(storm.counts["sent"] / seconds, flush=True)
 
 
-async def measure(folder: Path, rate: int, seconds: float, *, tls: bool) -> bool:
+@dataclass(slots=True)
+class Phase:
+    """What honest clients saw, and what the brokers used, in all rounds."""
+
+    acknowledged: Times = field(default_factory=Times)
+    logins: Times = field(default_factory=Times)
+    seconds: float = 0.0
+    failed: int = 0
+    attempts: int = 0  # of the attackers
+    loops: Processor = field(default_factory=Processor)  # of all brokers
+    processes_s: float = 0.0  # of all brokers, with their other threads
+
+    @property
+    def loops_s(self) -> float:
+        return self.loops.busy_s
+
+    def add(self, acknowledged: Times, logins: Times, failed: int) -> None:
+        self.acknowledged.values += acknowledged.values
+        self.logins.values += logins.values
+        self.failed += failed
+
+    def __str__(self) -> str:
+        used = f"loops {self.loops.busy_s / self.seconds:.0%} busy, {self.loops.starved_s / self.seconds:.0%} without a processor"
+        return f"produce {self.acknowledged}; logins {self.logins}; {self.failed} failed; {used}"
+
+
+PHASES = ("before", "control", "attack", "after")
+
+
+async def measure(folder: Path, rate: int, seconds: float, rounds: int, *, tls: bool) -> bool:
     """Print a line for each phase. Was every honest client served?"""
     overrides = {**SESSION, **MECHANISMS_OF_BROKERS, **({} if tls else IN_PLAIN_TEXT)}
+    phases = {name: Phase() for name in PHASES}
     with Cluster(folder / "c", 3, overrides=overrides, secure=True) as cluster:
         await cluster.ready()
         options = SecurityOptions(**cluster.login)
@@ -166,25 +205,86 @@ async def measure(folder: Path, rate: int, seconds: float, *, tls: bool) -> bool
             del options["ssl_cafile"]
         async with cluster.admin() as admin:
             await admin.create_topic(TOPIC, partitions=3, replication_factor=3, configs={"min.insync.replicas": "2"})
-        is_served = True
-        for name in ("before", "attack", "after"):
-            command = ["--attack", cluster.logins, "--rate", str(rate), "--seconds", str(seconds + SETTLED_S)]
-            attacker = await _start(*command, *(["--tls"] if tls else [])) if name == "attack" else None
-            await asyncio.sleep(SETTLED_S / 2)
-            loops = [Processor.of_loop(node.process.pid) for node in cluster.nodes]
-            acknowledged, logins, failed = await _honest(cluster.logins, options, seconds)
-            used = [
-                Processor.of_loop(node.process.pid).since(one) for node, one in zip(cluster.nodes, loops, strict=True)
-            ]
-            print(f"{name:<7} produce {acknowledged}; logins {logins}; {failed} failed", flush=True)
-            shares = (
-                f"{one.busy_s / seconds:.0%} busy, {one.starved_s / seconds:.0%} without a processor" for one in used
+        for number in range(rounds):
+            for name in PHASES if number == 0 else PHASES[1:]:
+                await _phase(name, phases[name], cluster, options, rate=rate, seconds=seconds, tls=tls)
+                print(f"{name:<7} {phases[name]}", flush=True)
+    _summarize(phases)
+    return all(not phase.failed and phase.acknowledged.values for phase in phases.values())
+
+
+async def _phase(
+    name: str, phase: Phase, cluster: Cluster, options: SecurityOptions, *, rate: int, seconds: float, tls: bool
+) -> None:
+    pids = [node.process.pid for node in cluster.nodes]
+    command = ["--rate", str(rate), "--seconds", str(seconds + SETTLED_S)]
+    attacker = None
+    with closing_ports(3) as ports:
+        if name == "control":
+            attacker = await _start("--attack", ports, *command)
+        elif name == "attack":
+            attacker = await _start("--attack", cluster.logins, *command, *(["--tls"] if tls else []))
+        await asyncio.sleep(SETTLED_S / 2)
+        loops, processes_s = [Processor.of_loop(pid) for pid in pids], sum(map(_used_s, pids))
+        phase.add(*await _honest(cluster.logins, options, seconds))
+        for pid, before in zip(pids, loops, strict=True):
+            used = Processor.of_loop(pid).since(before)
+            phase.loops = Processor(
+                busy_s=phase.loops.busy_s + used.busy_s, starved_s=phase.loops.starved_s + used.starved_s
             )
-            print(f"        loops: {'; '.join(shares)}", flush=True)
-            if attacker is not None:
-                print(f"        attackers: {(await attacker.communicate())[0].decode().strip()}", flush=True)
-            is_served = is_served and not failed and bool(acknowledged.values)
-        return is_served
+        phase.processes_s += sum(map(_used_s, pids)) - processes_s
+        phase.seconds += seconds
+        if attacker is not None:
+            phase.attempts += round(float((await attacker.communicate())[0]) * seconds)
+
+
+def _summarize(phases: dict[str, Phase]) -> None:
+    before, control, attack = (phases[name] for name in PHASES[:3])
+    p99 = {name: phase.acknowledged.quantile_ms(0.99) for name, phase in phases.items()}
+    print(
+        f"p99 of attack: {p99['attack'] / p99['control']:.1f} times control, {p99['attack'] / p99['before']:.1f} times before"
+    )
+
+    def each_us(used: str) -> float:
+        more_s = getattr(attack, used) / attack.seconds - getattr(before, used) / before.seconds
+        return 1e6 * more_s * attack.seconds / max(1, attack.attempts)
+
+    print(
+        f"{attack.attempts / attack.seconds:.0f} attempts/s ({control.attempts / control.seconds:.0f} in control); "
+        f"processor time for each: {each_us('loops_s'):.0f} us of a loop, {each_us('processes_s'):.0f} us of a broker"
+    )
+
+
+def _used_s(pid: int) -> float:
+    """The processor time of a process with all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def closing_ports(count: int) -> Iterator[str]:
+    """Ports of a process of its own, which reads a message of each connection and closes it."""
+    command = [sys.executable, "-m", "hostile.failed_logins", "--close", str(count)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+def _close(count: int) -> None:
+    def serve(listener: socket.socket) -> None:
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4_096)
+
+    listeners = [socket.create_server(("127.0.0.1", 0), backlog=512) for _ in range(count)]
+    for listener in listeners:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+    print(",".join(f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners), flush=True)
+    signal.pause()
 
 
 async def _start(*arguments: str) -> asyncio.subprocess.Process:
@@ -199,9 +299,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=1_000, help="failed logins a second")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each phase")
+    parser.add_argument("--rounds", type=int, default=2, help="of control and attack")
     parser.add_argument("--tls", action="store_true", help="logins over TLS")
     parser.add_argument("--attack", metavar="HOST:PORT,...", help=argparse.SUPPRESS)
+    parser.add_argument("--close", metavar="PORTS", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.close:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _close(options.close)
     if options.attack:
         os.nice(NICENESS)
         context = ssl.create_default_context()
@@ -210,7 +315,11 @@ def main() -> int:
         asyncio.run(_attack(brokers, options.rate, options.seconds, context if options.tls else None))
         return 0
     with tempfile.TemporaryDirectory(prefix="barnabas-logins-") as folder:
-        return 0 if asyncio.run(measure(Path(folder), options.rate, options.seconds, tls=options.tls)) else 1
+        return (
+            0
+            if asyncio.run(measure(Path(folder), options.rate, options.seconds, options.rounds, tls=options.tls))
+            else 1
+        )
 
 
 if __name__ == "__main__":

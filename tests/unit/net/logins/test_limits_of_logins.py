@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import threading
+from dataclasses import replace as replace_known
 
 import pytest
 from msgspec.structs import replace
@@ -24,7 +25,16 @@ from barnabas.net.logins.failures import (
     MAX_DELAY_S,
     FailedLogins,
 )
-from barnabas.net.logins.password_checks import MAX_WAITING, NICENESS, PasswordChecks, TooManyLogins
+from barnabas.net.logins.known_passwords import MAX_KNOWN, KnownPasswords
+from barnabas.net.logins.password_checks import (
+    MAX_SUSPECTS,
+    MAX_WAITING,
+    NICENESS,
+    SUSPECT_CHECKS_PER_S,
+    SUSPECT_FROM,
+    PasswordChecks,
+    TooManyLogins,
+)
 from barnabas.net.logins.users import KnownUsers
 from barnabas.net.sasl.credentials import Credentials
 from barnabas.net.sasl.exchange import PasswordCheck
@@ -92,7 +102,7 @@ async def test_who_has_failed_less_often_goes_first_and_who_has_failed_most_give
 
     running = [asyncio.create_task(ask("running", 0, slow)) for _ in range(2)]  # all threads
     await asyncio.sleep(0)
-    attacks = [asyncio.create_task(ask("attacker", 1_000 + number)) for number in range(MAX_WAITING)]
+    attacks = [asyncio.create_task(ask("attacker", 1 + number % (SUSPECT_FROM - 1))) for number in range(MAX_WAITING)]
     await asyncio.sleep(0)
     honest = asyncio.create_task(ask("honest", 0))
     await asyncio.gather(honest, *running)
@@ -103,6 +113,76 @@ async def test_who_has_failed_less_often_goes_first_and_who_has_failed_most_give
     )
     await asyncio.gather(*attacks)
     assert ended.count("attacker") == MAX_WAITING - 1
+    checks.close()
+
+
+async def test_an_address_that_guesses_gets_few_checks_and_others_do_not_wait_for_them() -> None:
+    """Two seconds of real time at most: the rate is what is measured."""
+    checks, loop = PasswordChecks(), asyncio.get_running_loop()
+    began_s, made_s, gave_way = loop.time(), list[float](), 0
+
+    async def guess(number: int) -> None:
+        nonlocal gave_way
+        try:
+            assert not await checks.is_right(check(f"guess-{number}"), failures=SUSPECT_FROM, guesses=SUSPECT_FROM)
+            made_s.append(loop.time() - began_s)
+        except TooManyLogins:
+            gave_way += 1
+
+    guesses = [asyncio.create_task(guess(number)) for number in range(5 * MAX_SUSPECTS)]
+    await asyncio.sleep(0)
+    assert await checks.is_right(check(PASSWORD), failures=SUSPECT_FROM - 1), "another address"
+    assert len(made_s) <= 2, "it did not wait for them"
+    other = replace(CREDENTIAL, iterations=ITERATIONS + 1)
+    assert not await checks.is_right(check("mistyped", other), failures=SUSPECT_FROM), (
+        "a user for whom nobody has guessed"
+    )
+    assert len(made_s) <= 3, "it is the next one of its address"
+    while len(made_s) < SUSPECT_CHECKS_PER_S:
+        await asyncio.wait([one for one in guesses if not one.done()], return_when=asyncio.FIRST_COMPLETED)
+    assert made_s[-1] >= 0.9 * (SUSPECT_CHECKS_PER_S - 1) / SUSPECT_CHECKS_PER_S
+    assert gave_way >= 4 * MAX_SUSPECTS - SUSPECT_CHECKS_PER_S
+    checks.close()
+    await asyncio.gather(*guesses, return_exceptions=True)
+
+
+async def test_a_password_that_was_right_needs_no_check_while_others_guess() -> None:
+    checks = PasswordChecks()
+    assert await checks.is_right(check(PASSWORD), failures=0)
+    slow = replace(CREDENTIAL, iterations=500_000)
+    guesses = [asyncio.create_task(checks.is_right(check("x", slow), failures=0)) for _ in range(2)]  # all threads
+    await asyncio.sleep(0)
+    assert await checks.is_right(check(PASSWORD), failures=1_000, guesses=1_000)
+    assert not any(one.done() for one in guesses)
+    assert await asyncio.gather(*guesses) == [False, False]
+    checks.close()
+
+
+def test_a_known_password_is_that_of_one_user_with_one_credential_and_the_oldest_is_forgotten() -> None:
+    known = KnownPasswords()
+    right = check(PASSWORD)
+    known.add(right)
+    changed = check(PASSWORD, credential_for(SHA_256, PASSWORD, salt=b"another salt 123", iterations=ITERATIONS))
+    bob = PasswordCheck(claimed=replace(right.claimed, user="bob"), password=PASSWORD, is_known=True)
+    assert known.has(right)
+    assert not known.has(check("wrong")) and not known.has(changed) and not known.has(bob)
+    assert not KnownPasswords().has(right), "another process has another key"
+    for number in range(MAX_KNOWN - 1):
+        known.add(check(f"password-{number}"))
+    assert known.has(right), "it is now the one that was used last"
+    known.add(check("one more"))
+    assert known.has(right) and not known.has(check("password-0"))
+
+
+async def test_the_password_of_a_user_who_does_not_exist_is_never_known() -> None:
+    checks = PasswordChecks()
+    stranger = replace_known(check(PASSWORD), is_known=False)
+    assert await checks.is_right(stranger, failures=0)
+    slow = [asyncio.create_task(checks.is_right(check("x"), failures=0)) for _ in range(4)]
+    again = asyncio.create_task(checks.is_right(stranger, failures=9))
+    await asyncio.sleep(0)
+    assert not again.done(), "it is checked like the first time"
+    assert await again and await asyncio.gather(*slow) == [False] * 4
     checks.close()
 
 

@@ -1,4 +1,5 @@
-"""Every API of both protocols at a listener with logins: before a login, none reaches its handler; after one, each does."""
+"""Every API of both protocols at a listener with logins: before a login, and behind one that fails, none reaches its handler;
+after one, each does."""
 
 import struct
 from random import Random
@@ -15,6 +16,7 @@ from barnabas.net.access.guard import RULES
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.apis import REQUEST_OF, api_name
 from barnabas.net.protocol.kafka.apis import SERVED
+from barnabas.net.protocol.user_messages import AuthenticateRequest
 from barnabas.net.server.server import Server
 
 # What a login is made of, and how a client learns which versions there are.
@@ -78,6 +80,49 @@ def test_requests_of_kafka(key: int) -> None:
         user.transport.write(request)
         await user.closed
         assert len(apis.reached) == 1
+        await server.close(0)
+
+    run_real(body)
+
+
+# --- behind a login that fails ----------------------------------------------------------------------------------------
+
+WRONG: Final = {"wrong password": b"\0alice\0wrong", "unknown user": b"\0mallory\0" + PASSWORD.encode()}
+each_wrong = pytest.mark.parametrize("login", WRONG.values(), ids=WRONG.keys())
+
+
+@each_wrong
+@pytest.mark.parametrize("api", OWN, ids=api_name)
+def test_own_requests_of_a_wrong_user(api: int, login: bytes) -> None:
+    """Sent behind the login, without waiting for its answer."""
+
+    async def body(world: World) -> None:
+        apis = AnyApi()
+        server = await apis.start(world)
+        raw = await raw_client(world, server.address)
+        request = request_bytes(2, request_of(api))
+        raw.transport.write(request_bytes(1, AuthenticateRequest(mechanism="PLAIN", data=login)) + request)
+        raw.transport.write(request)
+        await raw.closed
+        assert not apis.reached
+        await server.close(0)
+
+    run_real(body)
+
+
+@each_wrong
+@pytest.mark.parametrize("key", KAFKAS, ids=lambda key: SERVED[key].name)
+def test_requests_of_kafka_by_a_wrong_user(key: int, login: bytes) -> None:
+    request = framed(kafka_frame(Random(key), key, SERVED[key].versions.last))
+
+    async def body(world: World) -> None:
+        apis = AnyApi()
+        server = await apis.start(world)
+        raw = await raw_client(world, server.address, greet=False)
+        raw.transport.write(handshake("PLAIN") + authenticate(login) + request)
+        raw.transport.write(request)
+        await raw.closed
+        assert not apis.reached
         await server.close(0)
 
     run_real(body)

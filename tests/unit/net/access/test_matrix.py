@@ -1,4 +1,5 @@
-"""Every API of both protocols: without a permission, with all permissions, with a DENY, and for super users."""
+"""Every API of both protocols: without a permission, with those of another user, with all permissions, with a DENY, and for super
+users."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from unit.net.access.access_world import ROOT, AccessWorld, everything
+from unit.net.shell_world import Client
 from unit.recorded_bytes import Samples
 
 from barnabas.kraft.metadata.requests import BrokerHeartbeat, encode_request
@@ -162,8 +164,15 @@ def test_a_denial_is_stronger_than_all_permissions(api: int) -> None:
     check_refused(AccessWorld(*everything(), *everything(Permission.DENY)), api)
 
 
-def check_refused(world: AccessWorld, api: int) -> None:
-    client = world.ask(request_of(api))
+@pytest.mark.parametrize("name", ["User:mallory", "User:alice2", "User:ALICE", "User:alic", "User:ANONYMOUS", "User:*"])
+@every
+def test_the_permissions_of_a_user_are_no_one_elses(api: int, name: str) -> None:
+    world = AccessWorld(*everything())
+    check_refused(world, api, world.client(name))
+
+
+def check_refused(world: AccessWorld, api: int, client: Client | None = None) -> None:
+    client = world.ask(request_of(api), client)
     if RULES[api] is free:
         assert world.reached and not client.replies
     elif api in FILTERED:

@@ -124,6 +124,19 @@ class BrokerKeys:
     ssl_truststore_location: str | None = key(
         None, _NAME, "PEM file of trusted authorities; default: those of the system."
     )
+    ssl_keystore_key: str | None = key(
+        None,
+        optional(PASSWORD),
+        "Instead of `ssl.keystore.location`: the private key itself, in PEM format (PKCS#8); its line breaks may be spaces.",
+    )
+    ssl_keystore_certificate_chain: str | None = key(
+        None, optional(PASSWORD), "With `ssl.keystore.key`: the certificate, and those that sign it, in PEM format."
+    )
+    ssl_truststore_certificates: str | None = key(
+        None,
+        optional(PASSWORD),
+        "Instead of `ssl.truststore.location`: the trusted authorities themselves, in PEM format.",
+    )
     ssl_client_auth: str = key(
         "none",
         one_of("none", "requested", "required"),

@@ -9,11 +9,19 @@ from .key import ConfigKey
 from .kinds import PASSWORD, one_of
 
 PREFIX: Final = "listener.name."
+# Two ways to say the same: a listener that has one of them for itself has none of the others' values.
+ONE_OF: Final = (
+    ("ssl.keystore.location", "ssl.keystore.key", "ssl.keystore.certificate.chain"),
+    ("ssl.truststore.location", "ssl.truststore.certificates"),
+)
 # Keys of brokers whose value may differ between listeners.
 OF_ONE_LISTENER: Final = (
     "ssl.keystore.location",
     "ssl.key.password",
     "ssl.truststore.location",
+    "ssl.keystore.key",
+    "ssl.keystore.certificate.chain",
+    "ssl.truststore.certificates",
     "ssl.client.auth",
     "ssl.enabled.protocols",
     "ssl.principal.mapping.rules",

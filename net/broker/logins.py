@@ -12,7 +12,7 @@ from ..logins.users import KnownUsers
 from ..sasl.oauthbearer import Tokens
 from ..sasl.verifiers import UserFile
 from ..settings.config import BrokerConfig
-from ..settings.listeners import are_brokers_certified, broker_login
+from ..settings.listeners import are_brokers_certified, broker_login, trusted
 
 
 def authenticator_of(
@@ -54,5 +54,4 @@ def believes_certificates(config: BrokerConfig, listener: str) -> bool:
     of_brokers = config.inter_broker_listener()
     if broker_login(config) is not None:
         return listener == of_brokers
-    trusted = (config.for_listener(name).ssl_truststore_location for name in (listener, of_brokers))
-    return next(trusted) == next(trusted)
+    return trusted(config.for_listener(listener)) == trusted(config.for_listener(of_brokers))

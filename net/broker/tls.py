@@ -9,6 +9,7 @@ from typing import Final
 
 from barnabas.kraft.raft.net.mutual_tls import MutualTls, tls_name
 from barnabas.kraft.raft.net.network import BACKLOG, Listener, LoopNetwork, ProtocolFactory
+from barnabas.log.settings import listener_keys
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
 from ..settings.config import BrokerConfig
@@ -22,6 +23,7 @@ from ..settings.listeners import (
     is_quorum_encrypted,
 )
 from ..wire.network import Network
+from ..wire.pem import authorities_of, certificate_of
 from ..wire.tcp import BrokerLoginNetwork, ListeningServer, TcpListener, TcpNetwork
 from ..wire.tls import TlsContexts, TlsFiles, TlsRules
 
@@ -74,6 +76,40 @@ class QuorumNetwork(LoopNetwork):
         return ListeningServer(TcpListener(sock, protocol_factory, tls, also_plain=also_plain), sock)
 
 
+def _files_of(config: BrokerConfig) -> TlsFiles:
+    """Raises InvalidConfigError: what is in the configuration itself is not PEM."""
+    key, chain, trusted = (
+        config.ssl_keystore_key,
+        config.ssl_keystore_certificate_chain,
+        config.ssl_truststore_certificates,
+    )
+    shown = None
+    if key is not None and chain is not None:
+        shown = certificate_of(
+            key, chain, key_setting="ssl.keystore.key", chain_setting="ssl.keystore.certificate.chain"
+        )
+    return TlsFiles(
+        certificate=config.ssl_keystore_location,
+        key_password=config.ssl_key_password,
+        authorities=config.ssl_truststore_location,
+        certificate_pem=shown,
+        authorities_pem=None if trusted is None else authorities_of(trusted, "ssl.truststore.certificates"),
+    )
+
+
+def configured_certificates(config: BrokerConfig) -> dict[str, str]:
+    """Those that any listener has in the configuration itself, by key, as PEM files have them."""
+    found = {}
+    for listener in (None, *config.of_listeners):
+        files = _files_of(config if listener is None else config.for_listener(listener))
+        prefix = "" if listener is None else f"{listener_keys.PREFIX}{listener.lower()}."
+        if files.certificate_pem is not None:
+            found[f"{prefix}ssl.keystore.certificate.chain"] = files.certificate_pem
+        if files.authorities_pem is not None:
+            found[f"{prefix}ssl.truststore.certificates"] = files.authorities_pem
+    return found
+
+
 class BrokerTls:
     """Listeners with equal settings share their contexts."""
 
@@ -112,11 +148,7 @@ class BrokerTls:
     def _made(self, listener: str, client_auth: str, own_name: str | None = None) -> TlsContexts:
         """Of the settings of a listener. Reads files. Raises InvalidConfigError."""
         own = self._config.for_listener(listener)
-        files = TlsFiles(
-            certificate=own.ssl_keystore_location,
-            key_password=own.ssl_key_password,
-            authorities=own.ssl_truststore_location,
-        )
+        files = _files_of(own)
         rules = TlsRules(client_auth=client_auth, versions=own.ssl_enabled_protocols, own_name=own_name)
         found = self._contexts.get((files, rules))
         if found is None:

@@ -82,6 +82,8 @@ class BrokerConfig(BrokerKeys):
     def for_listener(self, name: str) -> "BrokerConfig":
         """This configuration with the values that the listener has for itself."""
         own = self.of_listeners.get(name, {})
+        other_ways = (key for keys in listener_keys.ONE_OF if not own.keys().isdisjoint(keys) for key in keys)
+        own = {**dict.fromkeys(other_ways), **own}
         fields = {BROKER_KEYS[key].field_name: value for key, value in own.items() if key in BROKER_KEYS}
         return dataclasses.replace(self, **fields) if fields else self
 

@@ -244,19 +244,41 @@ def _check_transition(config: "BrokerConfig") -> None:
         )
 
 
+def shows_certificate(config: "BrokerConfig") -> bool:
+    return config.ssl_keystore_location is not None or config.ssl_keystore_key is not None
+
+
+def trusted(config: "BrokerConfig") -> tuple[str | None, str | None]:
+    """Who signs for others: the file, or the certificates themselves."""
+    return config.ssl_truststore_location, config.ssl_truststore_certificates
+
+
 def _check_keystore(config: "BrokerConfig") -> None:
+    for used in (config, *map(config.for_listener, config.of_listeners)):
+        _check_inline(used)
     encrypted = [item for item in config.client_listeners() if is_encrypted(config, item.name)]
     encrypted += [item for item in _present(config.admin_address()) if is_admin_encrypted(config)]
     for item in encrypted:
-        if config.for_listener(item.name).ssl_keystore_location is None:
+        if not shows_certificate(config.for_listener(item.name)):
             raise InvalidConfigError(
                 f"{item} needs a certificate: set {KEYSTORE} to a PEM file with the private key and the certificate"
             )
-    if is_quorum_encrypted(config) and _of_brokers(config).ssl_truststore_location is None:
+    if is_quorum_encrypted(config) and not any(trusted(_of_brokers(config))):
         raise InvalidConfigError(
             "brokers that connect to each other by TLS need ssl.truststore.location: a PEM file with the authority that signs "
             "their certificates, and no other; a program with a certificate that it signed for a broker is a broker"
         )
+
+
+def _check_inline(config: "BrokerConfig") -> None:
+    """Keys and certificates in the configuration itself (KIP-651)."""
+    key, chain = config.ssl_keystore_key, config.ssl_keystore_certificate_chain
+    if (key is None) is not (chain is None):
+        raise InvalidConfigError("set ssl.keystore.key and ssl.keystore.certificate.chain, both or none of them")
+    if key is not None and config.ssl_keystore_location is not None:
+        raise InvalidConfigError(f"set {KEYSTORE} or ssl.keystore.key, not both")
+    if all(trusted(config)):
+        raise InvalidConfigError("set ssl.truststore.location or ssl.truststore.certificates, not both")
 
 
 def pem_files(config: "BrokerConfig") -> list[str]:

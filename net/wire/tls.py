@@ -12,6 +12,8 @@ from typing import Final
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
+from .pem import as_file
+
 CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 HANDSHAKE_TIMEOUT_S: Final = 10.0  # A peer that is slower than this is not a client on any network.
@@ -31,6 +33,23 @@ class TlsFiles:
     key: str | None = None  # The private key; None: in the same file as the certificate.
     key_password: str | None = field(default=None, repr=False)
     authorities: str | None = None  # Certificates that the other side's may be signed by; None: those of the system.
+    # What is in the configuration itself, as a file would have it: instead of `certificate` and `key`, and of `authorities`.
+    certificate_pem: str | None = field(default=None, repr=False)
+    authorities_pem: str | None = None
+
+    @property
+    def has_certificate(self) -> bool:
+        return self.certificate is not None or self.certificate_pem is not None
+
+    @property
+    def certificate_name(self) -> str:
+        """For error messages."""
+        return "in the configuration" if self.certificate is None else self.certificate
+
+    @property
+    def authorities_name(self) -> str:
+        in_configuration = "an authority in the configuration" if self.authorities_pem is not None else None
+        return self.authorities or in_configuration or "an authority of the system"
 
     def stamp(self) -> Stamp:
         """What changes when a file changes. Raises InvalidConfigError if a file is missing."""
@@ -91,7 +110,7 @@ class TlsContexts:
         return self._server
 
     def _build(self) -> tuple[ssl.SSLContext | None, ssl.SSLContext]:
-        server = None if self._files.certificate is None else self._server_context()
+        server = self._server_context() if self._files.has_certificate else None
         client = self._client_context()
         if self._rules.own_name is not None and server is not None:
             _check_name(self._files, server, client, self._rules.own_name)
@@ -116,20 +135,26 @@ class TlsContexts:
         context.minimum_version = min(VERSIONS[item] for item in self._rules.versions)
         context.maximum_version = max(VERSIONS[item] for item in self._rules.versions)
         context.options |= ssl.OP_NO_RENEGOTIATION
-        if files.certificate is not None:
+        if files.has_certificate:
             password = _Password(files.key_password)
             try:
-                context.load_cert_chain(files.certificate, files.key, password=password)
+                if files.certificate is not None:
+                    context.load_cert_chain(files.certificate, files.key, password=password)
+                else:
+                    with as_file(files.certificate_pem or "") as path:
+                        context.load_cert_chain(path, password=password)
             except (OSError, ValueError) as error:
                 raise InvalidConfigError(_explain_certificate(files, error, password)) from error
         try:
             if files.authorities is not None:
                 context.load_verify_locations(cafile=files.authorities)
+            elif files.authorities_pem is not None:
+                context.load_verify_locations(cadata=files.authorities_pem)
             elif context.verify_mode != ssl.CERT_NONE:
                 context.load_default_certs()
         except OSError as error:
             raise InvalidConfigError(
-                f"the PEM file of trusted certificates {files.authorities} cannot be used: {_reason(error)}"
+                f"the PEM file of trusted certificates {files.authorities_name} cannot be used: {_reason(error)}"
             ) from error
 
 
@@ -160,12 +185,12 @@ def _check_name(files: TlsFiles, server: ssl.SSLContext, client: ssl.SSLContext,
                 return
     except ssl.SSLCertVerificationError as error:
         raise InvalidConfigError(
-            f"other brokers would not accept the certificate {files.certificate} for {name}: {error.verify_message}; "
-            f"it must be signed by {files.authorities or 'an authority of the system'}, and contain the DNS name {name}"
+            f"other brokers would not accept the certificate {files.certificate_name} for {name}: {error.verify_message}; "
+            f"it must be signed by {files.authorities_name}, and contain the DNS name {name}"
         ) from error
     except ssl.SSLError as error:
-        raise InvalidConfigError(f"the certificate {files.certificate} cannot be used: {error.reason}") from error
-    raise InvalidConfigError(f"the certificate {files.certificate} cannot be used: the handshake does not end")
+        raise InvalidConfigError(f"the certificate {files.certificate_name} cannot be used: {error.reason}") from error
+    raise InvalidConfigError(f"the certificate {files.certificate_name} cannot be used: the handshake does not end")
 
 
 def _step(side: ssl.SSLObject) -> bool:
@@ -178,7 +203,7 @@ def _step(side: ssl.SSLObject) -> bool:
 
 
 def _explain_certificate(files: TlsFiles, error: Exception, password: _Password) -> str:
-    places = files.certificate if files.key is None else f"{files.certificate} with the key {files.key}"
+    places = files.certificate_name if files.key is None else f"{files.certificate} with the key {files.key}"
     is_wrong = password.was_used and getattr(error, "reason", None) != "KEY_VALUES_MISMATCH"
     reason = "the password of the private key is wrong" if is_wrong else _reason(error)
     return f"the certificate {places} cannot be used: {reason}"

@@ -23,6 +23,7 @@ from ...protocol.broker_figures import (
 )
 from ...server.dispatcher import RequestContext
 from ...settings.listeners import pem_files
+from ..tls import configured_certificates
 from .history import History, Reading, buckets_of
 from .machine import MachineWatch, own_version
 
@@ -58,7 +59,9 @@ class BrokerFigures:
         self.measures = RequestMeasures()
         self.traffic = TopicTraffic(config.metrics_max_partitions)
         self.producers = ProducerSamples()
-        self.machine = MachineWatch(config.data_folders(), broker.ports.files.disk_usage, pem_files(config))
+        self.machine = MachineWatch(
+            config.data_folders(), broker.ports.files.disk_usage, pem_files(config), configured_certificates(config)
+        )
         self.history = History()
         self._older: Counters | None = None
         self._newer: Counters | None = None

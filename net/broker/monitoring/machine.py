@@ -4,9 +4,10 @@ import asyncio
 import logging
 import platform
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from barnabas.log.disk.files import DiskUsage
@@ -25,10 +26,15 @@ class MachineWatch:
     which a hanging disk may hold for ever; the thread ends with the process."""
 
     def __init__(
-        self, folders: Sequence[str], usage_of: Callable[[str], DiskUsage], certificates: Sequence[str] = ()
+        self,
+        folders: Sequence[str],
+        usage_of: Callable[[str], DiskUsage],
+        certificates: Sequence[str] = (),
+        configured: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`certificates`: PEM files."""
+        """`certificates`: PEM files. `configured`: PEM texts of the configuration itself, by key."""
         self.certificates: list[CertificateEnd] = []
+        self._configured = [end for key, text in configured.items() for end in ends_of(text.encode(), key)]
         self._certificate_files = certificates
         self.process: ProcessFigures | None = None  # None: not looked at yet
         self.disks: dict[str, DiskUsage] = {}  # by folder; without those that cannot be asked
@@ -53,7 +59,8 @@ class MachineWatch:
 
     def _look_at_process(self) -> None:
         self.process = read_process()
-        self.certificates = [end for path in self._certificate_files for end in certificate_ends(path)]
+        in_files = (end for path in self._certificate_files for end in certificate_ends(path))
+        self.certificates = [*in_files, *self._configured]
 
     def _look_at_disk(self, path: str) -> None:
         try:
@@ -66,10 +73,18 @@ class MachineWatch:
 def certificate_ends(path: str) -> list[CertificateEnd]:
     """Of the certificates in a PEM file; none without the library cryptography, or if the file cannot be read now."""
     try:
+        return ends_of(Path(path).read_bytes(), path)
+    except OSError:
+        return []
+
+
+def ends_of(pem: bytes, path: str) -> list[CertificateEnd]:
+    """`path`: where they are, for people."""
+    try:
         from cryptography import x509
 
-        found = x509.load_pem_x509_certificates(Path(path).read_bytes())
-    except (ImportError, OSError, ValueError):
+        found = x509.load_pem_x509_certificates(pem)
+    except (ImportError, ValueError):
         return []
     return [
         CertificateEnd(

@@ -14,8 +14,8 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     "network": "another network, for tests",
     "clock": "another clock, for tests",
     "rng": "another source of random numbers, for tests",
-    "security": "security_protocol, ssl_cafile, ssl_certfile, ssl_keyfile, ssl_password, ssl_check_hostname, sasl_mechanism, "
-    "sasl_plain_username, sasl_plain_password, sasl_oauth_token_provider",
+    "security": "security_protocol, ssl_cafile, ssl_certfile, ssl_keyfile, ssl_password, ssl_ca_pem, ssl_certificate_pem, "
+    "ssl_key_pem, ssl_check_hostname, sasl_mechanism, sasl_plain_username, sasl_plain_password, sasl_oauth_token_provider",
     # --- of producers ---
     "acks": '"all": all in-sync replicas have a record before it is acknowledged; 1: its leader has it; 0: no answer',
     "linger_ms": "time that a record waits for others in its batch; 0: only while a request to their broker is in flight",

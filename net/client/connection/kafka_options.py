@@ -16,6 +16,9 @@ _TEXTS: Final = {
     "ssl.truststore.location": "ssl_cafile",
     "ssl.keystore.location": "ssl_certfile",
     "ssl.key.password": "ssl_password",
+    "ssl.truststore.certificates": "ssl_ca_pem",
+    "ssl.keystore.certificate.chain": "ssl_certificate_pem",
+    "ssl.keystore.key": "ssl_key_pem",
     "security.protocol": "security_protocol",
     "sasl.mechanism": "sasl_mechanism",
 }

@@ -6,6 +6,7 @@ from typing import Any, Final, TypedDict
 from ...sasl.credentials import MECHANISMS, Credentials
 from ...sasl.exchange import OAUTHBEARER
 from ...wire.network import Network
+from ...wire.pem import authorities_of, certificate_of
 from ...wire.tcp import LoginNetwork, TcpNetwork
 from ...wire.tls import TlsContexts, TlsFiles, TlsRules
 from .errors import InvalidConfigError
@@ -21,6 +22,10 @@ class SecurityOptions(TypedDict, total=False):
     ssl_certfile: str  # The certificate that this client shows, if brokers demand one.
     ssl_keyfile: str  # Its private key; default: in the same file.
     ssl_password: str  # Of an encrypted private key.
+    # PEM texts instead of files, as librdkafka names them.
+    ssl_ca_pem: str
+    ssl_certificate_pem: str
+    ssl_key_pem: str
     ssl_check_hostname: bool  # Does a certificate have to name the host of the address? Default: True.
     sasl_mechanism: str  # "SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN" or "OAUTHBEARER".
     sasl_plain_username: str  # Of all mechanisms with passwords, as in aiokafka and kafka-python.
@@ -52,11 +57,26 @@ def tls_context_of(options: SecurityOptions) -> ssl.SSLContext | None:
 
 
 def _tls(options: SecurityOptions) -> TlsContexts:
+    for path, text in (("ssl_cafile", "ssl_ca_pem"), ("ssl_certfile", "ssl_certificate_pem")):
+        if path in options and text in options:
+            raise InvalidConfigError(f"set {path} or {text}, not both")
+    if ("ssl_certificate_pem" in options) is not ("ssl_key_pem" in options):
+        raise InvalidConfigError("set ssl_certificate_pem and ssl_key_pem, both or none of them")
+    shown = None
+    if "ssl_certificate_pem" in options:
+        shown = certificate_of(
+            options["ssl_key_pem"],
+            options["ssl_certificate_pem"],
+            key_setting="ssl_key_pem",
+            chain_setting="ssl_certificate_pem",
+        )
     files = TlsFiles(
         certificate=options.get("ssl_certfile"),
         key=options.get("ssl_keyfile"),
         key_password=options.get("ssl_password"),
         authorities=options.get("ssl_cafile"),
+        certificate_pem=shown,
+        authorities_pem=authorities_of(options["ssl_ca_pem"], "ssl_ca_pem") if "ssl_ca_pem" in options else None,
     )
     return TlsContexts(files, TlsRules(check_hostname=options.get("ssl_check_hostname", True)))
 

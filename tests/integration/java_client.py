@@ -16,14 +16,14 @@ def find() -> str:
     return programs.missing("java", "mvn")
 
 
-def fetch(folder: Path, version: str, libraries: str = "pom.xml") -> Path | None:
-    """Return the folder of the libraries that a pom names, or None where Maven Central is out of reach."""
+def fetch(folder: Path, version: str, libraries: str = "pom.xml", of: str = "kafka") -> Path | None:
+    """Return the folder of the libraries that a pom names, or None where Maven Central is out of reach. `of`: whose version."""
     target = folder / version
     with programs.cache("maven") as repository:
         made = subprocess.run(
             [
                 "mvn", "-q", "-B", "-f", str(SOURCES / libraries), f"-Dmaven.repo.local={repository}",
-                f"-Dkafka.version={version}", "dependency:copy-dependencies", f"-DoutputDirectory={target}",
+                f"-D{of}.version={version}", "dependency:copy-dependencies", f"-DoutputDirectory={target}",
             ],
             env=clean_environment(), capture_output=True, timeout=FETCH_LIMIT_S, check=False,
         )  # fmt: skip

@@ -176,10 +176,6 @@ class Phase:
     loops: Processor = field(default_factory=Processor)  # of all brokers
     processes_s: float = 0.0  # of all brokers, with their other threads
 
-    @property
-    def loops_s(self) -> float:
-        return self.loops.busy_s
-
     def add(self, acknowledged: Times, logins: Times, failed: int) -> None:
         self.acknowledged.values += acknowledged.values
         self.logins.values += logins.values
@@ -245,13 +241,15 @@ def _summarize(phases: dict[str, Phase]) -> None:
         f"p99 of attack: {p99['attack'] / p99['control']:.1f} times control, {p99['attack'] / p99['before']:.1f} times before"
     )
 
-    def each_us(used: str) -> float:
-        more_s = getattr(attack, used) / attack.seconds - getattr(before, used) / before.seconds
-        return 1e6 * more_s * attack.seconds / max(1, attack.attempts)
+    def each_us(in_attack_s: float, in_quiet_s: float) -> float:
+        more_s = in_attack_s - in_quiet_s / before.seconds * attack.seconds
+        return 1e6 * more_s / max(1, attack.attempts)
 
+    loops_us = each_us(attack.loops.busy_s, before.loops.busy_s)
+    brokers_us = each_us(attack.processes_s, before.processes_s)
     print(
         f"{attack.attempts / attack.seconds:.0f} attempts/s ({control.attempts / control.seconds:.0f} in control); "
-        f"processor time for each: {each_us('loops_s'):.0f} us of a loop, {each_us('processes_s'):.0f} us of a broker"
+        f"processor time for each: {loops_us:.0f} us of a loop, {brokers_us:.0f} us of a broker"
     )
 
 

@@ -189,13 +189,13 @@ JAAS = {
 }
 
 
-def _properties(world: World, login: Login, folder: Path) -> Path:
+def java_properties(authority: str, login: Login, folder: Path) -> Path:
     """A file of settings for Java; a token is a file of its own, as an agent on the machine would write it."""
     found = {
         "bootstrap.servers": login.bootstrap,
         "security.protocol": "SASL_SSL" if login.mechanism else "SSL",
         "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": world.authority,
+        "ssl.truststore.location": authority,
     }
     if login.certificate:
         found |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": login.certificate}
@@ -219,7 +219,7 @@ async def test_java_logs_in_with_every_mechanism(world: World, tmp_path: Path) -
     libraries = java_client.fetch(tmp_path / "libraries", JAVA, "tools.xml")  # which has what reads tokens
     if libraries is None:
         pytest.skip("Maven Central is out of reach")
-    files = [_properties(world, item, tmp_path) for item in world.logins]
+    files = [java_properties(world.authority, item, tmp_path) for item in world.logins]
     tokens = ",".join(file.as_uri() for file in tmp_path.glob("*.token"))
     command = java_client.logins(libraries, await world.topic("logins-java"), *map(str, files), allowed_urls=tokens)
     lines = await programs.lines_of(command, timeout_s=RUN_S)

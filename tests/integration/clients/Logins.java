@@ -16,7 +16,8 @@ import org.apache.kafka.common.serialization.StringSerializer;
  * Usage: Logins TOPIC FILE.properties...
  *
  * With the settings of each file, a producer writes the name of the file as a record, and a consumer reads it in a group of its own.
- * Where the name begins with "wrong", the login must fail.
+ * Where the name begins with "wrong", the login must fail. Where the settings have "seconds", the producer writes 0, 1, 2 and so on
+ * for that time instead, and tells how many.
  */
 public class Logins {
     private static final long LIMIT_MS = 30_000;
@@ -29,7 +30,9 @@ public class Logins {
             try (FileReader reader = new FileReader(file)) {
                 settings.load(reader);
             }
-            if (name.startsWith("wrong")) {
+            if (settings.containsKey("seconds")) {
+                steady(settings, topic, Long.parseLong((String) settings.remove("seconds")));
+            } else if (name.startsWith("wrong")) {
                 refused(settings, name);
                 System.out.println("REFUSED " + name);
             } else {
@@ -58,6 +61,19 @@ public class Logins {
             }
         }
         throw new IllegalStateException(name + ": the record was not read");
+    }
+
+    static void steady(Properties settings, String topic, long seconds) throws Exception {
+        int count = 0;
+        settings.put("request.timeout.ms", "10000");
+        try (var producer = new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer())) {
+            long end = System.currentTimeMillis() + seconds * 1000;
+            for (; System.currentTimeMillis() < end; count++) {
+                producer.send(new ProducerRecord<>(topic, String.valueOf(count))).get();
+                Thread.sleep(10);
+            }
+        }
+        System.out.println("COUNT " + count);
     }
 
     static void refused(Properties settings, String name) throws Exception {

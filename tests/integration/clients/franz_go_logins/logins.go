@@ -1,5 +1,6 @@
 // logins FILE: for each case of the file, franz-go connects by TLS with the case's mechanism, writes a record, and reads it in a group.
-// The login of a case that is to fail must fail.
+// The login of a case that is to fail must fail. With "seconds" in the file, it writes 0, 1, 2 and so on for that time instead, and
+// tells how many.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -27,6 +29,7 @@ type login struct {
 
 type settings struct {
 	Topic, Authority string
+	Seconds          int
 	Cases            []login
 }
 
@@ -36,6 +39,10 @@ func main() {
 	check(err)
 	check(json.Unmarshal(text, &told))
 	for _, one := range told.Cases {
+		if told.Seconds > 0 {
+			check(steady(told, one))
+			continue
+		}
 		if one.IsRefused {
 			check(refused(told, one))
 			fmt.Println("REFUSED", one.Name)
@@ -93,7 +100,7 @@ func client(told settings, one login, more ...kgo.Opt) (*kgo.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	made := append([]kgo.Opt{kgo.SeedBrokers(one.Bootstrap), kgo.DialTLSConfig(security)}, mechanism(one)...)
+	made := append([]kgo.Opt{kgo.SeedBrokers(strings.Split(one.Bootstrap, ",")...), kgo.DialTLSConfig(security)}, mechanism(one)...)
 	return kgo.NewClient(append(made, more...)...)
 }
 
@@ -123,6 +130,24 @@ func worked(told settings, one login) error {
 			}
 		}
 	}
+}
+
+func steady(told settings, one login) error {
+	found, err := client(told, one)
+	if err != nil {
+		return err
+	}
+	defer found.Close()
+	count := 0
+	for end := time.Now().Add(time.Duration(told.Seconds) * time.Second); time.Now().Before(end); count++ {
+		record := &kgo.Record{Topic: told.Topic, Value: []byte(fmt.Sprint(count))}
+		if err := found.ProduceSync(context.Background(), record).FirstErr(); err != nil {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	fmt.Println("COUNT", count)
+	return nil
 }
 
 func refused(told settings, one login) error {

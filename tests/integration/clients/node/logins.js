@@ -1,10 +1,11 @@
 // node logins.js FILE: for each case of the file, kafkajs connects by TLS with the case's mechanism, writes a record, and reads it in
-// a group. The login of a case that is to fail must fail.
+// a group. The login of a case that is to fail must fail. With "seconds" in the file, it writes 0, 1, 2 and so on for that time
+// instead, and tells how many.
 const { readFileSync } = require('fs')
 const { Kafka, logLevel } = require('kafkajs')
 
 const LIMIT_MS = 30000 // of one case
-const { topic, authority, cases } = JSON.parse(readFileSync(process.argv[2]))
+const { topic, authority, cases, seconds } = JSON.parse(readFileSync(process.argv[2]))
 
 function clientOf({ bootstrap, mechanism, user, secret, certificate }) {
   const ssl = { ca: [readFileSync(authority)] }
@@ -12,8 +13,8 @@ function clientOf({ bootstrap, mechanism, user, secret, certificate }) {
   const sasl = mechanism === 'OAUTHBEARER'
     ? { mechanism: 'oauthbearer', oauthBearerProvider: async () => ({ value: secret }) }
     : { mechanism: mechanism.toLowerCase(), username: user, password: secret }
-  const retry = { retries: 5, maxRetryTime: 2000 }
-  return new Kafka({ clientId: 'logins', brokers: [bootstrap], ssl, sasl: mechanism ? sasl : undefined, retry, logLevel: logLevel.NOTHING })
+  const retry = seconds ? { retries: 20, maxRetryTime: 5000 } : { retries: 5, maxRetryTime: 2000 }
+  return new Kafka({ clientId: 'logins', brokers: bootstrap.split(','), ssl, sasl: mechanism ? sasl : undefined, retry, logLevel: logLevel.NOTHING })
 }
 
 async function worked(one) {
@@ -32,6 +33,18 @@ async function worked(one) {
   await consumer.disconnect()
 }
 
+async function steady(one) {
+  const producer = clientOf(one).producer({ idempotent: true, maxInFlightRequests: 1 })
+  await producer.connect()
+  let count = 0
+  for (const end = Date.now() + seconds * 1000; Date.now() < end; count++) {
+    await producer.send({ topic, acks: -1, messages: [{ value: `${count}` }] })
+    await new Promise(resolve => setTimeout(resolve, 10))
+  }
+  await producer.disconnect()
+  console.log('COUNT', count)
+}
+
 async function refused(one) {
   const admin = clientOf(one).admin({ retry: { retries: 0 } })
   try {
@@ -45,6 +58,10 @@ async function refused(one) {
 
 async function main() {
   for (const one of cases) {
+    if (seconds) {
+      await steady(one)
+      continue
+    }
     await (one.is_refused ? refused(one) : worked(one))
     console.log(one.is_refused ? 'REFUSED' : 'WORKED', one.name)
   }

@@ -1,5 +1,6 @@
 // logins FILE: for each case of the file, sarama connects by TLS with the case's mechanism, writes a record, and reads it. The login
-// of a case that is to fail must fail.
+// of a case that is to fail must fail. With "seconds" in the file, it writes 0, 1, 2 and so on for that time instead, and tells how
+// many.
 package main
 
 import (
@@ -10,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -25,6 +27,7 @@ type login struct {
 
 type settings struct {
 	Topic, Authority string
+	Seconds          int
 	Cases            []login
 }
 
@@ -35,6 +38,11 @@ func main() {
 	check(json.Unmarshal(text, &told))
 	for _, one := range told.Cases {
 		client, err := connected(told, one)
+		if told.Seconds > 0 {
+			check(err)
+			check(steady(client, told))
+			continue
+		}
 		if one.IsRefused {
 			if err == nil {
 				check(fmt.Errorf("%s: the login was not refused", one.Name))
@@ -85,13 +93,17 @@ func connected(told settings, one login) (sarama.Client, error) {
 	made.Version = sarama.V3_6_0_0
 	made.Producer.Return.Successes = true
 	made.Metadata.Retry.Max = 0
+	if told.Seconds > 0 {
+		made.Metadata.Retry.Max, made.Producer.Retry.Max = 100, 100
+		made.Producer.Idempotent, made.Producer.RequiredAcks, made.Net.MaxOpenRequests = true, sarama.WaitForAll, 1
+	}
 	made.Net.TLS.Enable = true
 	made.Net.TLS.Config = &tls.Config{RootCAs: roots}
 	if one.Certificate != "" {
 		certificate, err := tls.LoadX509KeyPair(one.Certificate, one.Certificate)
 		check(err)
 		made.Net.TLS.Config.Certificates = []tls.Certificate{certificate}
-		return sarama.NewClient([]string{one.Bootstrap}, made)
+		return sarama.NewClient(strings.Split(one.Bootstrap, ","), made)
 	}
 	made.Net.SASL.Enable = true
 	made.Net.SASL.Handshake = true
@@ -105,7 +117,24 @@ func connected(told settings, one login) (sarama.Client, error) {
 	case sarama.SASLTypeOAuth:
 		made.Net.SASL.TokenProvider = token(one.Secret)
 	}
-	return sarama.NewClient([]string{one.Bootstrap}, made)
+	return sarama.NewClient(strings.Split(one.Bootstrap, ","), made)
+}
+
+func steady(client sarama.Client, told settings) error {
+	producer, err := sarama.NewSyncProducerFromClient(client)
+	if err != nil {
+		return err
+	}
+	count := 0
+	for end := time.Now().Add(time.Duration(told.Seconds) * time.Second); time.Now().Before(end); count++ {
+		value := sarama.StringEncoder(fmt.Sprint(count))
+		if _, _, err := producer.SendMessage(&sarama.ProducerMessage{Topic: told.Topic, Value: value}); err != nil {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	fmt.Println("COUNT", count)
+	return client.Close()
 }
 
 func worked(client sarama.Client, told settings, one login) error {

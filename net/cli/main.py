@@ -125,6 +125,7 @@ def build_parser(given: Sequence[str]) -> argparse.ArgumentParser:
     for name, (module, summary) in NOUNS.items():
         noun = nouns.add_parser(name, help=summary, description=summary)
         if name == chosen:
+            noun.commands_beside = {*NOUNS, *PLAIN_VERBS} - {name}
             _add_verbs(noun, importlib.import_module(f".{module}", __package__).VERBS)
     return parser
 

@@ -13,6 +13,7 @@ class CommandParser(argparse.ArgumentParser):
     """A usage error is one line that says what to do. Options and arguments may come in any order."""
 
     is_leaf = False  # the parser has arguments, not verbs
+    commands_beside: Container[str] = ()  # words that are commands themselves: `security user` is `user`
     _is_inside = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -38,6 +39,8 @@ class CommandParser(argparse.ArgumentParser):
         if not isinstance(action, argparse._SubParsersAction) or value in action.choices:
             super()._check_value(action, value)
             return
+        if value in self.commands_beside:
+            raise argparse.ArgumentError(None, f"there is no command {value!r} here (did you mean `barnabas {value}`?)")
         known = [choice.dest for choice in action._choices_actions]  # those that help shows
         near = did_you_mean(value, known) or f"; choose from {', '.join(known)}"
         raise argparse.ArgumentError(None, f"there is no command {value!r}{near}")

@@ -88,6 +88,12 @@ class BrokerKeys:
         "Allow listeners in plain text on addresses that other machines can reach. Others may read and "
         "change what is sent; without logins and permissions, a program that connects can do everything.",
     )
+    allow_anonymous_admin: bool = key(
+        False,
+        BOOLEAN,
+        "Without an authorizer: let callers of the HTTP API on other machines be anonymous, although clients must log in or "
+        "show a certificate.",
+    )
     admin_allowed_hosts: tuple[str, ...] = key(
         (), LIST, "Additional Host header names that the HTTP API accepts; `*`: any name."
     )

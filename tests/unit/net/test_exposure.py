@@ -77,3 +77,53 @@ def test_what_also_accepts_plain_text_must_be_allowed(given: dict[str, str], tol
         load(None, given, {})
     load(None, {**given, "tls.transition": "off"}, {})
     load(None, {**given, "allow.plaintext.listeners": "true"}, {})
+
+
+# --- the HTTP API -----------------------------------------------------------------------------------------------------
+
+OPEN_ADMIN = {
+    "node.id": "0",
+    "listeners": "SASL_SSL://10.0.0.1:9092,BROKERS://10.0.0.1:9095",
+    "listener.security.protocol.map": "SASL_SSL:SASL_SSL,BROKERS:SSL",
+    "inter.broker.listener.name": "BROKERS",
+    "admin.listener": "HTTPS://10.0.0.1:9094",
+    "ssl.keystore.location": "/broker.pem",
+    "ssl.truststore.location": "/ca.pem",
+}
+REFUSED = r"^admin\.listener=HTTPS?://10\.0\.0\.1:9094: .*would serve everyone.*allow\.anonymous\.admin=true"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"listener.name.brokers.ssl.client.auth": "required"},
+        {"ssl.client.auth": "requested"},
+        {"listeners": "SASL_PLAINTEXT://127.0.0.1:9092,BROKERS://10.0.0.1:9095",
+         "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,BROKERS:SSL"},
+        {"listeners": "SSL://10.0.0.1:9092,BROKERS://10.0.0.1:9095",
+         "listener.security.protocol.map": "SSL:SSL,BROKERS:SSL",
+         "listener.name.ssl.ssl.client.auth": "required"},
+        {"admin.listener": "HTTP://10.0.0.1:9094", "ssl.client.auth": "required", "allow.plaintext.listeners": "true"},
+    ],
+)  # fmt: skip
+def test_http_serves_no_strangers_of_other_machines_where_clients_show_who_they_are(given: dict[str, str]) -> None:
+    with pytest.raises(InvalidConfigError, match=REFUSED):
+        load(None, OPEN_ADMIN | given, {})
+    load(None, OPEN_ADMIN | given | {"allow.anonymous.admin": "true"}, {})
+    load(None, OPEN_ADMIN | given | {"admin.listener": "HTTPS://127.0.0.1:9094"}, {})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"authorizer.class.name": "acl", "ssl.client.auth": "required"},
+        {"ssl.client.auth": "required"},
+        {"listener.name.https.ssl.client.auth": "required"},
+        {"admin.listener": "none"},
+        {"listeners": "SSL://10.0.0.1:9092", "listener.security.protocol.map": "SSL:SSL", "inter.broker.listener.name": "SSL"},
+    ],
+    ids=["permissions", "certificates of all", "certificates of callers", "no HTTP", "clients need not show anything, either"],
+)  # fmt: skip
+def test_where_callers_are_known_or_nobody_is_http_may_be_reached(given: dict[str, str]) -> None:
+    load(None, OPEN_ADMIN | given, {})

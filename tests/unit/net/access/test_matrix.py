@@ -61,6 +61,8 @@ _ITEMS: dict[str, Callable[[Any], Any]] = {
     "creations": lambda types: [types["AclCreation"]()],
     "filters": lambda types: [types["DeleteAclsFilter"]()],
     "markers": lambda types: [types["WritableTxnMarker"](topics=_topics(types))],
+    "deletions": lambda types: [types["ScramCredentialDeletion"](name="bob", mechanism=1)],
+    "upsertions": lambda types: [types["ScramCredentialUpsertion"](name=name, mechanism=2) for name in ("bob", "eve")],
     "entries": lambda types: [types["EntryData"]()],
 }
 
@@ -214,3 +216,10 @@ def test_every_api_that_changes_the_cluster_is_in_the_audit(api: int) -> None:
 def test_no_other_api_is_in_the_audit() -> None:
     """Clients send them all the time; their lines would hide changes."""
     assert not [api_name(api) for api in ADMINISTRATIVE if not api_name(api).startswith(CHANGES)]
+
+
+def test_each_user_whose_secret_may_not_be_changed_has_its_own_error() -> None:
+    """Without it, Java's Admin says that the response is incomplete."""
+    answer = AccessWorld().ask(request_of(KafkaApi.ALTER_USER_SCRAM_CREDENTIALS)).answer()
+    found = [(item.user, item.error_code) for item in answer.body.results]
+    assert found == [("bob", ErrorCode.CLUSTER_AUTHORIZATION_FAILED), ("eve", ErrorCode.CLUSTER_AUTHORIZATION_FAILED)]

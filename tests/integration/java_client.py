@@ -81,6 +81,13 @@ def logins(libraries: Path, topic: str, *files: str, allowed_urls: str) -> list[
     ]  # fmt: skip
 
 
+def access_admin(libraries: Path, settings: Path, topic: str) -> list[str]:
+    """The command line of AccessAdmin.java."""
+    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
+    source = str(SOURCES / "AccessAdmin.java")
+    return ["java", quiet, "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*", source, str(settings), topic]
+
+
 def tool(libraries: Path, main_class: str, *arguments: str) -> list[str]:
     """The command line of one of Kafka's tools, such as kafka.admin.ConfigCommand."""
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"

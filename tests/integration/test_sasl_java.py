@@ -1,4 +1,4 @@
-"""Kafka's own tools, in Java, log in by SCRAM over TLS from PEM files, and manage users."""
+"""Kafka's own tools and its Admin, in Java, log in by SCRAM over TLS from PEM files, and manage users, permissions and quotas."""
 
 import asyncio
 import subprocess
@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from integration import java_client
+from integration import java_client, programs
 from integration.cluster import SESSION, Cluster, until
 
+from barnabas.log.vocabulary.access.acls import Operation
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.security import SecurityOptions
 from barnabas.net.local_cluster import CLIENT_PROPERTIES
@@ -79,3 +80,17 @@ async def test_kafka_configs_manages_users(libraries: Path, cluster: Cluster) ->
     await until(can_log_in, "ann can log in")
     gone = await run(libraries, cluster, *who, "--alter", "--delete-config", "SCRAM-SHA-512")
     assert "Completed updating" in gone, gone
+
+
+async def test_javas_admin_manages_users_permissions_and_quotas(libraries: Path, cluster: Cluster) -> None:
+    await cluster.ready()
+    async with cluster.admin() as admin:
+        await admin.create_topic("by-admin", partitions=1, replication_factor=1)
+    command = java_client.access_admin(libraries, cluster.folder / CLIENT_PROPERTIES, "by-admin")
+    lines = await programs.lines_of(command, timeout_s=3 * TOOL_LIMIT_S)
+    parts = ("users", "permissions", "quotas", "others", "secrets")
+    assert [line for line in lines if line.startswith("DONE")] == [f"DONE {part}" for part in parts]
+    async with cluster.admin() as admin:
+        (left,) = await admin.acls.find()
+        assert (left.principal, left.name, left.operation) == ("User:alice", "by-admin", Operation.WRITE)
+        assert "of=alice" not in cluster.nodes[0].log()

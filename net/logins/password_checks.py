@@ -6,13 +6,13 @@ When too many wait, the one with the most failures goes without an answer.
 """
 
 import asyncio
-import heapq
+import bisect
 import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from barnabas.log.vocabulary.access.scram import ScramMechanism
 
@@ -32,6 +32,7 @@ SUSPECT_CHECKS_PER_S: Final = 20  # of all these addresses: a tenth of a process
 MAX_SUSPECTS: Final = 64  # that wait, for 3 s at most: less than the time limit of their requests
 
 _Waiting = tuple[bool, int, int, int, PasswordCheck, "asyncio.Future[bool]"]
+_FIRST_SUSPECT: Final[Any] = (True,)  # before all of them, behind all others
 
 
 class TooManyLogins(Exception):
@@ -41,7 +42,7 @@ class TooManyLogins(Exception):
 class PasswordChecks:
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None  # made by the first check: most brokers never need it
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_Waiting] = []  # in order: the next one first, the one that gives way last
         self._number = count()
         self._running = 0
         self._known = KnownPasswords()
@@ -53,11 +54,10 @@ class PasswordChecks:
             return True
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         is_suspect = failures >= SUSPECT_FROM
-        heapq.heappush(self._waiting, (is_suspect, guesses, failures, next(self._number), check, answer))
-        if len(self._waiting) > MAX_WAITING or (is_suspect and sum(one[0] for one in self._waiting) > MAX_SUSPECTS):
-            worst = max(self._waiting, key=lambda item: item[:4])
-            self._waiting.remove(worst)
-            heapq.heapify(self._waiting)
+        waiting = self._waiting
+        bisect.insort(waiting, (is_suspect, guesses, failures, next(self._number), check, answer))
+        if len(waiting) > MAX_WAITING or len(waiting) - bisect.bisect_left(waiting, _FIRST_SUSPECT) > MAX_SUSPECTS:
+            worst = waiting.pop()
             if not worst[-1].done():
                 worst[-1].set_exception(TooManyLogins)
         self._start()
@@ -78,11 +78,11 @@ class PasswordChecks:
     def _start(self) -> None:
         while self._waiting and self._running < THREADS:
             if self._waiting[0][-1].done():
-                heapq.heappop(self._waiting)  # its client has gone
+                del self._waiting[0]  # its client has gone
                 continue
             if self._waiting[0][0] and not self._may_check_suspect():
                 return
-            *_, check, answer = heapq.heappop(self._waiting)
+            *_, check, answer = self._waiting.pop(0)
             self._run(check, answer)
 
     def _may_check_suspect(self) -> bool:

@@ -161,7 +161,7 @@ async def _attack(addresses: list[tuple[str, int]], rate: int, seconds: float, t
     task = asyncio.create_task(storm.run())
     await asyncio.sleep(seconds)
     task.cancel()
-    print(storm.counts["sent"] / seconds, flush=True)
+    print(storm.counts["sent"] / seconds, time.process_time() / seconds, flush=True)
 
 
 @dataclass(slots=True)
@@ -175,6 +175,7 @@ class Phase:
     attempts: int = 0  # of the attackers
     loops: Processor = field(default_factory=Processor)  # of all brokers
     processes_s: float = 0.0  # of all brokers, with their other threads
+    attackers_s: float = 0.0
 
     def add(self, acknowledged: Times, logins: Times, failed: int) -> None:
         self.acknowledged.values += acknowledged.values
@@ -231,7 +232,9 @@ async def _phase(
         phase.processes_s += sum(map(_used_s, pids)) - processes_s
         phase.seconds += seconds
         if attacker is not None:
-            phase.attempts += round(float((await attacker.communicate())[0]) * seconds)
+            sent_per_s, used = map(float, (await attacker.communicate())[0].split())
+            phase.attempts += round(sent_per_s * seconds)
+            phase.attackers_s += used * seconds
 
 
 def _summarize(phases: dict[str, Phase]) -> None:
@@ -249,7 +252,8 @@ def _summarize(phases: dict[str, Phase]) -> None:
     brokers_us = each_us(attack.processes_s, before.processes_s)
     print(
         f"{attack.attempts / attack.seconds:.0f} attempts/s ({control.attempts / control.seconds:.0f} in control); "
-        f"processor time for each: {loops_us:.0f} us of a loop, {brokers_us:.0f} us of a broker"
+        f"processor time for each: {loops_us:.0f} us of a loop, {brokers_us:.0f} us of a broker; attackers use "
+        f"{attack.attackers_s / attack.seconds:.0%} of a processor ({control.attackers_s / control.seconds:.0%} in control)"
     )
 
 

@@ -26,6 +26,9 @@ MAX_GROUP_ITEMS = 131_072
 MAX_MARKERS = (
     2_000  # Of one request; coordinators send 200. Each takes some 50 microseconds to write, and has lists of its own.
 )
+# Clients name so many offsets of a group in one request. MAX_DATA_ITEMS of them, decided and applied as one, take a coordinator's
+# loop and the thread of each voter some 60 ms.
+OFFSETS_PER_REQUEST = 10_000
 MAX_FRAMES_PER_TURN = 64  # Per connection; fewer if many connections are busy (fair_reads). Then others are served.
 SENDFILE_MIN_BYTES = 256 * 1024  # Below this size, one pread and one write are faster than sendfile (measured).
 SENDMSG_MIN_BYTES = 64 * 1024  # From this size on, joining buffers for one write costs more than a gathering write.

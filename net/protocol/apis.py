@@ -145,9 +145,7 @@ _MAX_ITEMS: dict[int, int] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: MAX_MESSAGE_ITEMS,
     **dict.fromkeys(
         (
-            ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH,
-            ApiKey.RESET_OFFSETS,
-            ApiKey.DELETE_OFFSETS, ApiKey.UNREAD, ApiKey.ADD_TO_TRANSACTION,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.OFFSET_FETCH, ApiKey.UNREAD, ApiKey.ADD_TO_TRANSACTION,
             ApiKey.TRANSACTIONAL_OFFSET_COMMIT, ApiKey.WRITE_MARKERS,
         ),
         MAX_GROUP_ITEMS,

@@ -42,6 +42,7 @@ class World:
     partition_count: int = 1
     topics: tuple[str, ...] = ()
     topic_ids: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +149,7 @@ def _steps(shape: Shape, path: tuple[str, ...]) -> Iterator[str]:
 
 _TOPICS: Final = ("topic", "name", "topic_name", "resource", "resource_name", "topics", "topic_names", "subscribed_topics",
                   "subscribed_topic_names")  # fmt: skip
+_GROUPS: Final = ("groups", "group_ids", "groups_names", "group_id")
 _NUMBERS: Final = {
     "acks": -1,
     "replica_id": -1,
@@ -279,7 +281,9 @@ class _Maker:
                     return self.world.topics[number % len(self.world.topics)]
                 case Filling.ONE:
                     return self.world.topic
-        if name in _TEXTS:
+        if name in _GROUPS and self.filling is Filling.EXISTING and self.world.groups:
+            return self.world.groups[number % len(self.world.groups)]
+        if name in _TEXTS and not (name in _GROUPS and self.filling is Filling.STRANGE and number):
             return _TEXTS[name]
         return f"{name[:9]}-{number}" if self.filling is Filling.STRANGE else name
 

@@ -7,6 +7,7 @@ from barnabas.log.vocabulary.errors import InconsistentGroupProtocolError, Unkno
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, LeaveGroupRequest, TopicPartitions
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
+from ...base.limits import OFFSETS_PER_REQUEST
 from ...protocol.group_responses import GroupMember
 from ...protocol.requests import DeleteOffsetsRequest
 from ..connection.errors import GroupIdNotFoundError
@@ -44,9 +45,11 @@ async def delete_offsets(
     admin: "Admin", group_id: str, places: Iterable[TopicPartition], *, timeout_ms: int = TIMEOUT_MS
 ) -> None:
     """Forget committed offsets. Raises GroupSubscribedToTopicError: a member reads the topic; UnstableOffsetCommitError."""
-    by_topic: dict[str, list[int]] = {}
-    for topic, number in places:
-        by_topic.setdefault(topic, []).append(number)
-    partitions = tuple(TopicPartitions(topic=topic, partitions=tuple(some)) for topic, some in by_topic.items())
-    request = DeleteOffsetsRequest(group_id=group_id, partitions=partitions)
-    await admin.client.coordinators.call(group_id, request, timeout_ms=timeout_ms)
+    every = list(places)
+    for start in range(0, len(every), OFFSETS_PER_REQUEST):
+        by_topic: dict[str, list[int]] = {}
+        for topic, number in every[start : start + OFFSETS_PER_REQUEST]:
+            by_topic.setdefault(topic, []).append(number)
+        partitions = tuple(TopicPartitions(topic=topic, partitions=tuple(some)) for topic, some in by_topic.items())
+        request = DeleteOffsetsRequest(group_id=group_id, partitions=partitions)
+        await admin.client.coordinators.call(group_id, request, timeout_ms=timeout_ms)

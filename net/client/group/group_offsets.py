@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from barnabas.log.vocabulary.group_messages import CommittedOffset, OffsetToCommit, PartitionOutcome
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
+from ...base.limits import OFFSETS_PER_REQUEST
 from ...protocol.group_responses import OffsetCommitResponse, OffsetFetchResponse
 from ...protocol.requests import MetadataRequest, OffsetCommitRequest, OffsetFetchRequest
 from ...protocol.responses import MetadataResponse
@@ -53,13 +54,23 @@ async def commit_once(
 ) -> dict[TopicPartition, BarnabasError]:
     """Ask the coordinator once, as a member of the group or (None) from outside of it; return what it refuses, by partition.
 
-    Raises what concerns the whole request.
+    Raises what concerns the whole request. Very many offsets are committed in several requests, one after the other.
     """
+    refused: dict[TopicPartition, BarnabasError] = {}
+    every = offsets_to_commit(offsets)
+    for start in range(0, max(len(every), 1), OFFSETS_PER_REQUEST):
+        refused |= await _commit_part(client, group_id, every[start : start + OFFSETS_PER_REQUEST], membership)
+    return refused
+
+
+async def _commit_part(
+    client: Client, group_id: str, offsets: tuple[OffsetToCommit, ...], membership: Ownership | None
+) -> dict[TopicPartition, BarnabasError]:
     request = OffsetCommitRequest(
         group_id=group_id,
         member_id="" if membership is None else membership.member_id,
         member_epoch=-1 if membership is None else membership.epoch,
-        partitions=offsets_to_commit(offsets),
+        partitions=offsets,
         instance_id=None if membership is None else membership.instance_id,
     )
     try:

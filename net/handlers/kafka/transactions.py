@@ -18,7 +18,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from barnabas.kraft.metadata.records import TransactionRecord
-from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidTxnStateError
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidRequestError, InvalidTxnStateError
 from barnabas.log.vocabulary.group_messages import PartitionOutcome
 from barnabas.log.vocabulary.name_pattern import NamePattern, name_pattern
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -28,8 +28,8 @@ from barnabas.log.vocabulary.transaction_messages import (
     TransactionalOffsetCommitRequest,
     TransactionState,
 )
-from barnabas.net.base.limits import check_count
-from barnabas.net.base.slices import sliced
+from barnabas.net.base.limits import MAX_MARKERS, check_count
+from barnabas.net.base.slices import SharedSlice, sliced
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.group_apis import offsets_to_commit
@@ -237,33 +237,34 @@ class KafkaTransactionHandlers:
     async def write_markers(
         self, request: KafkaRequest[bodies.WriteTxnMarkersRequest], context: RequestContext
     ) -> KafkaResponse[bodies.WriteTxnMarkersResponse]:
+        """The answer has no place for words: those of the first refusal are in the log, and how many there were."""
         markers, answer = request.body.markers, bodies.WriteTxnMarkersResponse
-        check_count([number for item in markers for topic in item.topics for number in topic.partition_indexes])
-        results = [
-            answer.WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=[
-                    answer.WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            answer.WritableTxnMarkerPartitionResult(
-                                partition_index=number,
-                                error_code=await self._mark(marker, TopicPartition(topic.name, number)),
-                            )
-                            for number in topic.partition_indexes
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
-            )
-            for marker in markers
-        ]
+        named = sum(len(topic.partition_indexes) for item in markers for topic in item.topics)
+        if named > MAX_MARKERS:
+            raise InvalidRequestError(f"{named} markers are asked for in one request; write {MAX_MARKERS} at most")
+        part = SharedSlice(self._transactions.now_ms)
+        refused: list[str] = []
+        results = []
+        for marker in markers:
+            topics = []
+            for topic in marker.topics:
+                partitions = []
+                for number in topic.partition_indexes:
+                    code = await self._mark(marker, TopicPartition(topic.name, number), refused)
+                    partitions.append(answer.WritableTxnMarkerPartitionResult(partition_index=number, error_code=code))
+                    await part.step()
+                topics.append(answer.WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions))
+            results.append(answer.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
+        if refused:
+            logger.info("markers refused count=%d first=%s", len(refused), refused[0])
         return KafkaResponse(body=answer(markers=results))
 
     async def _mark(
-        self, marker: bodies.WriteTxnMarkersRequest.WritableTxnMarker, topic_partition: TopicPartition
+        self,
+        marker: bodies.WriteTxnMarkersRequest.WritableTxnMarker,
+        topic_partition: TopicPartition,
+        refused: list[str],
     ) -> ErrorCode:
-        """The answer has no place for words: they are in the log."""
         try:
             if marker.transaction_result:
                 raise InvalidTxnStateError("only the coordinator of a transaction commits it")
@@ -274,7 +275,7 @@ class KafkaTransactionHandlers:
                 coordinator_epoch=marker.coordinator_epoch,
             )
         except BarnabasError as error:
-            logger.info("marker refused partition=%s producer=%d reason=%s", topic_partition, marker.producer_id, error)
+            refused.append(f"{topic_partition} producer={marker.producer_id} reason={error}")
             return error.code
         return ErrorCode.NONE
 

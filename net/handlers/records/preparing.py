@@ -11,7 +11,7 @@ import logging
 import struct
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -35,11 +35,12 @@ from barnabas.log.format.record_check import RecordRules, check_batches
 from barnabas.log.replication.ports import ReplicatedLogConfig
 from barnabas.log.vocabulary.errors import BarnabasError, RequestTimedOutError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
+from barnabas.net.protocol.requests import ProducePartition
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.server.memory_budget import MemoryBudget
 from barnabas.net.transactions.verification import TransactionVerification
 
+from .produce_parts import MAX_APPENDED_AT_ONCE, AnyProduce
 from .produce_rules import check_produced
 
 logger = logging.getLogger("barnabas.produce")
@@ -57,7 +58,6 @@ THREAD_PAUSE_S: Final = 0.0002  # Long enough for a thread that waits for the in
 _COUNT_POSITION: Final = 57
 _COUNT: Final = struct.Struct(">i")
 
-AnyProduce = ProduceRequest | KafkaProduceRequest
 Refused = dict[int, BarnabasError]  # by position in the request
 Serve = Callable[[AnyProduce, Refused], None]
 
@@ -113,6 +113,8 @@ class Preparing:
 
     def at_once(self, request: AnyProduce, connection: object) -> Refused | None:
         """The partitions of the request that fail, with their errors; None if the request must go through `later`."""
+        if len(request.partitions) > MAX_APPENDED_AT_ONCE:
+            return None
         refused: Refused = {}
         checked = 0
         for number, item in enumerate(request.partitions):
@@ -154,17 +156,31 @@ class Preparing:
 
     def later(self, request: AnyProduce, context: RequestContext, serve: Serve) -> None:
         """Call `serve` with the prepared request, in the order of arrival from its connection."""
+        self.parts_later([(request, serve)], context)
+
+    def parts_later(self, parts: Sequence[tuple[AnyProduce, Serve]], context: RequestContext) -> None:
+        """The same for the parts of one request, one after the other: the loop runs after each. All are taken, or none."""
         connection = context.connection
-        size_bytes = sum(len(item.records) for item in request.partitions)
-        own_bytes = self._pending_bytes_of.get(connection, 0)
+        sizes = [sum(len(item.records) for item in part.partitions) for part, _ in parts]
+        own_bytes, size_bytes = self._pending_bytes_of.get(connection, 0), sum(sizes)
         is_greedy = own_bytes > 0 and own_bytes + size_bytes > MAX_PENDING_BYTES_OF_ONE
         if is_greedy or not self._memory.take(size_bytes):
             error = RequestTimedOutError("too many batches are waiting for a check or compression; send again")
-            serve(request, dict.fromkeys(range(len(request.partitions)), error))
+            for part, serve in parts:
+                serve(part, dict.fromkeys(range(len(part.partitions)), error))
             return
         self._pending_bytes_of[connection] = own_bytes + size_bytes
+        before: list[asyncio.Task[None]] = []
+        for (part, serve), part_bytes in zip(parts, sizes, strict=True):
+            before = [self._begin(part, part_bytes, context, serve, before)]
+
+    def _begin(
+        self, request: AnyProduce, size_bytes: int, context: RequestContext, serve: Serve,
+        part_before: list[asyncio.Task[None]],
+    ) -> asyncio.Task[None]:  # fmt: skip
+        connection = context.connection
         places = [(TopicPartition(item.topic, item.partition), connection) for item in request.partitions]
-        before = [self._last[place] for place in places if place in self._last]
+        before = [*part_before, *(self._last[place] for place in places if place in self._last)]
         # The request's records are views of a receive buffer that others will be read into.
         kept = tuple(replace(item, records=bytearray(item.records)) for item in request.partitions)
         work = self._run(replace(request, partitions=kept), context, before, serve)
@@ -173,6 +189,7 @@ class Preparing:
         for place in places:
             self._last[place] = task
         task.add_done_callback(lambda done: self._ended(done, places, connection, size_bytes))
+        return task
 
     def _ended(
         self,
@@ -182,7 +199,7 @@ class Preparing:
         size_bytes: int,
     ) -> None:
         self._memory.give_back(size_bytes)
-        left = self._pending_bytes_of.pop(connection) - size_bytes
+        left = self._pending_bytes_of.pop(connection, 0) - size_bytes
         if left:
             self._pending_bytes_of[connection] = left
         self.tasks.pop(task, None)

@@ -9,7 +9,8 @@ this leader's log (with flush.messages=1: on its disk); acks=all once the high w
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from barnabas.log.format.record_batch import HEADER_SIZE, SEQUENCE, SEQUENCE_POSITION, BatchHeader, read_header
 from barnabas.log.replication.partition import Partition
@@ -34,11 +35,14 @@ from barnabas.net.server.purgatory import DelayedProduce, Operation
 
 from ..common.services import Services
 from .overtaken import MAY_LAST_MS, Gap, Overtaken
-from .preparing import AnyProduce, Preparing, Refused
+from .preparing import Preparing, Refused
+from .produce_parts import AnyProduce, JoinedAnswer, parts_of
 from .produce_rules import check_produced
 from .refused_sequences import RefusedSequences
 
 logger = logging.getLogger("barnabas.produce")
+
+Unanswered = Callable[[bool], None]
 
 ACKS_ALL = -1
 VALID_ACKS = frozenset({-1, 0, 1})
@@ -72,7 +76,7 @@ class ProduceHandler:
             self._samples.note(context.client_id, context.client_host, request.acks, batches, now_s)
         refused = self.preparing.at_once(request, context.connection)
         if refused is None:
-            self.preparing.later(request, context, lambda made, bad: self._serve_later(made, bad, context, reply))
+            self._prepare(request, context, reply)
         else:
             self._serve(request, refused, context, reply)
 
@@ -84,13 +88,45 @@ class ProduceHandler:
         partition = self._replication.manager.find(topic_partition)
         return None if partition is None else partition.log.config
 
-    def _serve_later(self, request: AnyProduce, refused: Refused, context: RequestContext, reply: Reply) -> None:
+    def _prepare(self, request: AnyProduce, context: RequestContext, reply: Reply) -> None:
+        parts = list(parts_of(request))
+        if len(parts) == 1:
+            self.preparing.later(request, context, lambda made, bad: self._serve_later(made, bad, context, reply))
+            return
+        joined = JoinedAnswer(len(parts), context, reply)
+        self.preparing.parts_later(
+            [(part, partial(self._serve_part, joined, n, context)) for n, part in enumerate(parts)], context
+        )
+
+    def _serve_part(
+        self, joined: JoinedAnswer, number: int, context: RequestContext, request: AnyProduce, refused: Refused
+    ) -> None:
+        self._serve_later(
+            request, refused, context, partial(joined.answered, number), partial(joined.unanswered, number)
+        )
+
+    def _serve_later(
+        self,
+        request: AnyProduce,
+        refused: Refused,
+        context: RequestContext,
+        reply: Reply,
+        unanswered: Unanswered | None = None,
+    ) -> None:
         try:
-            self._serve(request, refused, context, reply)
+            self._serve(request, refused, context, reply, unanswered)
         except Exception as error:  # noqa: BLE001 - the error boundary, as in Dispatcher.dispatch
             reply(error_response(error, request))
 
-    def _serve(self, request: AnyProduce, refused: Refused, context: RequestContext, reply: Reply) -> None:
+    def _serve(
+        self,
+        request: AnyProduce,
+        refused: Refused,
+        context: RequestContext,
+        reply: Reply,
+        unanswered: Unanswered | None = None,
+    ) -> None:
+        """`unanswered` is told of the end with acks=0, if this is a part of a request."""
         if self._unflushed:  # a bug ended the last request
             self._unflushed = {}
         delayed: DelayedProduce | None = None
@@ -101,7 +137,10 @@ class ProduceHandler:
             for number, item in enumerate(request.partitions)
         ]
         if request.acks == 0:
-            if any(response.error for response in responses):
+            has_failed = any(response.error for response in responses)
+            if unanswered is not None:
+                unanswered(has_failed)
+            elif has_failed:
                 context.hang_up()
             else:
                 context.no_reply()

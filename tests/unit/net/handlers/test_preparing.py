@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 from unit.net.handlers.handler_world import HandlerWorld
-from unit.net.shell_world import Client, partition, simulated, topic
+from unit.net.shell_world import Client, partition, simulated, topic, turns
 
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.recompression import codec_named, recompressed
@@ -23,6 +23,7 @@ from barnabas.log.vocabulary.transaction_messages import AddToTransactionRequest
 from barnabas.net.handlers.records import preparing
 from barnabas.net.handlers.records.preparing import MAX_RECORDS_A_PASS, MAX_RECORDS_AT_ONCE, Preparing, Refused
 from barnabas.net.handlers.records.produce import ProduceHandler
+from barnabas.net.handlers.records.produce_parts import MAX_APPENDED_AT_ONCE
 from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
 from barnabas.net.protocol.responses import AddToTransactionResponse, ProducePartitionResponse, ProduceResponse
 from barnabas.net.server.memory_budget import MemoryBudget
@@ -346,3 +347,74 @@ async def test_a_request_whose_preparation_fails_by_a_bug_is_answered() -> None:
     await asyncio.wait(list(made.tasks))
     (refused,) = served
     assert refused[0].code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+VERY_MANY = 2 * MAX_APPENDED_AT_ONCE + 1
+
+
+class Passes(World):
+    """Counts the batches that are appended in each pass of the loop: no clock is asked."""
+
+    async def until_over(self, *clients: Client) -> list[int]:
+        counts, append = [0], self.replication.append
+
+        def counted(*arguments: Any, **more: Any) -> Any:
+            counts[-1] += 1
+            return append(*arguments, **more)
+
+        self.replication.append = counted  # type: ignore[method-assign]
+        while not all(client.replies or client.wants_no_reply or client.is_hung_up for client in clients):
+            counts.append(0)
+            await asyncio.sleep(0)
+        return counts
+
+
+@simulated
+@pytest.mark.parametrize("acks", [1, -1])
+async def test_a_request_with_very_many_batches_lets_the_loop_run_in_between(acks: int) -> None:
+    """20,000 batches of one record held it for 382 ms."""
+    world = await Passes.start(topic("t", *(partition(0, replicas=(0,)) for _ in range(VERY_MANY))))
+    await turns(VERY_MANY)  # the logs are made in slices
+    client = world.send(*((number, batch(b"a")) for number in range(VERY_MANY)), acks=acks)
+    behind = world.send((VERY_MANY - 1, batch(b"b")))  # of the same connection
+    assert not client.replies and not behind.replies
+    counts = await world.until_over(client, behind)
+    assert max(counts) <= MAX_APPENDED_AT_ONCE and sum(counts) == VERY_MANY + 1
+    assert [(item.partition, item.base_offset) for item in partitions_of(client)] == [(n, 0) for n in range(VERY_MANY)]
+    assert partitions_of(behind)[0].base_offset == 1
+    await turns()
+    assert world.services.memory.used_bytes == 0
+
+
+@simulated
+@pytest.mark.parametrize("broken", [None, 0, VERY_MANY - 1])
+async def test_without_answers_any_part_that_fails_ends_the_connection(broken: int | None) -> None:
+    world = await Passes.start(ALONE)
+    client = world.send(*((0, b"no batch" if number == broken else batch(b"a")) for number in range(VERY_MANY)), acks=0)
+    await world.until_over(client)
+    await world.settled()
+    assert (client.is_hung_up, client.wants_no_reply) == (broken is not None, broken is None)
+    assert len(world.stored()) == VERY_MANY - (broken is not None)
+
+
+@simulated
+async def test_a_long_request_is_taken_as_a_whole_or_not_at_all() -> None:
+    """Its parts are not greedy because of each other."""
+    world = await World.start(ALONE)
+    records = batch(b"x" * 20_000)
+    assert len(records) * VERY_MANY > preparing.MAX_PENDING_BYTES_OF_ONE
+    whole = world.send(*((0, records) for _ in range(VERY_MANY)))
+    refused = world.send(*((0, records) for _ in range(VERY_MANY)))
+    assert {item.error for item in partitions_of(refused)} == {ErrorCode.REQUEST_TIMED_OUT}
+    await world.settled()
+    assert {item.error for item in partitions_of(whole)} == {0} and len(partitions_of(whole)) == VERY_MANY
+
+
+@simulated
+async def test_very_many_empty_batches_are_refused_each(caplog: pytest.LogCaptureFixture) -> None:
+    world = await World.start(ALONE)
+    client = world.send(*((0, b"") for _ in range(VERY_MANY)))
+    await world.settled()
+    await turns()
+    assert {item.error for item in partitions_of(client)} == {ErrorCode.INVALID_RECORD}
+    assert not caplog.records

@@ -1,5 +1,6 @@
 """Operations on transactions: listing, describing, aborting by id, and aborting what hangs in a partition."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,12 +13,15 @@ from barnabas.log.format.record_codec import ProducerFields
 from barnabas.log.vocabulary.errors import (
     CoordinatorNotAvailableError,
     ErrorCode,
+    InvalidRequestError,
     InvalidTxnStateError,
     TransactionalIdNotFoundError,
 )
+from barnabas.net.base.limits import MAX_MARKERS
+from barnabas.net.base.slices import SLICE_STEPS
 from barnabas.net.handlers.kafka.transactions import KafkaTransactionHandlers
 from barnabas.net.handlers.own.transactions import TransactionOperationHandlers
-from barnabas.net.protocol.kafka.apis import KafkaApi
+from barnabas.net.protocol.kafka.apis import KafkaApi, KafkaRequest
 from barnabas.net.protocol.transaction_operations import (
     AbortHangingRequest,
     AbortTransactionRequest,
@@ -43,16 +47,19 @@ def hang(world: World) -> None:
 
 async def marked(world: World, *, topic: str = "t", number: int = 0, **fields: Any) -> int:
     """As `kafka-transactions.sh abort` does it."""
+    (code,) = await all_marked(world, [number], topic=topic, **fields)
+    return code
+
+
+async def all_marked(world: World, numbers: list[int], *, topic: str = "t", **fields: Any) -> list[int]:
     kafka = KafkaTransactionHandlers(world.world.services, world.own)
     client = KafkaClient(Dispatcher({KafkaApi.WRITE_TXN_MARKERS: answering(kafka.write_markers)}))
     message = "WriteTxnMarkersRequest"
-    named = made(message, "WritableTxnMarkerTopic", name=topic, partition_indexes=[number])
+    named = made(message, "WritableTxnMarkerTopic", name=topic, partition_indexes=numbers)
     marker = {"producer_id": 4711, "producer_epoch": 3, "coordinator_epoch": 0, "transaction_result": False} | fields
     body = made(message, markers=[made(message, "WritableTxnMarker", topics=[named], **marker)])
     (result,) = (await client.ask(27, 1, body)).markers
-    (found,) = result.topics[0].partitions
-    code: int = found.error_code
-    return code
+    return [found.error_code for found in result.topics[0].partitions]
 
 
 @simulated
@@ -101,6 +108,45 @@ async def test_a_strangers_marker_is_refused_and_changes_nothing(fields: dict[st
     hang(world)
     assert await marked(world, **fields) == error
     assert world.stable() == (0, 1) and world.world.log(number=1).log_end_offset == 0
+
+
+@simulated
+async def test_many_markers_let_the_loop_run_in_between_and_are_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """20,000 of them held it for 250 ms, and wrote 20,000 lines."""
+    world = await World.start()
+    hang(world)
+    passes = 0
+
+    async def count() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    with caplog.at_level("INFO", "barnabas.transactions"):
+        codes = await all_marked(world, [*range(1, MAX_MARKERS), 0])
+    counting.cancel()
+    assert passes >= MAX_MARKERS // SLICE_STEPS
+    assert codes[0] == ErrorCode.INVALID_TXN_STATE and codes[-1] == 0 and world.stable() == (2, 2)
+    (line,) = [item.message for item in caplog.records if "refused" in item.message]
+    assert f"count={MAX_MARKERS - 1} first=t-1 producer=4711" in line
+    with pytest.raises(InvalidRequestError, match="2001 markers are asked for in one request; write 2000 at most"):
+        await KafkaTransactionHandlers(world.world.services, world.own).write_markers(
+            asked_markers(MAX_MARKERS + 1), HERE
+        )
+
+
+def asked_markers(count: int) -> Any:
+    message = "WriteTxnMarkersRequest"
+    named = made(message, "WritableTxnMarkerTopic", name="t", partition_indexes=[0] * count)
+    return KafkaRequest(
+        api_key=KafkaApi.WRITE_TXN_MARKERS,
+        version=1,
+        body=made(message, markers=[made(message, "WritableTxnMarker", topics=[named])]),
+    )
 
 
 @simulated

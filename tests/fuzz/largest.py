@@ -157,6 +157,7 @@ def _sound(world: World) -> Iterator[tuple[str, Make]]:
         for compression in (Compression.NONE, Compression.LZ4):
             yield "ProduceRequest", partial(_produced, world, PARTITIONS, acks, compression)
             yield "ProduceRequest", partial(_produced, world, MAX_DATA_ITEMS, acks, compression)
+    yield "DescribeConfigsRequest", partial(_described_configs)
     offsets = tuple(OffsetToCommit(topic=world.topic, partition=number, offset=1) for number in range(PARTITIONS))
     for group in (world.groups[0], "newcomers"):
         commit = OffsetCommitRequest(group_id=group, member_id="", member_epoch=-1, partitions=offsets)
@@ -176,6 +177,22 @@ def _produced(world: World, count: int, acks: int, compression: Compression) -> 
     )
     request = ProduceRequest(acks=acks, timeout_ms=10_000, partitions=items)
     return _sent(request, f"acks={acks} {compression.name.lower()}")
+
+
+def _described_configs() -> Crowd:
+    """Of groups that need not exist, with all that can be said of each key."""
+    names = [f"group-{number}" for number in range(MAX_DATA_ITEMS)]
+    make_resource = partial(make, "DescribeConfigsRequest", "DescribeConfigsResource", configuration_keys=None)
+    body = make(
+        "DescribeConfigsRequest",
+        resources=[make_resource(resource_type=32, resource_name=name) for name in names],
+        include_synonyms=True,
+        include_documentation=True,
+    )
+    frame = asked(32, 4, body, correlation_id=7)
+    return Crowd(
+        api="Kafka DescribeConfigs of groups", path=(), lengths=(len(names),), filling=Filling.STRANGE, frame=frame
+    )
 
 
 def _sent(request: Any, what: str = "") -> Crowd:
@@ -318,7 +335,9 @@ async def measure(
     try:
         async with Watch(address, node.process.pid) as watch:
             for name, made in requests(world, reach=reach):
-                if only.lower() not in name.lower() or (is_sound_only and (made.func not in (_produced, _sent))):
+                if only.lower() not in name.lower() or (
+                    is_sound_only and made.func not in (_produced, _sent, _described_configs)
+                ):
                     continue
                 found.append(await cost_of(address, watch, made()))
                 say(found[-1])

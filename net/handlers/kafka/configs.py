@@ -31,6 +31,7 @@ from barnabas.net.settings.config_descriptions import (
     describe_group,
 )
 
+from ..common.answer_room import ENTRY_BYTES, AnswerRoom
 from ..common.changes import decided
 from ..common.many import DONE, Outcome, check_named_once, each
 from ..common.services import Services
@@ -43,6 +44,8 @@ from ..own.configs import (
 )
 
 MAX_RESOURCES = 20_000  # of one request, without duplicates: a few bytes of a request cause kilobytes of the answer
+FEWER_RESOURCES = "describe fewer resources, or fewer keys, in one request"
+DESCRIPTION_BYTES = 16 * 1024  # about, of one resource with the documentation of its keys
 RESOURCES_ON_THE_LOOP = 16  # take about two milliseconds
 _TYPES = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7, "PASSWORD": 9}
 _DELETE = 1  # IncrementalAlterConfigs; equals setting None
@@ -78,10 +81,12 @@ class KafkaConfigHandlers:
             raise InvalidRequestError(
                 f"{count} resources are too many for one request; describe at most {MAX_RESOURCES}"
             )
-        writer = _Description(self._services, request)
-        if count <= RESOURCES_ON_THE_LOOP:
-            return KafkaResponse(body=writer.encoded())
-        return KafkaResponse(body=await asyncio.get_running_loop().run_in_executor(None, writer.encoded))
+        with AnswerRoom(self._services.memory, FEWER_RESOURCES) as room:
+            if count <= RESOURCES_ON_THE_LOOP:
+                return KafkaResponse(body=_Description(self._services, request, room).encoded())
+            room.reserve(count * DESCRIPTION_BYTES)
+            writer = _Description(self._services, request, room)
+            return KafkaResponse(body=await asyncio.get_running_loop().run_in_executor(None, writer.encoded))
 
     async def list_resources(
         self, request: KafkaRequest[bodies.ListConfigResourcesRequest], context: RequestContext
@@ -178,15 +183,19 @@ class _Asked:
 
 
 class _Description:
-    """Builds one answer to DescribeConfigs. Topics with equal overrides share their entries."""
+    """Builds one answer to DescribeConfigs. Topics, or groups, with equal overrides share their entries."""
 
-    def __init__(self, services: Services, request: KafkaRequest[bodies.DescribeConfigsRequest]) -> None:
+    def __init__(
+        self, services: Services, request: KafkaRequest[bodies.DescribeConfigsRequest], room: AnswerRoom
+    ) -> None:
         self._services = services
+        self._room = room
         self._image = services.metadata.image
         self._body = request.body
         self._version = request.version
         self._named = Counter((item.resource_type, item.resource_name) for item in request.body.resources)
-        self._of_topics: dict[tuple[tuple[str, str], ...], list[_Entry]] = {}
+        self._entries_of: dict[tuple[int, tuple[tuple[str, str], ...]], list[_Entry]] = {}
+        self._sizes: dict[int, int] = {}  # of these entries, by their identity
 
     def encoded(self) -> bytes:
         answer = bodies.DescribeConfigsResponse(results=list(map(self._result, self._body.resources)))
@@ -202,18 +211,25 @@ class _Description:
         )
         try:
             entries = self._entries(resource.resource_type, resource.resource_name)
+            wanted = frozenset(resource.configuration_keys or ())  # null or empty: all keys
+            told = [item for item in entries if item.name in wanted] if wanted else entries
+            self._room.take(self._size_of(told))
         except BarnabasError as error:
             result.error_code, result.error_message = int(error.code), error.message
             return result
-        wanted = frozenset(resource.configuration_keys or ())  # null or empty: all keys
-        result.configs = [item for item in entries if item.name in wanted] if wanted else entries
+        result.configs = told
         return result
+
+    def _size_of(self, entries: list[_Entry]) -> int:
+        found = self._sizes.get(id(entries))
+        return sum(map(_size_of_entry, entries)) if found is None else found
 
     def _entries(self, resource_type: int, name: str) -> list[_Entry]:
         check_named_once(repr(name), self._named[resource_type, name])
         if resource_type == TOPIC_RESOURCE:
             check_topic_name(name)
-            return self._topic_entries(topic_overrides(self._image, name))
+            overrides = topic_overrides(self._image, name)
+            return self._shared(resource_type, overrides, lambda: described_topic(self._services, overrides))
         if resource_type == _BROKER_LOGGER:
             check_is_this_broker(self._services.node_id, name)
             return [
@@ -225,8 +241,8 @@ class _Description:
         if resource_type == GROUP_RESOURCE:
             if not name:
                 raise InvalidRequestError("the group id is empty; give a group id")
-            overrides = self._image.group_configs.get(name, {})
-            return self._written(describe_group(overrides, self._services.config))
+            of_group = self._image.group_configs.get(name, {})
+            return self._shared(resource_type, of_group, lambda: describe_group(of_group, self._services.config))
         if resource_type != BROKER_RESOURCE:
             raise InvalidRequestError(_no_configs(resource_type))
         if name == CLUSTER_DEFAULT:
@@ -234,11 +250,14 @@ class _Description:
         check_is_me(self._services.node_id, name)
         return self._written(described_broker(self._services))
 
-    def _topic_entries(self, overrides: Mapping[str, str]) -> list[_Entry]:
-        key = tuple(overrides.items())
-        found = self._of_topics.get(key)
+    def _shared(
+        self, resource_type: int, overrides: Mapping[str, str], describe: Callable[[], tuple[DescribedConfig, ...]]
+    ) -> list[_Entry]:
+        key = (resource_type, tuple(overrides.items()))
+        found = self._entries_of.get(key)
         if found is None:
-            found = self._of_topics[key] = self._written(described_topic(self._services, overrides))
+            found = self._entries_of[key] = self._written(describe())
+            self._sizes[id(found)] = self._size_of(found)
         return found
 
     def _written(self, found: tuple[DescribedConfig, ...]) -> list[_Entry]:
@@ -269,6 +288,13 @@ def _entry(item: DescribedConfig, body: bodies.DescribeConfigsRequest) -> _Entry
         config_type=_TYPES[item.type],
         documentation=item.documentation if body.include_documentation else None,
     )
+
+
+def _size_of_entry(item: _Entry) -> int:
+    texts = [item.name, item.value, item.documentation]
+    for other in item.synonyms:
+        texts += (other.name, other.value)
+    return ENTRY_BYTES + sum(len(text) for text in texts if text is not None)
 
 
 def _wanted(asked: _Asked, *, validate_only: bool) -> AlterConfig:

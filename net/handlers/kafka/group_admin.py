@@ -16,7 +16,7 @@ from barnabas.consumer_groups.model.partitions import to_set
 from barnabas.consumer_groups.model.states import GroupPhase
 from barnabas.consumer_groups.share.coordinator import SHARE_PROTOCOL
 from barnabas.kraft.group_state.group_slots import CLASSIC_PROTOCOL
-from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, GroupIdNotFoundError
 from barnabas.log.vocabulary.group_messages import TopicPartitions
 from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_assignment, encode_subscription
 from barnabas.net.base.slices import sliced
@@ -25,6 +25,7 @@ from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaRequest,
 from barnabas.net.protocol.requests import DeleteGroupRequest
 from barnabas.net.server.dispatcher import RequestContext
 
+from ..common.answer_room import AnswerRoom, size_of_group
 from ..common.many import once
 from ..common.services import Services
 from ..own.groups import GroupHandlers
@@ -42,6 +43,7 @@ _CLASSIC_STATES = {
 _CONSUMER_STATES = {**_CLASSIC_STATES, GroupPhase.ASSIGNING: "Assigning", GroupPhase.RECONCILING: "Reconciling"}
 
 
+FEWER_GROUPS = "describe fewer groups in one request"
 _TYPES = {CLASSIC_PROTOCOL: "Classic", SHARE_PROTOCOL: "Share"}
 
 
@@ -57,7 +59,7 @@ class KafkaGroupAdminHandlers:
         states = {state.lower() for state in request.body.states_filter}
         kinds = {kind.lower() for kind in request.body.types_filter}
         groups = []
-        for machine in self._groups.slots():
+        async for machine in sliced(self._groups.slots(), self._groups.now_ms):
             for group in machine.list_groups():
                 is_classic = group.protocol == CLASSIC_PROTOCOL
                 state = (_CLASSIC_STATES if is_classic else _CONSUMER_STATES)[group.phase]
@@ -77,43 +79,42 @@ class KafkaGroupAdminHandlers:
         self, request: KafkaRequest[bodies.DescribeGroupsRequest], context: RequestContext
     ) -> KafkaResponse[bodies.DescribeGroupsResponse]:
         groups = []
-        async for group_id in sliced(once(request.body.groups), self._groups.now_ms):
-            try:
-                group = _described(await self._found(group_id))
-                group.authorized_operations = _operations(request)
-            except BarnabasError as error:
-                group = bodies.DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=error.code)
-            groups.append(group)
+        with AnswerRoom(self._services.memory, FEWER_GROUPS) as room:
+            async for group_id in sliced(once(request.body.groups), self._groups.now_ms):
+                try:
+                    group = _described(await self._found(group_id, room))
+                    group.authorized_operations = _operations(request)
+                except BarnabasError as error:
+                    group = bodies.DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=error.code)
+                groups.append(group)
         return KafkaResponse(body=bodies.DescribeGroupsResponse(groups=groups))
 
     async def describe_consumer_groups(
         self, request: KafkaRequest[bodies.ConsumerGroupDescribeRequest], context: RequestContext
     ) -> KafkaResponse[bodies.ConsumerGroupDescribeResponse]:
-        groups = []
-        async for group_id in sliced(once(request.body.group_ids), self._groups.now_ms):
-            try:
-                found = await self._found(group_id)
-            except BarnabasError as error:
-                groups.append(
-                    bodies.ConsumerGroupDescribeResponse.DescribedGroup(
-                        group_id=group_id, error_code=error.code, error_message=error.message
-                    )
-                )
-                continue
-            if found.phase is GroupPhase.DEAD or found.protocol in _TYPES:
-                message = (
-                    f"group {group_id} is not a consumer group" if found.protocol else f"there is no group {group_id}"
-                )
-                groups.append(
-                    bodies.ConsumerGroupDescribeResponse.DescribedGroup(
-                        group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=message
-                    )
-                )
-                continue
-            group = self._consumer_group(found)
-            group.authorized_operations = _operations(request)
-            groups.append(group)
+        with AnswerRoom(self._services.memory, FEWER_GROUPS) as room:
+            groups = [
+                await self._described_consumer_group(group_id, request, room)
+                async for group_id in sliced(once(request.body.group_ids), self._groups.now_ms)
+            ]
         return KafkaResponse(body=bodies.ConsumerGroupDescribeResponse(groups=groups))
+
+    async def _described_consumer_group(
+        self, group_id: str, request: KafkaRequest[bodies.ConsumerGroupDescribeRequest], room: AnswerRoom
+    ) -> bodies.ConsumerGroupDescribeResponse.DescribedGroup:
+        try:
+            found = await self._found(group_id, room)
+            if not found.protocol:
+                raise GroupIdNotFoundError(f"there is no group {group_id}")
+            if found.phase is GroupPhase.DEAD or found.protocol in _TYPES:
+                raise GroupIdNotFoundError(f"group {group_id} is not a consumer group")
+        except BarnabasError as error:
+            return bodies.ConsumerGroupDescribeResponse.DescribedGroup(
+                group_id=group_id, error_code=error.code, error_message=error.message
+            )
+        group = self._consumer_group(found)
+        group.authorized_operations = _operations(request)
+        return group
 
     async def delete(
         self, request: KafkaRequest[bodies.DeleteGroupsRequest], context: RequestContext
@@ -133,8 +134,10 @@ class KafkaGroupAdminHandlers:
             return error.code
         return ErrorCode.NONE
 
-    async def _found(self, group_id: str) -> GroupDescription:
-        return await self._groups.handle_slot(group_id, lambda machine: machine.describe_group(group_id))
+    async def _found(self, group_id: str, room: AnswerRoom) -> GroupDescription:
+        found = await self._groups.handle_slot(group_id, lambda machine: machine.describe_group(group_id))
+        room.take(size_of_group(found))
+        return found
 
     def _consumer_group(self, found: GroupDescription) -> bodies.ConsumerGroupDescribeResponse.DescribedGroup:
         members = [

@@ -23,16 +23,19 @@ from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.server.dispatcher import RequestContext
 
+from ..common.answer_room import AnswerRoom, size_of_offsets
 from ..common.many import check_all_once
 from ..common.services import Services
 
 _MANY_GROUPS_SINCE = 8  # of OffsetFetch
 _TOPIC = attrgetter("topic")
+FEWER_OFFSETS = "fetch the offsets of fewer groups or partitions in one request"
 
 
 class KafkaOffsetHandlers:
     def __init__(self, services: Services) -> None:
         self._groups = services.groups
+        self._memory = services.memory
 
     async def delete(
         self, request: KafkaRequest[bodies.OffsetDeleteRequest], context: RequestContext
@@ -63,27 +66,30 @@ class KafkaOffsetHandlers:
         self, request: KafkaRequest[bodies.OffsetFetchRequest], context: RequestContext
     ) -> KafkaResponse[bodies.OffsetFetchResponse]:
         body = request.body
-        if request.version < _MANY_GROUPS_SINCE:
-            keys = _keys(body.topics)
-            told = await self._committed(body.group_id, keys, require_stable=body.require_stable)
-            return KafkaResponse(body=_of_one_group(*told))
-        check_all_once("group", (asked.group_id for asked in body.groups))
-        groups = []
-        async for asked in sliced(body.groups, self._groups.now_ms):
-            error, found = await self._committed(
-                asked.group_id,
-                _keys(asked.topics),
-                require_stable=body.require_stable,
-                member_id=asked.member_id or "",
-                member_epoch=asked.member_epoch,
-            )
-            groups.append(_of_group(asked.group_id, error, found))
+        with AnswerRoom(self._memory, FEWER_OFFSETS) as room:
+            if request.version < _MANY_GROUPS_SINCE:
+                keys = _keys(body.topics)
+                told = await self._committed(body.group_id, keys, room, require_stable=body.require_stable)
+                return KafkaResponse(body=_of_one_group(*told))
+            check_all_once("group", (asked.group_id for asked in body.groups))
+            groups = []
+            async for asked in sliced(body.groups, self._groups.now_ms):
+                error, found = await self._committed(
+                    asked.group_id,
+                    _keys(asked.topics),
+                    room,
+                    require_stable=body.require_stable,
+                    member_id=asked.member_id or "",
+                    member_epoch=asked.member_epoch,
+                )
+                groups.append(_of_group(asked.group_id, error, found))
         return KafkaResponse(body=bodies.OffsetFetchResponse(groups=groups))
 
     async def _committed(
         self,
         group_id: str,
         keys: tuple[tuple[str, int], ...] | None,
+        room: AnswerRoom,
         *,
         require_stable: bool,
         member_id: str = "",
@@ -101,6 +107,7 @@ class KafkaOffsetHandlers:
                     must_confirm=require_stable,
                 ),
             )
+            room.take(size_of_offsets(found.offsets))
         except BarnabasError as error:
             unknown = [CommittedOffset(topic=topic, partition=number, offset=NO_OFFSET) for topic, number in keys or ()]
             return _Fetched(error.code, [(item, error.code) for item in unknown])

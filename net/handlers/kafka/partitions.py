@@ -22,6 +22,7 @@ from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.server.dispatcher import Reply, RequestContext
 
+from ..common.answer_room import ENTRY_BYTES, AnswerRoom
 from ..common.many import DONE, Outcome, each
 from ..common.services import Services
 from ..own.offsets import OffsetHandlers
@@ -36,6 +37,7 @@ class KafkaPartitionHandlers:
         self._metadata = services.metadata
         self._replication = services.replication
         self._now_ms = services.clock.now_ms
+        self._memory = services.memory
         self._topics = topics
         self._offsets = offsets
 
@@ -184,16 +186,21 @@ class KafkaPartitionHandlers:
         self, request: KafkaRequest[bodies.DescribeProducersRequest], context: RequestContext
     ) -> KafkaResponse[bodies.DescribeProducersResponse]:
         named = _named((topic.name, topic.partition_indexes) for topic in request.body.topics)
-        found = [(item, self._producers(item)) async for item in sliced(named, self._now_ms)]
+        with AnswerRoom(self._memory, "describe the producers of fewer partitions in one request") as room:
+            found = [(item, self._producers(item, room)) async for item in sliced(named, self._now_ms)]
         topics = [
             bodies.DescribeProducersResponse.TopicResponse(name=topic, partitions=[told for _, told in items])
             for topic, items in _by_topic(found)
         ]
         return KafkaResponse(body=bodies.DescribeProducersResponse(topics=topics))
 
-    def _producers(self, topic_partition: TopicPartition) -> bodies.DescribeProducersResponse.PartitionResponse:
+    def _producers(
+        self, topic_partition: TopicPartition, room: AnswerRoom
+    ) -> bodies.DescribeProducersResponse.PartitionResponse:
         outcome, producers = DONE, []
         try:
+            entries = list(self._producers_of(topic_partition))
+            room.take(ENTRY_BYTES * len(entries))
             producers = [
                 bodies.DescribeProducersResponse.ProducerState(
                     producer_id=producer_id,
@@ -203,7 +210,7 @@ class KafkaPartitionHandlers:
                     coordinator_epoch=entry.coordinator_epoch,
                     current_txn_start_offset=entry.open_transaction_offset,
                 )
-                for producer_id, entry in self._producers_of(topic_partition)
+                for producer_id, entry in entries
             ]
         except BarnabasError as error:
             outcome = Outcome.of(error)

@@ -35,6 +35,7 @@ from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.group_apis import offsets_to_commit
 from barnabas.net.server.dispatcher import RequestContext
 
+from ..common.answer_room import ENTRY_BYTES, AnswerRoom, size_of_partitions
 from ..common.many import once
 from ..common.services import Services
 from ..own.transactions import TransactionHandlers
@@ -210,18 +211,22 @@ class KafkaTransactionHandlers:
         self, request: KafkaRequest[bodies.DescribeTransactionsRequest], context: RequestContext
     ) -> KafkaResponse[bodies.DescribeTransactionsResponse]:
         check_count(request.body.transactional_ids)
-        states = [
-            await self._described(name)
-            async for name in sliced(once(request.body.transactional_ids), self._transactions.now_ms)
-        ]
+        with AnswerRoom(self._services.memory, "describe fewer transactions in one request") as room:
+            states = [
+                await self._described(name, room)
+                async for name in sliced(once(request.body.transactional_ids), self._transactions.now_ms)
+            ]
         return KafkaResponse(body=bodies.DescribeTransactionsResponse(transaction_states=states))
 
-    async def _described(self, transactional_id: str) -> bodies.DescribeTransactionsResponse.TransactionState:
+    async def _described(
+        self, transactional_id: str, room: AnswerRoom
+    ) -> bodies.DescribeTransactionsResponse.TransactionState:
         answer = bodies.DescribeTransactionsResponse
         try:
             found = await self._transactions.handle(
                 transactional_id, lambda machine: machine.describe(transactional_id)
             )
+            room.take(ENTRY_BYTES + size_of_partitions(found.partitions))
         except BarnabasError as error:
             return answer.TransactionState(transactional_id=transactional_id, error_code=error.code)
         return answer.TransactionState(

@@ -43,6 +43,7 @@ from barnabas.net.protocol.requests import (
 from barnabas.net.protocol.responses import EmptyResponse
 from barnabas.net.server.dispatcher import RequestContext
 
+from ..common.answer_room import AnswerRoom, size_of_offsets
 from ..common.services import Services
 from .group_descriptions import group_description
 
@@ -123,6 +124,8 @@ class GroupHandlers:
                 must_confirm=request.require_stable,
             ),
         )
+        with AnswerRoom(self._services.memory, "fetch the offsets of fewer partitions in one request") as room:
+            room.take(size_of_offsets(found.offsets))
         if not request.require_stable:
             return OffsetFetchResponse(partitions=found.offsets)
         unstable = found.unstable if wanted is None else found.unstable & set(wanted)

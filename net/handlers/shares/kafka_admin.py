@@ -14,7 +14,7 @@ from barnabas.consumer_groups.model.messages import GroupDescription
 from barnabas.consumer_groups.model.states import GroupPhase
 from barnabas.consumer_groups.share.coordinator import SHARE_PROTOCOL
 from barnabas.kraft.metadata.records import ShareStateRecord
-from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.log.vocabulary.errors import BarnabasError, GroupIdNotFoundError
 from barnabas.log.vocabulary.group_messages import PartitionOffset, TopicPartitions
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.slices import sliced
@@ -23,9 +23,11 @@ from barnabas.net.protocol.kafka.apis import NO_TOPIC_ID, OPERATIONS_NOT_ASKED, 
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.shares.log_ends import LogEnds, share_lag
 
+from ..common.answer_room import ENTRY_BYTES, AnswerRoom, size_of_group
 from ..common.many import check_all_once, once
 from ..common.services import Services
 from ..kafka.access import ALL_GROUP_OPERATIONS
+from ..kafka.group_admin import FEWER_GROUPS
 
 _STATES = {GroupPhase.EMPTY: "Empty", GroupPhase.STABLE: "Stable"}
 _NO_START = -1  # the group has not read the partition
@@ -43,25 +45,30 @@ class KafkaShareAdminHandlers:
     async def describe(
         self, request: KafkaRequest[bodies.ShareGroupDescribeRequest], context: RequestContext
     ) -> KafkaResponse[bodies.ShareGroupDescribeResponse]:
-        answer = bodies.ShareGroupDescribeResponse.DescribedGroup
-        groups = []
-        async for group_id in sliced(once(request.body.group_ids), self._groups.now_ms):
-            try:
-                found = await self._found(group_id)
-            except BarnabasError as error:
-                groups.append(answer(group_id=group_id, error_code=error.code, error_message=error.message))
-                continue
-            if found.protocol != SHARE_PROTOCOL:
-                message = (
-                    f"group {group_id} is not a share group" if found.protocol else f"there is no group {group_id}"
-                )
-                groups.append(answer(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=message))
-                continue
-            group = self._share_group(found)
-            asked = request.body.include_authorized_operations
-            group.authorized_operations = ALL_GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED
-            groups.append(group)
+        with AnswerRoom(self._services.memory, FEWER_GROUPS) as room:
+            groups = [
+                await self._described(group_id, request, room)
+                async for group_id in sliced(once(request.body.group_ids), self._groups.now_ms)
+            ]
         return KafkaResponse(body=bodies.ShareGroupDescribeResponse(groups=groups))
+
+    async def _described(
+        self, group_id: str, request: KafkaRequest[bodies.ShareGroupDescribeRequest], room: AnswerRoom
+    ) -> bodies.ShareGroupDescribeResponse.DescribedGroup:
+        answer = bodies.ShareGroupDescribeResponse.DescribedGroup
+        try:
+            found = await self._found(group_id)
+            if not found.protocol:
+                raise GroupIdNotFoundError(f"there is no group {group_id}")
+            if found.protocol != SHARE_PROTOCOL:
+                raise GroupIdNotFoundError(f"group {group_id} is not a share group")
+            room.take(size_of_group(found))
+        except BarnabasError as error:
+            return answer(group_id=group_id, error_code=error.code, error_message=error.message)
+        group = self._share_group(found)
+        asked = request.body.include_authorized_operations
+        group.authorized_operations = ALL_GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED
+        return group
 
     async def _found(self, group_id: str) -> GroupDescription:
         return await self._groups.handle_slot(group_id, lambda machine: machine.describe_group(group_id))
@@ -105,21 +112,31 @@ class KafkaShareAdminHandlers:
         self, request: KafkaRequest[bodies.DescribeShareGroupOffsetsRequest], context: RequestContext
     ) -> KafkaResponse[bodies.DescribeShareGroupOffsetsResponse]:
         check_all_once("group", (group.group_id for group in request.body.groups))
-        groups, answer = [], bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
-        async for group in sliced(request.body.groups, self._groups.now_ms):
-            group_id = group.group_id
-            try:
-                states = await self._states(group_id)
-            except BarnabasError as error:
-                groups.append(answer(group_id=group_id, topics=[], error_code=error.code, error_message=error.message))
-                continue
+        with AnswerRoom(self._services.memory, "describe the offsets of fewer groups in one request") as room:
+            groups = [
+                await self._described_offsets(group, room)
+                async for group in sliced(request.body.groups, self._groups.now_ms)
+            ]
+        return KafkaResponse(body=bodies.DescribeShareGroupOffsetsResponse(groups=groups))
+
+    async def _described_offsets(
+        self, group: bodies.DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup, room: AnswerRoom
+    ) -> bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup:
+        group_id, answer = (
+            group.group_id,
+            bodies.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup,
+        )
+        try:
+            states = await self._states(group_id)
             if group.topics is None:
                 wanted = list(states)
             else:
                 wanted = list(once((topic.topic_name, number) for topic in group.topics for number in topic.partitions))
-            ends = await self._log_ends.of(TopicPartition(*key) for key in wanted if key in states)
-            groups.append(answer(group_id=group_id, topics=self._offsets(states, wanted, ends), error_message=None))
-        return KafkaResponse(body=bodies.DescribeShareGroupOffsetsResponse(groups=groups))
+            room.take(sum(ENTRY_BYTES + len(topic) for topic, _ in wanted))
+        except BarnabasError as error:
+            return answer(group_id=group_id, topics=[], error_code=error.code, error_message=error.message)
+        ends = await self._log_ends.of(TopicPartition(*key) for key in wanted if key in states)
+        return answer(group_id=group_id, topics=self._offsets(states, wanted, ends), error_message=None)
 
     async def _states(self, group_id: str) -> dict[tuple[str, int], ShareStateRecord]:
         found = await self._groups.handle_slot(group_id, lambda machine: machine.shares.states.of_group(group_id))

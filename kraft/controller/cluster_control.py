@@ -179,7 +179,8 @@ class ClusterControl:
         broker = view.broker(request.node_id)
         if broker is None or broker.fenced or broker.broker_epoch != request.broker_epoch:
             return ControllerResult()
-        return ControllerResult(records=self.fence(view, frozenset({request.node_id})))
+        # One command would be too large for the quorum from 20,000 partitions on. The broker is fenced by the last one.
+        return ControllerResult(records=self.fence(view, frozenset({request.node_id})), atomic=False)
 
     def fence_former_processes(self, view: MetadataDelta) -> tuple[Record, ...]:
         """After a recovery, the state of the processes that were registered before is not known, and many will never return.

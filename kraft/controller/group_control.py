@@ -9,14 +9,15 @@ from collections.abc import Container, Sequence
 
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, NotCoordinatorError
 
-from ..group_state.group_slots import MAX_STAGED_PARTS
+from ..group_state.group_slots import MAX_STAGED_PARTS, MAX_STAGED_RECORDS
 from ..group_state.group_state import GROUP_RECORDS, SHARE_RECORDS, TRANSACTION_RECORDS
 from ..metadata.controller_result import ControllerResult
 from ..metadata.delta import MetadataDelta
 from ..metadata.feature_levels import SHARE_GROUPS_LEVEL, TRANSACTIONS_LEVEL, raised_level
 from ..metadata.image import NO_COORDINATOR, SLOT_COUNT
-from ..metadata.records import Record, SlotRecord, StagedDecisionRecord, UnknownRecordError
+from ..metadata.records import Record, SlotRecord, StagedDecisionRecord, UnknownRecordError, announced_records
 from ..metadata.requests import AppendGroupRecords, GroupRecordsAppended, RenewSlot, SlotAppend, SlotRefusal
+from ..quorum.config import MAX_COMMAND_BYTES
 
 MAX_GROUP_RECORDS_PER_REQUEST = 10_000  # of all slots of a broker: far more than the commits of a few milliseconds
 
@@ -59,6 +60,11 @@ def balancing_moves(view: MetadataDelta, *, occupied: Container[int]) -> tuple[S
 
 def append_records(view: MetadataDelta, request: AppendGroupRecords) -> ControllerResult:
     """Accept the records of every slot unchanged, if the broker is still its coordinator. Slots are independent."""
+    size_bytes = sum(len(item.batch) for item in request.slots)
+    if size_bytes > MAX_COMMAND_BYTES:  # before they are decoded: 7 MB of records held the quorum's thread for 224 ms
+        raise InvalidRequestError(
+            f"{size_bytes} bytes of group records in one request; at most {MAX_COMMAND_BYTES} are allowed"
+        )
     if len({item.slot for item in request.slots}) != len(request.slots):
         raise InvalidRequestError("a slot is given twice in one append of group records")
     records: list[Record] = []
@@ -129,11 +135,22 @@ def _checked_records(item: SlotAppend) -> tuple[Record, ...]:
                 f"a record of slot {record.slot} in epoch {record.coordinator_epoch} came with a request for slot "
                 f"{item.slot} in epoch {item.coordinator_epoch}"
             )
-        if isinstance(record, StagedDecisionRecord) and not 0 <= record.part < record.part_count <= MAX_STAGED_PARTS:
-            raise InvalidRequestError(
-                f"part {record.part} of {record.part_count} of a decision; at most {MAX_STAGED_PARTS} are allowed"
-            )
+        if isinstance(record, StagedDecisionRecord):
+            _check_part(record)
     return records
+
+
+def _check_part(record: StagedDecisionRecord) -> None:
+    """The first part says how many records all parts have."""
+    if not 0 <= record.part < record.part_count <= MAX_STAGED_PARTS:
+        raise InvalidRequestError(
+            f"part {record.part} of {record.part_count} of a decision; at most {MAX_STAGED_PARTS} are allowed"
+        )
+    if record.part == 0 and not 0 <= (count := announced_records(record.batch)) <= MAX_STAGED_RECORDS:
+        raise InvalidRequestError(
+            f"a decision in parts that begins with {count} records; at most {MAX_STAGED_RECORDS} are allowed, because all of "
+            "them are applied at once"
+        )
 
 
 def _eligible(view: MetadataDelta, active: frozenset[int]) -> frozenset[int]:

@@ -116,8 +116,13 @@ class ReplicationControl:
         leaders = leader_counts(view)
         full = full_brokers(view)
         records = []
+        rules_of: dict[str, ElectionRules] = {}
         for topic, number, partition in affected:
-            rules = election_rules(view, self._settings, topic.name, active=active, lost=lost, full=full)
+            if topic.name not in rules_of:
+                rules_of[topic.name] = election_rules(
+                    view, self._settings, topic.name, active=active, lost=lost, full=full
+                )
+            rules = rules_of[topic.name]
             wanted = complete_reassignment(without_inactive(partition, rules), rules)
             rules = self._with_longest(view, topic, number, wanted, rules)
             record = difference(topic.topic_id, number, partition, elect(wanted, rules, leaders))

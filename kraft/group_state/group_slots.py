@@ -59,7 +59,9 @@ SlotStateRecord = AnyGroupRecord
 CLASSIC_PROTOCOL = "classic"
 MAX_KEPT_RESETS = 10  # of a group: those that `group seek --undo` can undo
 MAX_KEPT_RESET_OFFSETS = 20_000  # of a group, in all its kept resets; the newest one is always kept
-MAX_STAGED_PARTS = 32  # of one decision: 28 MiB, and fewer records than a quorum index has log offsets
+MAX_STAGED_PARTS = 32  # of one decision: 28 MiB
+# Of one decision in parts. They are applied together: this takes the quorum's thread, which must not miss a heartbeat, 0.3 s.
+MAX_STAGED_RECORDS = 100_000
 MAX_OFFSET_BATCH_BYTES = 32 * 1024  # of a snapshot: well below a chunk
 _OFFSET_BYTES = 64  # of an offset without its texts
 _STRIPPED = 0  # the coordinator epoch of a record that is kept as state
@@ -507,7 +509,9 @@ class GroupSlots:
         if not isinstance(record, StagedDecisionRecord):
             self._replay_one(slot, record, index)
             return True
-        for item in slot.stage(record):
+        staged = slot.stage(record)
+        assert len(staged) < 1 << POSITION_BITS, "more records than a command has log offsets: none of them is applied"
+        for item in staged:
             self._replay_one(slot, item, index)
         return True
 

@@ -24,6 +24,8 @@ from barnabas.log.vocabulary.transaction_messages import TransactionTopic
 from .image import NO_LEADER, Endpoint, FolderTrouble
 
 FORMAT_VERSION = 1
+_BATCH_OF_A_BROKER = bytes((0x93, FORMAT_VERSION, 0))  # msgpack: an array of three, the version, controller epoch 0
+_LONGEST_ARRAY_HEAD = 5
 
 
 class Record(Message, frozen=True, kw_only=True):
@@ -519,6 +521,18 @@ RECORD_TYPES: tuple[Any, ...] = tuple(Record.__subclasses__())
 _OPCODES = frozenset(cls.__struct_config__.tag for cls in RECORD_TYPES)
 _command = Decoder(tuple[int, int, msgspec.Raw])
 _records: Decoder[Any] = Decoder(tuple[reduce(or_, RECORD_TYPES), ...])  # type: ignore[misc]
+
+
+def announced_records(start: bytes) -> int:
+    """How many records a batch of controller epoch 0 has, from its first bytes; -1: this is not the start of one."""
+    if not start.startswith(_BATCH_OF_A_BROKER) or len(start) < len(_BATCH_OF_A_BROKER) + _LONGEST_ARRAY_HEAD:
+        return -1
+    kind = start[len(_BATCH_OF_A_BROKER)]
+    if kind & 0xF0 == 0x90:
+        return kind & 0x0F
+    width = {0xDC: 2, 0xDD: 4}.get(kind)
+    first = len(_BATCH_OF_A_BROKER) + 1
+    return -1 if width is None else int.from_bytes(start[first : first + width], "big")
 
 
 def decode_batch(command: bytes) -> RecordBatch:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from barnabas.consumer_groups.model.messages import CoordinatorResult
-from barnabas.kraft.group_state.group_slots import MAX_STAGED_PARTS
+from barnabas.kraft.group_state.group_slots import MAX_STAGED_PARTS, MAX_STAGED_RECORDS
 from barnabas.kraft.metadata.records import (
     OffsetCommitRecord,
     PendingOffsetsEndedRecord,
@@ -217,6 +217,11 @@ def parts_of(slot: int, coordinator_epoch: int, records: list[Record], size_byte
         return [tuple(records)]
     if _may_be_cut(records):
         return _cut(records)
+    if len(records) > MAX_STAGED_RECORDS:
+        raise InvalidRequestError(
+            f"one change of the group has {len(records)} records, but at most {MAX_STAGED_RECORDS} can be applied at once; "
+            "change fewer members or partitions in one request"
+        )
     whole = encode_batch(RecordBatch(controller_epoch=0, records=tuple(records)))
     chunks = [whole[start : start + MAX_BYTES_PER_APPEND] for start in range(0, len(whole), MAX_BYTES_PER_APPEND)]
     if len(chunks) > MAX_STAGED_PARTS:

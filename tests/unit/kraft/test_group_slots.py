@@ -1,5 +1,6 @@
 """The state of groups per slot: replay, fencing by coordinator epoch, rebuilding from records, isolation of copies."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.kraft.replayed_slots import rebuilt, replayed
@@ -273,6 +274,19 @@ def test_a_decision_in_parts_is_applied_with_its_last_part_also_across_a_snapsho
         value = each.slot(7).offset("g1", ("t1", 0))
         assert value is not None and value[0] == 8 and "g1" in each.slot(7).groups
     assert rebuilt == slots
+
+
+def test_a_decision_of_more_records_than_a_command_has_places_for_is_not_applied_in_part() -> None:
+    """It was applied up to the place where the log offsets of a command end, and put into quarantine then."""
+    count = 1 << POSITION_BITS
+    one = encode_batch(RecordBatch(controller_epoch=0, records=(commit(offset=8),)))
+    whole = one[:3] + b"\xdd" + count.to_bytes(4, "big") + one[4:] * count
+    slots = replayed(commit(offset=7))
+    part = StagedDecisionRecord(slot=7, coordinator_epoch=1, part=0, part_count=1, batch=whole)
+    with pytest.raises(AssertionError, match="none of them is applied"):
+        slots.replay(part, slots.index + 1)
+    value = slots.slot(7).offset("g1", ("t1", 0))
+    assert value is not None and value[0] == 7 and slots.slot(7).staged == ()
 
 
 def test_a_decision_whose_coordinator_is_replaced_before_its_last_part_is_void_as_a_whole() -> None:

@@ -11,7 +11,7 @@ from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
 from barnabas.consumer_groups.transactions.settings import TransactionSettings
-from barnabas.kraft.group_state.group_slots import SlotState, slot_of
+from barnabas.kraft.group_state.group_slots import MAX_STAGED_RECORDS, SlotState, slot_of
 from barnabas.kraft.metadata.image import (
     BrokerImage,
     Endpoint,
@@ -21,7 +21,7 @@ from barnabas.kraft.metadata.image import (
     SlotImage,
     TopicImage,
 )
-from barnabas.kraft.metadata.records import Record
+from barnabas.kraft.metadata.records import Record, RemoveMemberRecord
 from barnabas.kraft.metadata.requests import (
     AppendGroupRecords,
     ControllerRequest,
@@ -36,6 +36,7 @@ from barnabas.log.vocabulary.errors import (
     CoordinatorNotAvailableError,
     ErrorCode,
     GroupIdNotFoundError,
+    InvalidRequestError,
     NetworkError,
     NotCoordinatorError,
     RequestTimedOutError,
@@ -400,3 +401,10 @@ async def test_a_new_coordinator_names_the_broker_that_the_slot_came_from() -> N
     await world.loaded()
     assert world.origins == [f"from broker {NODE + 1} to broker {NODE}", f"broker {NODE} has loaded it again"]
     await world.slots.close()
+
+
+def test_a_change_of_more_records_than_can_be_applied_at_once_is_refused() -> None:
+    record = RemoveMemberRecord(slot=SLOT, coordinator_epoch=1, group_id="g", member_id="m")
+    assert list(parts_of(SLOT, 1, [record] * MAX_STAGED_RECORDS, 0))
+    with pytest.raises(InvalidRequestError, match="has 100001 records, but at most 100000 can be applied at once"):
+        parts_of(SLOT, 1, [record] * (MAX_STAGED_RECORDS + 1), 0)

@@ -3,12 +3,13 @@
 import pytest
 
 from barnabas.consumer_groups.model.settings import GroupSettings
-from barnabas.consumer_groups.offsets.transactional_offsets import Permit, TransactionalOffsets
+from barnabas.consumer_groups.offsets.transactional_offsets import MAX_PENDING_OFFSETS, Permit, TransactionalOffsets
 from barnabas.log.vocabulary.errors import (
     CoordinatorLoadInProgressError,
     ErrorCode,
     NonEmptyGroupError,
     NotCoordinatorError,
+    PolicyViolationError,
     StaleMemberEpochError,
     UnknownMemberIdError,
     UnstableOffsetCommitError,
@@ -206,3 +207,34 @@ def test_pending_offsets_do_not_expire() -> None:
 def test_a_group_of_another_slot_is_refused() -> None:
     with pytest.raises(NotCoordinatorError):
         World().offsets.permit(group_id="another", producer_id=1)
+
+
+def test_the_offsets_of_open_transactions_of_a_group_have_a_limit() -> None:
+    world = World()
+    world.bench.change_topics({"t": MAX_PENDING_OFFSETS + 1})
+    world.renew()
+
+    def commit_of(*numbers: int) -> TransactionalOffsetCommitRequest:
+        return TransactionalOffsetCommitRequest(
+            transactional_id="tx",
+            producer_id=PRODUCER,
+            producer_epoch=0,
+            group_id=GROUP,
+            member_id="",
+            member_epoch=-1,
+            partitions=tuple(at(1, partition=number) for number in numbers),
+        )
+
+    world.offsets.commit(commit_of(*range(MAX_PENDING_OFFSETS)), permit=world.permit(), now_ms=world.bench.now_ms)
+    with pytest.raises(PolicyViolationError, match=f"at most {MAX_PENDING_OFFSETS} are allowed"):
+        world.offsets.commit(commit_of(MAX_PENDING_OFFSETS), permit=world.permit(), now_ms=world.bench.now_ms)
+
+
+def test_as_many_permits_as_allowed_are_kept() -> None:
+    world = World(max_permits=2)
+    first, second = world.permit(PRODUCER), world.permit(PRODUCER + 1)
+    world.commit(3, permit=first)
+    world.commit(4, permit=second, producer_id=PRODUCER + 1)
+    world.permit(PRODUCER + 2)
+    with pytest.raises(CoordinatorLoadInProgressError):
+        world.commit(5, permit=first)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from unit.kraft.single_controller import SingleController
 
-from barnabas.kraft.metadata.records import BROKER_RESOURCE
+from barnabas.kraft.metadata.controller_settings import MAX_RECORDS_PER_COMMAND
+from barnabas.kraft.metadata.records import BROKER_RESOURCE, decode_batch
 from barnabas.kraft.metadata.requests import CreateTopic, TopicCreated
 from barnabas.kraft.metadata.topic_settings import REASSIGNMENT_THROTTLE
 from barnabas.log.vocabulary.cluster_changes import (
@@ -195,3 +196,12 @@ def test_replicas_that_came_to_share_a_machine_can_be_moved_apart() -> None:
     assert six.partition().adding_replicas == (2,)
     six.ask(AssignReplicasRequest(topic="t", partition=0, replicas=(0, 1, 2)))
     assert 3 in six.partition().removing_replicas
+
+
+def test_very_many_moves_to_a_newcomer_are_several_commands() -> None:
+    controller = SingleController(brokers=4)
+    controller.ask(CreateTopic(name="many", assignment=((0, 1, 2), (1, 2, 0), (2, 0, 1)) * 1_200))
+    quorum = controller.cluster
+    quorum.nodes[0].submit(FillBrokerRequest(node_id=3), controller.now_ms, lambda answer: None)
+    assert len(quorum.tail) > 1
+    assert max(len(decode_batch(entry.command).records) for entry in quorum.tail) == MAX_RECORDS_PER_COMMAND

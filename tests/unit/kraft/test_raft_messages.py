@@ -97,3 +97,9 @@ def test_a_peer_that_speaks_tls_is_told_apart_from_a_long_frame() -> None:
         split_frames(bytearray.fromhex("1603010200"), MAX_HELLO_BYTES)
     with pytest.raises(WireError, match="a frame has 369098752 bytes"):
         split_frames(bytearray.fromhex("1600000000"), MAX_HELLO_BYTES)
+
+
+def test_a_frame_is_taken_as_soon_as_it_is_whole() -> None:
+    buffer = bytearray(bytes(4) + b"\0\0\0\x02ab" + bytes(3))
+    assert split_frames(buffer, 10) == [b"", b"ab"] and buffer == bytes(3)
+    assert split_frames(bytearray(4), 10) == [b""]

@@ -162,3 +162,13 @@ def test_an_index_that_is_missing_is_not_taken_for_an_empty_one() -> None:
         with pytest.raises(MissingFileError, match="has 0 of its .* entries"):
             log.aborted.between(0, 2)
     assert not disk.exists(INDEX)
+
+
+def test_only_entries_that_are_not_durable_are_flushed():
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    fill(log, 1)
+    index = log.segments.active.transaction_index
+    (last,) = markers(log)
+    assert index.file_to_flush(last) is not None
+    assert index.file_to_flush(last + 1) is None

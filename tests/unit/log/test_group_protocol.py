@@ -29,3 +29,12 @@ def test_the_form_is_kafka_s_byte_for_byte() -> None:
     expected = "00030000000100026162000000000000000100026162000000010000000100000005ffff"
     assert encode_subscription(subscription).hex() == expected
     assert encode_assignment(frozenset({("ab", 1)})).hex() == "00010000000100026162000000010000000100000000"
+
+
+def test_fields_that_a_version_does_not_have_are_not_known() -> None:
+    """Version 2 of Kafka's ConsumerProtocolSubscription ends before the rack; version 0 ends before what is owned."""
+    whole = encode_subscription(ClientSubscription(topics=("t",), owned=frozenset({("t", 1)}), generation=5))
+    second, zeroth = b"\x00\x02" + whole[2:-2], b"\x00\x00" + SUBSCRIPTION[2:]
+    found = decode_subscription(second)
+    assert found is not None and (found.generation, found.rack) == (5, None)
+    assert decode_subscription(zeroth) == ClientSubscription(topics=("t",))

@@ -5,12 +5,13 @@ from hypothesis import strategies as st
 from unit.log.records.record_world import decode_columns
 
 from barnabas.log.format.compression import Compression
-from barnabas.log.format.record_batch import read_header
+from barnabas.log.format.record_batch import check_crc, read_header
 from barnabas.log.format.record_codec import (
     ProducerFields,
     encode_batch,
     first_record_at_or_after,
     iter_records,
+    number_batch,
 )
 from barnabas.log.vocabulary.errors import CorruptRecordError, InvalidRecordError
 
@@ -129,3 +130,15 @@ def test_a_broker_imports_no_codec_before_it_needs_one():
 
     code = "import barnabas.log.folders.log_manager, sys; sys.exit(any(n in sys.modules for n in ('lz4', 'cramjam')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("is_transactional", [True, False])
+def test_a_batch_with_another_number_is_the_same_in_everything_else(is_transactional):
+    former = ProducerFields(producer_id=1, producer_epoch=2, base_sequence=3, is_transactional=not is_transactional)
+    batch = encode_batch([b"a", b"b"], timestamps_ms=7, producer=former)
+    producer = ProducerFields(producer_id=70, producer_epoch=8, base_sequence=90, is_transactional=is_transactional)
+    numbered = number_batch(batch, producer)
+    header = read_header(numbered)
+    check_crc(numbered, header)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (70, 8, 90)
+    assert numbered == encode_batch([b"a", b"b"], timestamps_ms=7, producer=producer)

@@ -39,6 +39,17 @@ def test_the_log_is_cut_when_the_metadata_shows_it_too() -> None:
     assert position is not None and (position.offset, position.leader_epoch) == (3, 3)
 
 
+def test_a_replica_that_is_still_in_sync_in_the_metadata_keeps_its_log() -> None:
+    """Another change has raised the leader epoch before the controller took it out: its leader counts on it."""
+    partition = damaged_follower()
+    assert partition.repair.resigned(2) == []
+    partition.make_follower(assignment(leader=1, leader_epoch=3, isr=(0, 1)), 0)
+    assert partition.log_end_offset == 6 and partition.repair.resign_if_damaged() == resign(3)
+    assert partition.repair.resigned(3) == []
+    changed(partition, partition.make_follower(assignment(leader=1, leader_epoch=4, isr=(1,)), 0))
+    assert partition.log_end_offset == 3
+
+
 def test_the_first_epoch_of_a_partition_is_one_to_resign_in() -> None:
     partition = damaged_follower(leader_epoch=0)
     assert partition.repair.resign_if_damaged() == resign(0)

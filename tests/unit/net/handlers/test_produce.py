@@ -240,3 +240,14 @@ async def test_a_partition_without_a_replica_here_has_another_leader() -> None:
     response = world.send(produce(world.batch(b"a"), acks=1)).answer()
     assert outcomes(response) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
     assert (first(response).leader_id, first(response).leader_epoch) == (1, 7)
+
+
+@simulated
+async def test_a_batch_that_is_sent_again_is_confirmed_no_sooner_than_the_first_time() -> None:
+    """With acks=all, its last record too must be in every in-sync replica."""
+    world = await HandlerWorld.start(topic("t", partition(0, replicas=(0,))))
+    again = ProducerFields(producer_id=7, producer_epoch=0, base_sequence=0)
+    for is_duplicate in (False, True):
+        records = world.batch(b"a", b"b", producer=again)
+        info, required_offset = world.replication.append(world.partition(), records, acks=-1)
+        assert (info.duplicate, info.last_offset, required_offset) == (is_duplicate, 1, 2)

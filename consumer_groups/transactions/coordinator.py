@@ -27,12 +27,14 @@ from barnabas.log.vocabulary.errors import (
 from barnabas.log.vocabulary.group_messages import PartitionOutcome
 from barnabas.log.vocabulary.topic_partition import check_topic_name
 from barnabas.log.vocabulary.transaction_messages import (
+    MAX_PREPARED_FOR_LENGTH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NOT_STARTED,
     AddToTransactionRequest,
     EndTransactionRequest,
     InitTransactionsRequest,
+    PrepareTransactionRequest,
     ProducerIdentity,
     TransactionState,
     TransactionTopic,
@@ -86,7 +88,8 @@ class TransactionCoordinator:
 
         An open transaction is aborted first, with an epoch that no producer gets. The answer is a ConcurrentTransactionsError
         until the abort is complete. `fresh_producer_id` was never used; it is taken only if it is needed. Raises
-        InvalidTransactionTimeoutError, ProducerFencedError, ConcurrentTransactionsError, PolicyViolationError.
+        InvalidTransactionTimeoutError, ProducerFencedError, ConcurrentTransactionsError, PolicyViolationError,
+        and InvalidTxnStateError while the transaction is prepared: only its decision ends it.
         """
         self._check_id(request.transactional_id)
         if not 0 < request.timeout_ms <= self._settings.max_timeout_ms:
@@ -101,6 +104,7 @@ class TransactionCoordinator:
             self._put(found, decision)
             return _result(decision, _identity(found))
         check_expected(known, request.producer_id, request.producer_epoch)
+        self._check_not_decided(known)
         self._check_not_prepared(known)
         if _state_of(known) is TransactionState.ONGOING:
             self._abort(fenced_by_abort(known), decision)
@@ -121,6 +125,7 @@ class TransactionCoordinator:
         not (TRANSACTION_ABORTABLE). Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError,
         InvalidTxnStateError (`is_check` for a group), PolicyViolationError."""
         known = self._known(request.transactional_id, request.producer_id, request.producer_epoch)
+        self._check_not_prepared(known)
         if request.is_check:
             return CoordinatorResult(records=(), response=self._checked(known, request))
         decision = self._decision(now_ms)
@@ -141,6 +146,30 @@ class TransactionCoordinator:
             )
             self._put(changed, decision)
         return _result(decision, tuple(_outcomes(request.topics)))
+
+    def prepare(self, request: PrepareTransactionRequest, *, now_ms: int) -> CoordinatorResult[None]:
+        """Keep the transaction, whole as it is, until it is decided: no timeout ends it any more. May be repeated.
+
+        Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidRequestError,
+        InvalidTxnStateError (no transaction is open, or it is prepared for something else).
+        """
+        known = self._known(request.transactional_id, request.producer_id, request.producer_epoch)
+        if len(request.prepared_for) > MAX_PREPARED_FOR_LENGTH:
+            raise InvalidRequestError(
+                f"prepared_for has at most {MAX_PREPARED_FOR_LENGTH} characters, not {len(request.prepared_for)}"
+            )
+        state = _state_of(known)
+        if state is TransactionState.PREPARED and known.prepared_for == request.prepared_for:
+            return CoordinatorResult(records=(), response=None, must_confirm=True)
+        self._check_not_prepared(known)
+        if state is not TransactionState.ONGOING:
+            raise InvalidTxnStateError(
+                f"transactional id {request.transactional_id!r} has no open transaction to prepare: it is {known.state}"
+            )
+        decision = self._decision(now_ms)
+        prepared = replace(known, state=TransactionState.PREPARED.value, updated_ms=now_ms)
+        self._put(replace(prepared, prepared_for=request.prepared_for), decision)
+        return _result(decision, None)
 
     def end(
         self, request: EndTransactionRequest, *, fresh_producer_id: int, now_ms: int
@@ -166,6 +195,7 @@ class TransactionCoordinator:
         prepared = replace(known, uses_v2=request.uses_v2)
         if request.uses_v2:
             prepared = ended_by_second_version(prepared, fresh_producer_id)
+        prepared = replace(prepared, is_last=request.is_last)
         outcome = TransactionState.PREPARE_COMMIT if request.is_commit else TransactionState.PREPARE_ABORT
         self._decide(prepared, outcome, decision)
         return _result(decision, _identity(completed(prepared)))
@@ -174,7 +204,7 @@ class TransactionCoordinator:
 
     def undecided_markers(self) -> tuple[TransactionRecord, ...]:
         """Transactions that are decided, and whose markers must be written, again if a former coordinator has written some."""
-        return tuple(item for item in self._state.transactions.values() if _state_of(item).is_prepared)
+        return tuple(item for item in self._state.transactions.values() if _state_of(item).is_decided)
 
     def markers_done(self, ended: TransactionRecord, *, now_ms: int) -> CoordinatorResult[None]:
         """Every partition and every group has the outcome. A report about another transaction than the current one is ignored."""
@@ -187,7 +217,7 @@ class TransactionCoordinator:
     def is_ending(self, transactional_id: str) -> bool:
         """Whether its transaction is decided and not complete: until then, most requests are refused."""
         known = self._state.transactions.get(transactional_id)
-        return known is not None and _state_of(known).is_prepared
+        return known is not None and _state_of(known).is_decided
 
     def started_ms(self, transactional_id: str) -> int:
         """The stamp of the open transaction; NOT_STARTED if there is none."""
@@ -218,12 +248,12 @@ class TransactionCoordinator:
     # --- operators ----------------------------------------------------------------------------------------------------
 
     def abort(self, *, transactional_id: str, now_ms: int) -> CoordinatorResult[None]:
-        """Abort an open transaction and fence its producer. Raises TransactionalIdNotFoundError, ConcurrentTransactionsError,
-        InvalidTxnStateError."""
+        """Abort an open transaction, prepared or not, and fence its producer. Raises TransactionalIdNotFoundError,
+        ConcurrentTransactionsError, InvalidTxnStateError."""
         self._check_id(transactional_id)
         known = self._found(transactional_id)
-        self._check_not_prepared(known)
-        if _state_of(known) is not TransactionState.ONGOING:
+        self._check_not_decided(known)
+        if not _state_of(known).is_open:
             raise InvalidTxnStateError(
                 f"transactional id {transactional_id!r} has no open transaction: it is {known.state}"
             )
@@ -275,12 +305,19 @@ class TransactionCoordinator:
         if known.next_producer_id != NO_PRODUCER_ID and (producer_id, producer_epoch) == (known.next_producer_id, 0):
             raise concurrent(transactional_id)  # its producer continues with the new id already
         check_producer(known, producer_id, producer_epoch)
-        self._check_not_prepared(known)
+        self._check_not_decided(known)
         return known
 
-    def _check_not_prepared(self, known: TransactionRecord) -> None:
-        if _state_of(known).is_prepared:
+    def _check_not_decided(self, known: TransactionRecord) -> None:
+        if _state_of(known).is_decided:
             raise concurrent(known.transactional_id)
+
+    def _check_not_prepared(self, known: TransactionRecord) -> None:
+        if _state_of(known) is TransactionState.PREPARED:
+            raise InvalidTxnStateError(
+                f"the transaction of {known.transactional_id!r} is prepared for {known.prepared_for!r}, and waits for its "
+                f"decision: commit or abort it, or end it by hand: barnabas transaction abort {known.transactional_id}"
+            )
 
     def _checked(self, known: TransactionRecord, request: AddToTransactionRequest) -> tuple[PartitionOutcome, ...]:
         strangers = sorted(set(request.groups) - set(known.offset_groups))
@@ -372,8 +409,11 @@ class TransactionCoordinator:
             offset_groups=(),
             started_ms=NOT_STARTED,
             updated_ms=decision.now_ms,
+            prepared_for="",
         )
         self._put(done, decision)
+        if known.is_last:
+            self._remove(done, decision)
 
     def _put(self, record: TransactionRecord, decision: Decision) -> None:
         self._early_commits.forget(record.transactional_id)
@@ -400,8 +440,8 @@ class TransactionCoordinator:
         """A former coordinator whose clock was ahead must not make a time longer."""
         key = (record.transactional_id, "")
         state = _state_of(record)
-        if state.is_prepared:
-            self._timers.cancel(key)  # its end is decided
+        if state.is_decided or state is TransactionState.PREPARED:
+            self._timers.cancel(key)  # its end is decided, or others decide it, however late
         elif state is TransactionState.ONGOING:
             self._timers.set(key, min(record.started_ms, now_ms) + record.timeout_ms)
         else:

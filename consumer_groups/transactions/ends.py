@@ -73,7 +73,7 @@ def judged(known: TransactionRecord, request: EndTransactionRequest) -> EndAnswe
     is_repeated = _is_repeated(known, request)
     if not is_repeated:
         check_producer(known, request.producer_id, request.producer_epoch)
-        if TransactionState(known.state).is_prepared:  # the producer knows its next epoch already
+        if TransactionState(known.state).is_decided:  # the producer knows its next epoch already
             raise concurrent(known.transactional_id)
     return _judged_by_state(known, request, is_repeated=is_repeated)
 
@@ -89,7 +89,7 @@ def _is_repeated(known: TransactionRecord, request: EndTransactionRequest) -> bo
 
 def _judged_by_state(known: TransactionRecord, request: EndTransactionRequest, *, is_repeated: bool) -> EndAnswer:
     state = TransactionState(known.state)
-    if state is TransactionState.ONGOING and not (is_repeated and request.uses_v2):
+    if state.is_open and not (is_repeated and request.uses_v2):
         return EndAnswer.DECIDE
     prepared, complete = (
         (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)

@@ -1,4 +1,4 @@
-"""The valid transitions of a transaction (KIP-98)."""
+"""The valid transitions of a transaction (KIP-98; PREPARED after KIP-939)."""
 
 from typing import Final
 
@@ -11,7 +11,8 @@ _S = TransactionState
 TRANSACTION_TRANSITIONS: Final[dict[TransactionState, frozenset[TransactionState]]] = {
     _S.DEAD: frozenset({_S.EMPTY}),
     _S.EMPTY: frozenset({_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT, _S.DEAD}),
-    _S.ONGOING: frozenset({_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT}),
+    _S.ONGOING: frozenset({_S.ONGOING, _S.PREPARED, _S.PREPARE_COMMIT, _S.PREPARE_ABORT}),
+    _S.PREPARED: frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT}),
     _S.PREPARE_COMMIT: frozenset({_S.COMPLETE_COMMIT}),
     _S.PREPARE_ABORT: frozenset({_S.COMPLETE_ABORT}),
     _S.COMPLETE_COMMIT: frozenset({_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT, _S.DEAD}),

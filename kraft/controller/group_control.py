@@ -8,18 +8,33 @@ from collections import Counter
 from collections.abc import Container, Sequence
 
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, NotCoordinatorError
+from barnabas.log.vocabulary.transaction_messages import TransactionState
 
 from ..group_state.group_slots import MAX_STAGED_PARTS, MAX_STAGED_RECORDS
 from ..group_state.group_state import GROUP_RECORDS, SHARE_RECORDS, TRANSACTION_RECORDS
 from ..metadata.controller_result import ControllerResult
 from ..metadata.delta import MetadataDelta
-from ..metadata.feature_levels import SHARE_GROUPS_LEVEL, TRANSACTIONS_LEVEL, raised_level
+from ..metadata.feature_levels import (
+    FIRST_LEVEL,
+    PREPARED_LEVEL,
+    SHARE_GROUPS_LEVEL,
+    TRANSACTIONS_LEVEL,
+    raised_level,
+)
 from ..metadata.image import NO_COORDINATOR, SLOT_COUNT
-from ..metadata.records import Record, SlotRecord, StagedDecisionRecord, UnknownRecordError, announced_records
+from ..metadata.records import (
+    Record,
+    SlotRecord,
+    StagedDecisionRecord,
+    TransactionRecord,
+    UnknownRecordError,
+    announced_records,
+)
 from ..metadata.requests import AppendGroupRecords, GroupRecordsAppended, RenewSlot, SlotAppend, SlotRefusal
 from ..quorum.config import MAX_COMMAND_BYTES
 
 MAX_GROUP_RECORDS_PER_REQUEST = 10_000  # of all slots of a broker: far more than the commits of a few milliseconds
+_FIRST = (FIRST_LEVEL, "groups")
 
 
 def slot_moves(view: MetadataDelta, *, active: frozenset[int]) -> tuple[SlotRecord, ...]:
@@ -100,14 +115,19 @@ def _records_of_slot(view: MetadataDelta, node_id: int, item: SlotAppend) -> tup
 
 
 def _raised_level(view: MetadataDelta, records: Sequence[Record]) -> tuple[Record, ...]:
-    """The first record of transactions, or of share groups, raises the feature level of the cluster."""
-    found: tuple[Record, ...] = ()
-    for item in records:
-        if isinstance(item, SHARE_RECORDS):
-            return raised_level(view, SHARE_GROUPS_LEVEL, "share groups")
-        if isinstance(item, TRANSACTION_RECORDS):
-            found = raised_level(view, TRANSACTIONS_LEVEL, "transactions")
-    return found
+    """The first record of transactions, of share groups, or of a prepared transaction raises the feature level of the cluster."""
+    level, what = max((_level_of(item) for item in records), default=_FIRST)
+    return raised_level(view, level, what)
+
+
+def _level_of(record: Record) -> tuple[int, str]:
+    if isinstance(record, TransactionRecord) and record.state == TransactionState.PREPARED:
+        return PREPARED_LEVEL, "prepared transactions"
+    if isinstance(record, SHARE_RECORDS):
+        return SHARE_GROUPS_LEVEL, "share groups"
+    if isinstance(record, TRANSACTION_RECORDS):
+        return TRANSACTIONS_LEVEL, "transactions"
+    return _FIRST
 
 
 def renew_slot(view: MetadataDelta, request: RenewSlot) -> ControllerResult:

@@ -19,7 +19,8 @@ TRANSACTIONS_LEVEL: Final = 2  # the records of transactions and their pending o
 SECURITY_LEVEL: Final = 3  # the records of users and permissions
 QUOTAS_LEVEL: Final = 4  # the records of quotas
 SHARE_GROUPS_LEVEL: Final = 5  # the records of share groups
-NEWEST_LEVEL: Final = SHARE_GROUPS_LEVEL  # of this version
+PREPARED_LEVEL: Final = 6  # the state Prepared of transactions
+NEWEST_LEVEL: Final = PREPARED_LEVEL  # of this version
 
 
 class _Registered(Protocol):

@@ -413,6 +413,8 @@ class TransactionRecord(Record, frozen=True, kw_only=True, tag=51):
     started_ms: int  # -1: no transaction is open
     updated_ms: int
     uses_v2: bool = False  # the producer's epoch grows with every end (KIP-890)
+    prepared_for: str = ""  # what the decision of a Prepared transaction is about; feature level 6
+    is_last: bool = False  # the transactional id is forgotten when the transaction is complete
 
 
 class RemoveTransactionRecord(Record, frozen=True, kw_only=True, tag=52):

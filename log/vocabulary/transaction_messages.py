@@ -17,10 +17,15 @@ NOT_STARTED = -1  # no transaction is open; in a message also: the sender is a b
 
 class TransactionState(StrEnum):
     """Kafka's names, which are also those of the stored records. A Prepare state is the decision: only the same outcome can
-    follow. A Complete state means that every marker is written."""
+    follow. A Complete state means that every marker is written.
+
+    PREPARED is ours, after KIP-939: the transaction has all of its records, and waits for a decision that is made elsewhere. It
+    has no timeout. Kafka's clients see ONGOING.
+    """
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
+    PREPARED = "Prepared"
     PREPARE_COMMIT = "PrepareCommit"
     PREPARE_ABORT = "PrepareAbort"
     COMPLETE_COMMIT = "CompleteCommit"
@@ -28,8 +33,14 @@ class TransactionState(StrEnum):
     DEAD = "Dead"  # the transactional id is not known: no record has this state
 
     @property
-    def is_prepared(self) -> bool:
+    def is_decided(self) -> bool:
+        """Decided, and not every marker is written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+    @property
+    def is_open(self) -> bool:
+        """Not decided: it has records, and may still be committed or aborted."""
+        return self in (TransactionState.ONGOING, TransactionState.PREPARED)
 
     @property
     def is_complete(self) -> bool:
@@ -40,9 +51,11 @@ STORED_STATES: Final = tuple(state for state in TransactionState if state is not
 # Of a transaction that may still hold up readers of committed records.
 UNDECIDED_STATES: Final = (
     TransactionState.ONGOING,
+    TransactionState.PREPARED,
     TransactionState.PREPARE_COMMIT,
     TransactionState.PREPARE_ABORT,
 )
+MAX_PREPARED_FOR_LENGTH: Final = 300
 
 
 class TransactionTopic(Message, frozen=True, kw_only=True):
@@ -83,12 +96,23 @@ class AddToTransactionRequest(Message, frozen=True, kw_only=True):
     uses_v2: bool = False
 
 
+class PrepareTransactionRequest(Message, frozen=True, kw_only=True):
+    """The transaction is whole, and waits for a decision that is made elsewhere: it takes no more records, no timeout ends it,
+    and who knows its id, producer id and epoch may commit or abort it (EndTransactionRequest, second version)."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    prepared_for: str = ""  # what the decision will be about, for operators and for those who decide
+
+
 class EndTransactionRequest(Message, frozen=True, kw_only=True):
     transactional_id: str
     producer_id: int
     producer_epoch: int
     is_commit: bool
     uses_v2: bool = False  # the epoch grows; the answer has the next one
+    is_last: bool = False  # of this transactional id, which is forgotten when the transaction is complete
 
 
 class TransactionalOffsetCommitRequest(Message, frozen=True, kw_only=True):

@@ -458,6 +458,7 @@ OWN_RULES: Final[dict[int, Rule]] = {
     ApiKey.INIT_PRODUCER_ID: init_producer,
     ApiKey.INIT_TRANSACTIONS: transaction(Operation.WRITE),
     ApiKey.ADD_TO_TRANSACTION: _add_to_transaction,
+    ApiKey.PREPARE_TRANSACTION: transaction(Operation.WRITE),
     ApiKey.END_TRANSACTION: transaction(Operation.WRITE),
     ApiKey.TRANSACTIONAL_OFFSET_COMMIT: _transactional_commit,
     ApiKey.LIST_TRANSACTIONS: shown(_listed_transactions),

@@ -213,6 +213,7 @@ def _transaction_handlers(services: Services) -> dict[int, Handler]:
     return {
         ApiKey.INIT_TRANSACTIONS: answering(own.init, survives_disconnect=True),
         ApiKey.ADD_TO_TRANSACTION: answering(own.add, survives_disconnect=True),
+        ApiKey.PREPARE_TRANSACTION: answering(own.prepare, survives_disconnect=True),
         ApiKey.END_TRANSACTION: answering(own.end, survives_disconnect=True),
         ApiKey.TRANSACTIONAL_OFFSET_COMMIT: answering(own.commit_offsets, survives_disconnect=True),
         ApiKey.WRITE_MARKERS: answering(own.write_markers, survives_disconnect=True),

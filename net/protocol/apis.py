@@ -37,6 +37,7 @@ from barnabas.log.vocabulary.transaction_messages import (
     AddToTransactionRequest,
     EndTransactionRequest,
     InitTransactionsRequest,
+    PrepareTransactionRequest,
     ProducerIdentity,
     TransactionalOffsetCommitRequest,
 )
@@ -96,6 +97,7 @@ APIS: dict[int, tuple[type[Request], type[Response]]] = {
     ApiKey.BRING_BACK_FOLDER: (requests.BringBackFolderRequest, responses.DescribeStorageResponse),
     ApiKey.INIT_TRANSACTIONS: (InitTransactionsRequest, ProducerIdentity),
     ApiKey.ADD_TO_TRANSACTION: (AddToTransactionRequest, responses.AddToTransactionResponse),
+    ApiKey.PREPARE_TRANSACTION: (PrepareTransactionRequest, responses.EmptyResponse),
     ApiKey.END_TRANSACTION: (EndTransactionRequest, ProducerIdentity),
     ApiKey.TRANSACTIONAL_OFFSET_COMMIT: (TransactionalOffsetCommitRequest, group_responses.OffsetCommitResponse),
     ApiKey.WRITE_MARKERS: (requests.WriteMarkersRequest, responses.WriteMarkersResponse),

@@ -42,6 +42,7 @@ from barnabas.log.vocabulary.transaction_messages import (
     AddToTransactionRequest,
     EndTransactionRequest,
     InitTransactionsRequest,
+    PrepareTransactionRequest,
     TransactionalOffsetCommitRequest,
     TransactionMarker,
 )
@@ -424,6 +425,7 @@ Request = (
     | DescribeMovesRequest
     | InitTransactionsRequest
     | AddToTransactionRequest
+    | PrepareTransactionRequest
     | EndTransactionRequest
     | TransactionalOffsetCommitRequest
     | WriteMarkersRequest

@@ -12,6 +12,7 @@ class ListTransactionsRequest(Message, frozen=True, kw_only=True):
     states: Items[str] = ()
     producer_ids: Items[int] = ()
     min_duration_ms: int = -1  # of open transactions; others are left out if it is given
+    id_prefix: str = ""
 
 
 class ListedTransaction(Message, frozen=True, kw_only=True):
@@ -24,6 +25,7 @@ class ListedTransaction(Message, frozen=True, kw_only=True):
     partition_count: int
     group_count: int
     coordinator: int  # node id
+    prepared_for: str = ""  # what the decision of a prepared transaction is about
 
 
 class ListTransactionsResponse(Message, frozen=True, kw_only=True):

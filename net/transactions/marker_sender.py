@@ -124,7 +124,7 @@ class MarkerSender:
         """These records of the slot are committed; at its start, () stands for everything."""
         decided = [item for item in records if isinstance(item, TransactionRecord)]
         for record in decided:
-            if TransactionState(record.state).is_prepared and (record.partitions or record.offset_groups):
+            if TransactionState(record.state).is_decided and (record.partitions or record.offset_groups):
                 self._begin(slot, record)
 
     def started(self, slot: HostedSlot[SlotCoordinator]) -> None:

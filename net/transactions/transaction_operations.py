@@ -92,6 +92,7 @@ class TransactionOperations:
             if (not states or item.state in states)
             and (not producer_ids or item.producer_id in producer_ids)
             and _duration_ms(item, now_ms) >= request.min_duration_ms
+            and item.transactional_id.startswith(request.id_prefix)
         ]
         found.sort(key=lambda item: item.transactional_id)
         return ListTransactionsResponse(
@@ -131,6 +132,7 @@ class TransactionOperations:
             partition_count=sum(len(item.partitions) for item in record.partitions),
             group_count=len(record.offset_groups),
             coordinator=self._node_id,
+            prepared_for=record.prepared_for,
         )
 
     # --- partitions ---------------------------------------------------------------------------------------------------

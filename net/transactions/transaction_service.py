@@ -12,7 +12,7 @@ from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
 from barnabas.consumer_groups.transactions.coordinator import TransactionCoordinator
 from barnabas.consumer_groups.transactions.identity import is_exhausted
 from barnabas.kraft.group_state.group_slots import slot_of
-from barnabas.kraft.metadata.feature_levels import TRANSACTIONS_LEVEL, brokers_below
+from barnabas.kraft.metadata.feature_levels import PREPARED_LEVEL, TRANSACTIONS_LEVEL, brokers_below
 from barnabas.kraft.metadata.image import SlotImage
 from barnabas.log.vocabulary.errors import (
     ConcurrentTransactionsError,
@@ -26,6 +26,7 @@ from barnabas.log.vocabulary.transaction_messages import (
     AddToTransactionRequest,
     EndTransactionRequest,
     InitTransactionsRequest,
+    PrepareTransactionRequest,
     ProducerIdentity,
     TransactionTopic,
 )
@@ -129,7 +130,7 @@ class TransactionService:
 
     async def init(self, request: InitTransactionsRequest) -> ProducerIdentity:
         """Raises UnsupportedVersionError during an upgrade, and what the machine raises."""
-        self._check_upgraded()
+        self._check_upgraded(TRANSACTIONS_LEVEL, "transactions")
         fresh = await self._producer_ids.next_id()
         answer = await self._handle_when_complete(
             request.transactional_id,
@@ -149,6 +150,11 @@ class TransactionService:
             return CoordinatorResult(records=added.records, response=answer, answers=added.answers)
 
         return await self._handle_when_complete(request.transactional_id, decide)
+
+    async def prepare(self, request: PrepareTransactionRequest) -> None:
+        """Raises UnsupportedVersionError during an upgrade, and what the machine raises."""
+        self._check_upgraded(PREPARED_LEVEL, "prepared transactions")
+        await self.handle(request.transactional_id, lambda machine: machine.prepare(request, now_ms=self.now_ms()))
 
     async def end(self, request: EndTransactionRequest) -> ProducerIdentity:
         needs_id = request.uses_v2 and is_exhausted(request.producer_epoch)
@@ -181,14 +187,10 @@ class TransactionService:
             if (known := {number for number in numbers if 0 <= number < len(found.partitions)})
         )
 
-    def _check_upgraded(self) -> None:
+    def _check_upgraded(self, level: int, what: str) -> None:
         image = self._metadata.image
-        below = (
-            ()
-            if image.feature_level >= TRANSACTIONS_LEVEL
-            else brokers_below(TRANSACTIONS_LEVEL, image.brokers.values())
-        )
+        below = () if image.feature_level >= level else brokers_below(level, image.brokers.values())
         if below:
             raise UnsupportedVersionError(
-                f"brokers {list(below)} do not support transactions: upgrade or unregister them first"
+                f"brokers {list(below)} do not support {what}: upgrade or unregister them first"
             )

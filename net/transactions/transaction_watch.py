@@ -107,7 +107,7 @@ class TransactionWatch:
         totals = self.totals
         totals.open = len(begun)
         totals.oldest_ms = max((now_ms - item.started_ms for item in begun), default=0)
-        totals.waiting_for_markers = sum(TransactionState(item.state).is_prepared for item in begun)
+        totals.waiting_for_markers = sum(TransactionState(item.state).is_decided for item in begun)
         totals.overdue = len(overdue)
         totals.lagging = len(lags)
         totals.lags = tuple(nlargest(SHOWN_PARTITIONS, lags, key=lambda item: item[1]))

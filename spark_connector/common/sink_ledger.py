@@ -1,33 +1,41 @@
 """`SinkLedger`: the decisions of effectively-once sinks, as records of a compacted topic. Pure.
 
+A decision names the prepared transactions of a micro-batch, one a task. Until it is made, all of them may be aborted; from then
+on, all of them are committed, by this driver or the next one.
+
 A micro-batch goes through three states, each a record of its own:
 
-    (nothing)   tasks stage their rows; after a failure in this state none of them becomes visible
-    decided     which staged batches make up the micro-batch, their targets, and the producer id and epoch
-    published   all of them are in their topics
+    (nothing)   tasks write their rows in transactions and prepare them; after a failure in this state they are aborted
+    decided     which prepared transactions make up the micro-batch
+    published   all of them are committed
 
 The *first* decision for a sink and a micro-batch is valid, by offset order: if two drivers run the same query, both find the
-same decision and publish the same batches with the same sequence numbers, each of which brokers accept once. Every decision has
-its own key, so compaction keeps it until it is deleted after the record that says that it is published. These records have
-their own keys, too; the one of the latest micro-batch counts. The decisions of a sink share one producer id, and each has a new
-epoch: where a newer decision has written, the broker refuses what an older one may still send.
+same decision and commit the same transactions. Every decision has its own key, so compaction keeps it until it is deleted after
+the record that says that it is published. These records have their own keys, too; the one of the latest micro-batch counts.
 
-A future transaction coordinator will replace this ledger: a decision will be its commit record, and publishing will be the
-writing of its markers. The steps of tasks and drivers will stay the same.
+A transaction may be aborted if no valid decision can name it any more (`may_abort`): it belongs to a micro-batch that is
+published, or whose first decision does not name it. So it says what it was prepared for (`purpose_of`).
+
+Before there were transactions, tasks staged their rows, and a decision named the staged batches, which were copied. Such a
+decision is still finished (`staged_publishing`), but no longer made.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.log.vocabulary.transaction_messages import ProducerIdentity
+from barnabas.net.client.transactions.prepared import PreparedTransaction
 
 SINKS_PREFIX = "__spark_"  # Of the topics in which sinks store staged batches and decisions.
 LEDGER_TOPIC = f"{SINKS_PREFIX}sinks"
 STAGE_PREFIX = f"{SINKS_PREFIX}stage."  # Precedes the name of the target topic; partition numbers correspond.
-FORMAT_VERSION = 1
-MAX_EPOCH = 2**15 - 1
+STAGED_VERSION = 1  # of decisions about staged rows, and of their records of publication
+FORMAT_VERSION = 2
+_PURPOSE = re.compile(r"micro-batch ([0-9]+) of Spark sink (.+)")
 _DECIDED = "decided"
 _PUBLISHED = "published"
 
@@ -36,14 +44,19 @@ def stage_of(topic: str) -> str:
     return STAGE_PREFIX + topic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedBatch:
-    """A batch for `topic`, staged in the partition with the same number of the topic's stage."""
+def ids_prefix(sink_id: str) -> str:
+    """Of the transactional ids of a sink. No sink id contains a slash."""
+    return f"{SINKS_PREFIX}sink/{sink_id}/"
 
-    topic: str
-    partition: int
-    base_offset: int
-    record_count: int
+
+def purpose_of(sink_id: str, batch_id: int) -> str:
+    """What the tasks of a micro-batch prepare their transactions for."""
+    return f"micro-batch {batch_id} of Spark sink {sink_id}"
+
+
+def batch_of(purpose: str) -> int | None:
+    found = _PURPOSE.fullmatch(purpose)
+    return None if found is None else int(found[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,48 +87,39 @@ class Decision:
     sink_id: str
     batch_id: int
     attempt: str  # Unique: identifies the driver's run that decided.
-    producer: ProducerEpoch
-    partitions: tuple[StagedPartition, ...]
+    transactions: tuple[PreparedTransaction, ...] = ()
+    # Of a decision about staged rows:
+    producer: ProducerEpoch | None = None
+    partitions: tuple[StagedPartition, ...] = ()
 
     @property
     def key(self) -> bytes:
         return f"{_DECIDED} {self.sink_id} {self.batch_id} {self.attempt}".encode()
 
     def to_bytes(self) -> bytes:
-        return _dump(
-            {
-                "version": FORMAT_VERSION,
-                "sink": self.sink_id,
-                "batch": self.batch_id,
-                "attempt": self.attempt,
-                "producer": [self.producer.producer_id, self.producer.epoch],
-                "partitions": [
-                    [item.target.topic, item.target.partition, item.not_before, item.batches]
-                    for item in self.partitions
-                ],
-            }
-        )
+        found = {"sink": self.sink_id, "batch": self.batch_id, "attempt": self.attempt}
+        if self.producer is None:
+            named = [
+                [item.transactional_id, item.producer.producer_id, item.producer.producer_epoch]
+                for item in self.transactions
+            ]
+            return _dump({"version": FORMAT_VERSION, **found, "transactions": named})
+        staged = [[item.target.topic, item.target.partition, item.not_before, item.batches] for item in self.partitions]
+        producer = [self.producer.producer_id, self.producer.epoch]
+        return _dump({"version": STAGED_VERSION, **found, "producer": producer, "partitions": staged})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     sink_id: str
     batch_id: int
-    producer: ProducerEpoch
 
     @property
     def key(self) -> bytes:
         return f"{_PUBLISHED} {self.sink_id} {self.batch_id}".encode()
 
     def to_bytes(self) -> bytes:
-        return _dump(
-            {
-                "version": FORMAT_VERSION,
-                "sink": self.sink_id,
-                "batch": self.batch_id,
-                "producer": [self.producer.producer_id, self.producer.epoch],
-            }
-        )
+        return _dump({"version": FORMAT_VERSION, "sink": self.sink_id, "batch": self.batch_id})
 
 
 @dataclass(slots=True)
@@ -141,7 +145,7 @@ class SinkLedger:
             self._forget(key)
             return
         found = json.loads(value)
-        if found.get("version") != FORMAT_VERSION:
+        if found.get("version") not in (STAGED_VERSION, FORMAT_VERSION):
             raise ValueError(f"offset {offset} of {LEDGER_TOPIC} was written by a later version of barnabas: upgrade")
         if key.startswith(_DECIDED.encode()):
             self._replay_decision(_decision(found))
@@ -182,20 +186,18 @@ class SinkLedger:
         decisions = self._sinks[sink_id].decisions if sink_id in self._sinks else {}
         return decisions[min(decisions)][0] if decisions else None
 
-    def all_pending(self) -> list[Decision]:
-        return [found[0] for sink in self._sinks.values() for found in sink.decisions.values()]
-
-    def next_epoch(self, sink_id: str) -> ProducerEpoch | None:
-        """The producer id and epoch of the next decision; None if a new producer id is needed."""
+    def may_abort(self, sink_id: str, batch_id: int, transaction: PreparedTransaction) -> bool:
+        """Whether no decision that is valid, or may become so, names this transaction of the micro-batch."""
         published = self.published(sink_id)
-        if published is None or published.producer.epoch >= MAX_EPOCH:
-            return None
-        return ProducerEpoch(producer_id=published.producer.producer_id, epoch=published.producer.epoch + 1)
+        if published is not None and batch_id <= published.batch_id:
+            return True  # What its decision names was committed before that record.
+        decisions = self._sinks[sink_id].decisions.get(batch_id) if sink_id in self._sinks else None
+        return decisions is not None and transaction not in decisions[0].transactions
 
     def records_of_publishing(self, decision: Decision) -> list[tuple[bytes, bytes | None]]:
         """The record that the decision is published, and tombstones for records that it makes obsolete."""
         sink = self._sinks.get(decision.sink_id, _Sink())
-        word = Published(sink_id=decision.sink_id, batch_id=decision.batch_id, producer=decision.producer)
+        word = Published(sink_id=decision.sink_id, batch_id=decision.batch_id)
         keys = [item.key for found in sink.decisions.values() for item in found if item.batch_id <= word.batch_id]
         if sink.published is not None and sink.published.batch_id < word.batch_id:
             keys.append(sink.published.key)
@@ -208,6 +210,18 @@ class SinkLedger:
 
 
 def _decision(found: dict[str, Any]) -> Decision:
+    if found["version"] == FORMAT_VERSION:
+        return Decision(
+            sink_id=found["sink"],
+            batch_id=found["batch"],
+            attempt=found["attempt"],
+            transactions=tuple(
+                PreparedTransaction(
+                    transactional_id=name, producer=ProducerIdentity(producer_id=producer_id, producer_epoch=epoch)
+                )
+                for name, producer_id, epoch in found["transactions"]
+            ),
+        )
     return Decision(
         sink_id=found["sink"],
         batch_id=found["batch"],
@@ -225,7 +239,7 @@ def _decision(found: dict[str, Any]) -> Decision:
 
 
 def _published(found: dict[str, Any]) -> Published:
-    return Published(sink_id=found["sink"], batch_id=found["batch"], producer=_producer(found["producer"]))
+    return Published(sink_id=found["sink"], batch_id=found["batch"])
 
 
 def _producer(found: Sequence[int]) -> ProducerEpoch:

@@ -1,63 +1,50 @@
 """`SinkCommitter`: the driver's side of effectively-once sinks: each micro-batch is decided once and published once.
 
-    1  tasks have staged their rows and reported the offsets            crash before 3: no topic has any of the rows
-    2  check whether this micro-batch is already decided or published      (Spark runs it again with the same number;
-    3  write the decision to the ledger                                    rows staged before are never read)
-    4  copy the decided batches into their topics, with the sequence    crash after 3: the next driver of this sink
-       numbers that the decision fixed                                     completes 4 with the *decided* batches, not
-    5  write to the ledger that they are published                         with those that it has staged itself
-    6  Spark records in its checkpoint that the micro-batch is done     crash after 5: 2 finds it published
+    1  tasks have written their rows, each in a transaction,            crash before 3: the rows stay invisible, and are
+       prepared them, and reported them                                    aborted when their micro-batch is decided
+    2  check whether this micro-batch is already decided or published      (Spark runs it again with the same number)
+    3  write the decision to the ledger: which transactions
+    4  commit these transactions                                        crash after 3: the next driver of this sink
+    5  write to the ledger that they are published                         completes 4 with the *decided* transactions,
+    6  abort other prepared transactions of the micro-batch                not with those of its own tasks
+    7  Spark records in its checkpoint that the micro-batch is done     crash after 5: 2 finds it published
 
 So each row of a micro-batch is written to its topic once, wherever the driver, tasks or brokers fail, and whatever a repeated
-task computes: the first decision counts. In step 4 readers see the batches appear one by one, because there are no transactions
-yet; with transactions 3 becomes the commit and 4 its markers, and nothing else here changes.
+task computes: the first decision counts. Readers of committed records see nothing of a micro-batch before 3.
 
-A driver that resumes at 4 first reads which batches the target already has. Brokers refuse the same sequence numbers a second
-time, so a concurrent second driver of the same query does no harm either.
+The coordinator of a prepared transaction keeps it without a timeout, so 4 may be carried out however late, and repeated, also by
+two drivers at once.
 """
 
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.log.vocabulary.transaction_messages import ProducerIdentity, TransactionState
+from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.client import Client
-from barnabas.net.client.connection.errors import BarnabasError, ErrorCode, RecordTooLargeError, error_for
+from barnabas.net.client.connection.errors import BarnabasError, RecordTooLargeError, TransactionAbortedError
 from barnabas.net.client.consumer.range_reader import RangeReader, batches_of
-from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_offsets
-from barnabas.net.client.producer.batch_copier import BatchCopier, MissingBatchError
+from barnabas.net.client.positions.offset_lookup import LATEST, list_offsets
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.protocol.requests import InitProducerIdRequest
-from barnabas.net.protocol.responses import InitProducerIdResponse
+from barnabas.net.client.transactions.prepared import PreparedTransaction, end_prepared
 
-from ..common.sink_ledger import (
-    LEDGER_TOPIC,
-    Decision,
-    ProducerEpoch,
-    SinkLedger,
-    StagedBatch,
-    StagedPartition,
-    stage_of,
-)
+from ..common.sink_ledger import LEDGER_TOPIC, Decision, SinkLedger, batch_of, ids_prefix
 from .sink_topics import SinkTopics
+from .staged_publishing import StagedPublishing
+from .write_options import JOB_BATCH_ID
 
 logger = logging.getLogger("barnabas.spark")
 
 LEDGER = TopicPartition(LEDGER_TOPIC, 0)
-MAX_COPIES = 16  # Partitions that are published concurrently: each has one or two chunks in memory.
-TRIM_EVERY = 100  # Commits of a process between two trims; the first commit trims, too.
+MAX_ENDS = (
+    64  # Transactions that are ended concurrently: coordinators put such decisions into few appends to the quorum.
+)
 LEDGER_FETCH_BYTES = 4 << 20
-MAX_DECISION_BYTES = 900 * 1024  # Of a record of 1 MiB: some 50,000 staged batches.
-
-
-class StagedRowsLostError(BarnabasError):
-    """Staged rows are gone; the message says whether any of them were published."""
-
-
-class SinkFencedError(BarnabasError):
-    """Another driver of the same query, or another query with the same sinkId, has written a later micro-batch."""
+MAX_DECISION_BYTES = 900 * 1024  # Of a record of 1 MiB: some 10,000 tasks.
 
 
 class Probe(Protocol):
@@ -79,181 +66,167 @@ class SinkCommitter:
         self._timeout_ms = timeout_ms
         self._probe: Probe = no_probe
         self._turn = asyncio.Lock()
+        self._admin = Admin(client=client, timeout_ms=timeout_ms)
         self._topics = SinkTopics(client, timeout_ms=timeout_ms)
-        self._copier = BatchCopier(client, timeout_ms=timeout_ms)
+        self._staged = StagedPublishing(client, timeout_ms=timeout_ms)
         self._ledger = SinkLedger()
         self._is_ready = False
-        self._commits = 0
 
     async def commit(
         self,
         sink_id: str,
         batch_id: int,
-        staged: Sequence[StagedBatch],
+        prepared: Sequence[PreparedTransaction],
         *,
         is_last: bool = False,
         probe: Probe = no_probe,
     ) -> bool:
-        """Publish a micro-batch unless it was published before; return whether the rows staged now were published.
+        """Publish a micro-batch unless it was published before; return whether these transactions were committed.
 
-        With `is_last` the sink is deleted from the ledger afterwards: its id is never used again. Raises StagedRowsLostError,
-        SinkFencedError, and the brokers' errors if they persist until the timeout. After any error the commit may be retried.
+        With `is_last` the sink is deleted from the ledger afterwards: its id is never used again. Raises
+        TransactionAbortedError if an operator has aborted a decided transaction, and the brokers' errors if they persist until the
+        timeout. After any error the commit may be retried.
         """
         async with self._turn:
             self._probe = probe
-            return await self._commit(sink_id, batch_id, staged, is_last=is_last)
+            is_mine = await self._commit(sink_id, batch_id, prepared, is_last=is_last)
+            if is_last:
+                await self._end_all([] if is_mine else prepared, is_commit=False, is_last=True)
+            else:
+                await self._clean_up(sink_id, batch_id)
+            return is_mine
 
-    async def _commit(self, sink_id: str, batch_id: int, staged: Sequence[StagedBatch], *, is_last: bool) -> bool:
+    async def abort(self, sink_id: str, prepared: Sequence[PreparedTransaction], *, is_job: bool) -> None:
+        """Abort transactions of a job that has failed before its commit. `is_job`: the only job of this sink id. Then no other
+        driver can decide later, and this one decides, for nothing, in case that a decision of a failed commit is on its way."""
+        async with self._turn:
+            if is_job:
+                holds = await self._cancelled(sink_id)
+                if holds is not None and holds.transactions:
+                    await self._publish(holds, is_last=True)
+                    return
+            await self._end_all(prepared, is_commit=False, is_last=is_job)
+
+    async def _commit(
+        self, sink_id: str, batch_id: int, prepared: Sequence[PreparedTransaction], *, is_last: bool
+    ) -> bool:
         await self._read_ledger()
         pending = self._ledger.pending(sink_id)
         if pending is not None:
             logger.warning("finishing micro-batch sink=%s batch=%d", sink_id, pending.batch_id)
-            await self._publish(pending, is_resumed=True, is_last=False)
+            await self._publish(pending, is_last=False)
         published = self._ledger.published(sink_id)
         if published is not None and batch_id <= published.batch_id:
             logger.warning("micro-batch is already published sink=%s batch=%d", sink_id, batch_id)
             return False
-        if not staged:
+        if not prepared:
             return True
-        mine = await self._decision(sink_id, batch_id, staged)
+        mine = _decision(sink_id, batch_id, prepared)
+        self._probe("staged")
         holds = await self._decide(mine)
+        self._probe("decided")
         if holds is None:
             logger.warning("another driver has published the micro-batch sink=%s batch=%d", sink_id, batch_id)
             return False
-        await self._publish(holds, is_resumed=holds.attempt != mine.attempt, is_last=is_last)
-        if self._commits % TRIM_EVERY == 0:
-            await self._trim({item.target.topic for item in holds.partitions})
-        self._commits += 1
+        await self._publish(holds, is_last=is_last)
         return holds.attempt == mine.attempt
 
     # --- deciding ----------------------------------------------------------------------------------------------------
 
-    async def _decision(self, sink_id: str, batch_id: int, staged: Iterable[StagedBatch]) -> Decision:
-        by_target: dict[TopicPartition, list[tuple[int, int]]] = {}
-        for item in staged:
-            target = TopicPartition(item.topic, item.partition)
-            by_target.setdefault(target, []).append((item.base_offset, item.record_count))
-        ends = await self._ends(by_target)
-        producer = self._ledger.next_epoch(sink_id)
-        if producer is None:
-            answer: InitProducerIdResponse = await self._client.retrying(
-                lambda: self._client.call_any(InitProducerIdRequest()), timeout_ms=self._timeout_ms
-            )
-            producer = ProducerEpoch(producer_id=answer.producer_id, epoch=0)
-        return Decision(
-            sink_id=sink_id,
-            batch_id=batch_id,
-            attempt=uuid.uuid4().hex,
-            producer=producer,
-            partitions=tuple(
-                StagedPartition(target=target, batches=tuple(sorted(by_target[target])), not_before=ends[target])
-                for target in sorted(by_target)
-            ),
-        )
-
-    async def _ends(self, staged: Mapping[TopicPartition, list[tuple[int, int]]]) -> dict[TopicPartition, int]:
-        """The log ends of the targets. Raises StagedRowsLostError if a stage no longer has all staged rows."""
-        for topic in {target.topic for target in staged}:
-            await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
-            await self._client.wait_for_topic(stage_of(topic), timeout_ms=self._timeout_ms)
-        stages = {TopicPartition(stage_of(target.topic), target.partition): target for target in staged}
-        asked = {**dict.fromkeys(stages, EARLIEST), **dict.fromkeys(staged, LATEST)}
-        found = await list_offsets(self._client, asked, timeout_ms=self._timeout_ms)
-        for stage, target in stages.items():
-            if found[stage].offset > min(staged[target])[0]:
-                raise StagedRowsLostError(
-                    f"{stage} now begins at offset {found[stage].offset}, after rows that were staged: its retention is "
-                    "shorter than the duration of the micro-batch; nothing of the micro-batch was published"
-                )
-        return {target: found[target].offset for target in staged}
-
     async def _decide(self, mine: Decision) -> Decision | None:
         """Write the decision and return the valid one: the first in the ledger, which may be another driver's. None if that
         driver has already published it."""
-        self._probe("staged")
         value = mine.to_bytes()
         if len(value) > MAX_DECISION_BYTES:
             raise RecordTooLargeError(
-                f"micro-batch {mine.batch_id} of sink {mine.sink_id} has {sum(len(item.batches) for item in mine.partitions)} "
-                "staged batches, too many for one decision; nothing of it was published: lower maxOffsetsPerTrigger, or raise "
-                "batch.size"
+                f"micro-batch {mine.batch_id} of sink {mine.sink_id} has {len(mine.transactions)} tasks with rows, too many for "
+                "one decision; nothing of it was published: write with fewer partitions (coalesce)"
             )
         await self._write([(mine.key, value)])
         await self._read_ledger()
-        self._probe("decided")
         return self._ledger.pending(mine.sink_id)
+
+    async def _cancelled(self, sink_id: str) -> Decision | None:
+        await self._read_ledger()
+        holds = self._ledger.pending(sink_id)
+        if holds is None:
+            mine = _decision(sink_id, JOB_BATCH_ID, ())
+            holds = await self._decide(mine)
+            if holds is not None and holds.attempt == mine.attempt:
+                await self._write(self._ledger.records_of_forgetting(mine))
+        return holds
 
     # --- publishing --------------------------------------------------------------------------------------------------
 
-    async def _publish(self, decision: Decision, *, is_resumed: bool, is_last: bool) -> None:
-        limit = asyncio.Semaphore(MAX_COPIES)
-        copies = await asyncio.gather(
-            *(self._copy(decision, item, limit, is_resumed=is_resumed) for item in decision.partitions),
-            return_exceptions=True,
-        )
-        for outcome in copies:
-            if isinstance(outcome, BaseException):
-                raise outcome
+    async def _publish(self, decision: Decision, *, is_last: bool) -> None:
+        if decision.producer is not None:
+            await self._staged.publish(decision)
+        else:
+            await self._commit_all(decision, is_last=is_last)
         self._probe("copied")
-        count = sum(item.record_count for item in decision.partitions)
         ledger = self._ledger
         await self._write(ledger.records_of_forgetting(decision) if is_last else ledger.records_of_publishing(decision))
         await self._read_ledger()
         self._probe("published")
-        logger.info("micro-batch published sink=%s batch=%d records=%d", decision.sink_id, decision.batch_id, count)
-
-    async def _copy(
-        self, decision: Decision, item: StagedPartition, limit: asyncio.Semaphore, *, is_resumed: bool
-    ) -> None:
-        producer = decision.producer
-        async with limit:
-            try:
-                first = 0
-                if is_resumed:
-                    await self._client.wait_for_topic(item.target.topic, timeout_ms=self._timeout_ms)
-                    first = await self._copier.written(
-                        item.target,
-                        from_offset=item.not_before,
-                        producer_id=producer.producer_id,
-                        producer_epoch=producer.epoch,
-                    )
-                await self._copier.copy(
-                    item.stage,
-                    item.batches,
-                    item.target,
-                    producer_id=producer.producer_id,
-                    producer_epoch=producer.epoch,
-                    first_record=first,
-                )
-            except BarnabasError as error:
-                raise self._explained(decision, item, error) from error
-            self._probe(f"copied {item.target}")
-
-    @staticmethod
-    def _explained(decision: Decision, item: StagedPartition, error: BarnabasError) -> BarnabasError:
-        what = f"micro-batch {decision.batch_id} of sink {decision.sink_id} is decided, but {item.target} does not have all of it"
-        if error.code == ErrorCode.INVALID_PRODUCER_EPOCH:
-            return SinkFencedError(
-                f"{what}: a later micro-batch was written ({error.message}); two drivers run this query: stop one"
-            )
-        if isinstance(error, MissingBatchError) or error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            return StagedRowsLostError(
-                f"{what}, and its staged rows are gone (retention.ms of {item.stage.topic}): {error}"
-            )
-        if error.retriable:
-            return error
-        return error_for(
-            error.code,
-            f"{what}, because the topic refuses it: {error.message}; change the topic's configuration, or continue with another "
-            "sinkId, without the rest of this micro-batch",
+        logger.info(
+            "micro-batch published sink=%s batch=%d transactions=%d",
+            decision.sink_id,
+            decision.batch_id,
+            len(decision.transactions),
         )
 
-    async def _trim(self, topics: Iterable[str]) -> None:
-        needed: dict[TopicPartition, int] = {}
-        for item in [item for decision in self._ledger.all_pending() for item in decision.partitions]:
-            needed[item.stage] = min(item.batches[0][0], needed.get(item.stage, item.batches[0][0]))
-        for topic in topics:
-            await self._topics.trim(topic, needed)
+    async def _commit_all(self, decision: Decision, *, is_last: bool) -> None:
+        try:
+            await self._end_all(decision.transactions, is_commit=True, is_last=is_last)
+        except TransactionAbortedError as error:
+            raise TransactionAbortedError(
+                f"micro-batch {decision.batch_id} of sink {decision.sink_id} is decided, but its topics do not have all of it: "
+                f"{error.message}; continue with another sinkId, without the rest of this micro-batch"
+            ) from error
+
+    async def _end_all(self, transactions: Iterable[PreparedTransaction], *, is_commit: bool, is_last: bool) -> None:
+        """Raises the first error, when all have been tried."""
+        limit = asyncio.Semaphore(MAX_ENDS)
+        ends = await asyncio.gather(
+            *(self._end(item, limit, is_commit=is_commit, is_last=is_last) for item in transactions),
+            return_exceptions=True,
+        )
+        for outcome in ends:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _end(
+        self, transaction: PreparedTransaction, limit: asyncio.Semaphore, *, is_commit: bool, is_last: bool
+    ) -> None:
+        async with limit:
+            await end_prepared(
+                self._client, transaction, is_commit=is_commit, timeout_ms=self._timeout_ms, is_last=is_last
+            )
+            if is_commit:
+                self._probe(f"copied {transaction.transactional_id}")
+
+    async def _clean_up(self, sink_id: str, batch_id: int) -> None:
+        """Abort what is left of attempts that were not decided: of repeated and speculative tasks, and of former drivers. What
+        cannot be aborted now is by a later commit."""
+        try:
+            found = await self._admin.transactions.of_prefix(
+                ids_prefix(sink_id), states=(TransactionState.ONGOING, TransactionState.PREPARED)
+            )
+            left = []
+            for item in found:
+                transaction = PreparedTransaction(
+                    transactional_id=item.transactional_id,
+                    producer=ProducerIdentity(producer_id=item.producer_id, producer_epoch=item.producer_epoch),
+                )
+                number = batch_of(item.prepared_for)
+                # Nothing that is not prepared can be decided: its task fails, or has failed.
+                if item.state == TransactionState.ONGOING or (
+                    number is not None and self._ledger.may_abort(sink_id, number, transaction)
+                ):
+                    left.append(transaction)
+            await self._end_all(left, is_commit=False, is_last=False)
+        except BarnabasError as error:
+            logger.warning("transactions not aborted sink=%s batch=%d reason=%s", sink_id, batch_id, error.message)
 
     # --- the ledger --------------------------------------------------------------------------------------------------
 
@@ -281,3 +254,7 @@ class SinkCommitter:
             for _, records in batches_of(chunk, end=end):
                 for record in records:
                     self._ledger.replay(record.offset, record.key, record.value)
+
+
+def _decision(sink_id: str, batch_id: int, prepared: Iterable[PreparedTransaction]) -> Decision:
+    return Decision(sink_id=sink_id, batch_id=batch_id, attempt=uuid.uuid4().hex, transactions=tuple(prepared))

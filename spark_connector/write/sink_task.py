@@ -1,7 +1,7 @@
-"""`write_rows`: the work of a task in a Python worker: it sends its rows as records with the producer of the process.
+"""`write_rows`: the work of a task in a Python worker: it sends its rows as records with a producer of the process.
 
-With at_least_once the rows go to their topics; with effectively_once to the stages of these topics, and the task reports their
-offsets. The function returns when all in-sync replicas have acknowledged every row, and raises if one is not acknowledged.
+With effectively_once the rows go into a transaction, which the task prepares and reports; the driver decides it. The function
+returns when all in-sync replicas have acknowledged every row, and raises if one is not acknowledged.
 """
 
 from collections.abc import Iterable
@@ -13,19 +13,17 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from barnabas.log.vocabulary.errors import BarnabasError
-from barnabas.net.client.connection.client import Client
-from barnabas.net.client.connection.errors import RetriableError
-from barnabas.net.client.connection.loop_thread import LoopThread
-from barnabas.net.client.producer.handles import BatchExtent, BatchHandles, extents
+from barnabas.net.client.connection.errors import TransactionAbortedError
+from barnabas.net.client.producer.handles import BatchHandles, extents
 from barnabas.net.client.producer.producer import Producer
+from barnabas.net.client.producer.transaction import Transaction
+from barnabas.net.client.transactions.prepared import PreparedTransaction
 
-from ..common.sink_ledger import StagedBatch, stage_of
 from .sink_columns import Rows, SinkColumns
-from .sink_connection import shared_producer
-from .sink_topics import SinkTopics
+from .sink_connection import shared_producer, transactional_producer
+from .task_transaction import SinkBatch, TaskTransaction, query_id
 from .write_options import WriteOptions
 
-_QUERY_ID = "sql.streaming.queryId"  # Spark's own local properties of a task.
 MAX_UNCHECKED = 64  # Portions sent before the oldest is checked: errors are noticed early, and memory is released.
 
 
@@ -39,36 +37,43 @@ class TaskReport(WriterCommitMessage):
 
     row_count: int
     query_id: str | None  # None in a batch job.
-    staged: tuple[StagedBatch, ...] = ()
+    prepared: PreparedTransaction | None = None  # None: at_least_once, or no row
 
 
-def write_rows(options: WriteOptions, batches: Iterable[pyarrow.RecordBatch]) -> TaskReport:
-    """Raises RowsNotWrittenError; InvalidRequestError for a row that cannot be a record."""
-    loop, client, producer = shared_producer(options.client, options.producer)
-    task = _SinkTask(options, loop, client, producer)
+def write_rows(
+    options: WriteOptions, batches: Iterable[pyarrow.RecordBatch], sink_batch: SinkBatch | None = None
+) -> TaskReport:
+    """`sink_batch`: what the rows belong to, with effectively_once. Raises RowsNotWrittenError; InvalidRequestError for a row
+    that cannot be a record."""
+    task = _SinkTask(options, sink_batch)
     try:
         for batch in batches:
             task.send(batch)
         return task.finish()
     except BarnabasError as error:
         raise task.failed(error) from error
+    except BaseException:
+        task.abort()
+        raise
 
 
 class _SinkTask:
-    def __init__(self, options: WriteOptions, loop: LoopThread, client: Client, producer: Producer) -> None:
+    def __init__(self, options: WriteOptions, sink_batch: SinkBatch | None) -> None:
         self._options = options
-        self._loop = loop
-        self._producer = producer
-        self._topics = SinkTopics(client, timeout_ms=options.client.api_timeout_ms)
+        connect = shared_producer if sink_batch is None else transactional_producer
+        self._loop, _, self._producer = connect(options.client, options.producer)
+        self._transaction: Transaction | None = None
+        self._task_transaction = None if sink_batch is None else TaskTransaction(self._producer, sink_batch)
         self._columns = SinkColumns(topic=options.topic, partition_count=self._partition_count)
         self._context = TaskContext.get()
         self._partition_counts: dict[str, int] = {}
         self._sent: list[BatchHandles] = []
-        self._extents: list[BatchExtent] = []
         self._row_count = 0
         self._portions = 0
         self._on_their_way: Future[None] | None = None
-        loop.call(producer.flush())  # Records left by a failed task must not share a batch with those of this task.
+        if self._task_transaction is None:
+            # Records left by a failed task must not share a batch with those of this task.
+            self._loop.call(self._producer.flush())
 
     def send(self, batch: pyarrow.RecordBatch) -> None:
         """Start sending; meanwhile the caller may get the next rows from Spark."""
@@ -83,60 +88,47 @@ class _SinkTask:
             before.result()
 
     async def _send(self, portion: list[Rows]) -> None:
+        outlet = await self._outlet()
         for rows in portion:
-            topic, partition = rows.topic, rows.partition
-            if self._options.is_effectively_once:
-                if partition is None:
-                    partition = self._any_partition(await self._count(topic))
-                topic = stage_of(topic)
+            partition = rows.partition
+            if partition is None and rows.keys is None and self._transaction is not None:
+                partition = self._any_partition(await self._count(rows.topic))
             self._sent.append(
-                await self._producer.send_many(topic, rows.values, rows.keys, headers=rows.headers, partition=partition)
+                await outlet.send_many(rows.topic, rows.values, rows.keys, headers=rows.headers, partition=partition)
             )
         if len(self._sent) > MAX_UNCHECKED:
-            await self._check(self._sent[: MAX_UNCHECKED // 2])
+            await extents(self._sent[: MAX_UNCHECKED // 2])  # Raises the error of a batch that failed.
             del self._sent[: MAX_UNCHECKED // 2]
 
+    async def _outlet(self) -> Producer | Transaction:
+        """A task without rows begins no transaction."""
+        if self._task_transaction is None:
+            return self._producer
+        if self._transaction is None:
+            self._transaction = await self._task_transaction.begin()
+        return self._transaction
+
     def _any_partition(self, count: int) -> int:
-        """A portion of rows without a key goes to one partition; portions and tasks are spread over the partitions."""
+        """A portion of rows without a key goes to one partition, because each partition of a transaction costs a marker; portions
+        and tasks are spread over the partitions."""
         self._portions += 1
         task = 0 if self._context is None else self._context.partitionId()
         return (task + self._portions) % count
 
     def finish(self) -> TaskReport:
         self._wait()
-        self._loop.call(self._flush())
-        return TaskReport(row_count=self._row_count, query_id=self._query_id(), staged=tuple(self._staged()))
+        prepared = self._loop.call(self._finish())
+        return TaskReport(row_count=self._row_count, query_id=query_id(), prepared=prepared)
 
-    async def _flush(self) -> None:
-        await self._producer.flush()
-        await self._check(self._sent)
+    async def _finish(self) -> PreparedTransaction | None:
+        if self._task_transaction is None:
+            await self._producer.flush()
+        prepared = None
+        if self._task_transaction is not None and self._transaction is not None:
+            prepared = await self._task_transaction.prepare(self._transaction)
+        await extents(self._sent)
         self._sent.clear()
-
-    async def _check(self, sent: list[BatchHandles]) -> None:
-        """Raises the error of a batch that failed."""
-        self._extents += await extents(sent)
-
-    def _staged(self) -> list[StagedBatch]:
-        if not self._options.is_effectively_once:
-            return []
-        found = dict.fromkeys(self._extents)  # A batch may have rows of two portions.
-        if any(extent.base_offset < 0 for extent in found):
-            raise RetriableError("a batch was staged, but no broker knows its offset any more")
-        if (count := sum(extent.record_count for extent in found)) != self._row_count:
-            raise RetriableError(f"{count} records were staged, but the task has {self._row_count} rows")
-        prefix = len(stage_of(""))
-        return [
-            StagedBatch(
-                topic=extent.partition.topic[prefix:],
-                partition=extent.partition.partition,
-                base_offset=extent.base_offset,
-                record_count=extent.record_count,
-            )
-            for extent in found
-        ]
-
-    def _query_id(self) -> str | None:
-        return None if self._context is None else self._context.getLocalProperty(_QUERY_ID)
+        return prepared
 
     def _partition_count(self, topic: str) -> int:
         return self._loop.call(self._count(topic))
@@ -144,17 +136,15 @@ class _SinkTask:
     async def _count(self, topic: str) -> int:
         count = self._partition_counts.get(topic)
         if count is None:
-            if self._options.is_effectively_once:
-                count = await self._topics.ensure_stage(topic)
-            else:
-                count = await self._producer.prepare(topic)
-            self._partition_counts[topic] = count
+            self._partition_counts[topic] = count = await self._producer.prepare(topic)
         return count
 
     def failed(self, error: BarnabasError) -> BarnabasError:
         """The same error, extended by what happened to the other rows."""
-        if self._options.is_effectively_once:
-            fate = "none of the task's rows is in its topic: the staged rows will never be published"
+        if self._task_transaction is not None:
+            fate = self.abort()
+            if isinstance(error, TransactionAbortedError):
+                fate += f"; a task may take transaction.timeout.ms={self._options.producer.transaction_timeout_ms}"
         elif self._row_count:
             fate = (
                 f"up to {self._row_count} earlier rows of the task may already be in their topics, and will be duplicated "
@@ -163,3 +153,13 @@ class _SinkTask:
         else:
             return error
         return RowsNotWrittenError(f"{error.message}; {fate}")
+
+    def abort(self) -> str:
+        """Give up the transaction, and say what becomes of the rows."""
+        fate = "none of the task's rows is in its topic: their transaction is aborted"
+        if self._transaction is not None:
+            try:
+                self._loop.call(self._transaction.abort())
+            except BarnabasError as error:  # Its coordinator aborts it after the timeout.
+                fate = f"{fate} later ({error.message})"
+        return fate

@@ -2,7 +2,8 @@
 
     topic       the topic of all rows; without it, each row's column `topic` names its topic
     delivery    at_least_once (default): as Spark's Kafka sink; a task that Spark runs again writes its rows again
-                effectively_once: rows are staged, and published once per micro-batch (see `sink_commit`)
+                effectively_once: rows are written in transactions, which are decided once per micro-batch (see
+                `sink_commit`)
     sinkId      the name under which effectively_once records what is written; default: the query's id, which is part of the
                 checkpoint, or a new id for a batch. Set it to write a batch job's rows once, however often the job runs.
                 The sink records numbers of micro-batches: a new checkpoint restarts them, so set a new sinkId with it
@@ -31,6 +32,7 @@ METADATA_MAX_AGE_MS = 300_000  # Kafka's default: a producer learns of changes f
 BATCH_SIZE = 256 * 1024  # Rows arrive in thousands, so batches larger than a service's add no latency.
 MAX_SINK_ID_LENGTH = 200
 JOB_BATCH_ID = 0  # A batch job is one micro-batch.
+TRANSACTION_TIMEOUT_MS = 900_000  # The default of transaction.max.timeout.ms of brokers: the longest that they allow.
 _SINK_ID = re.compile(r"[a-zA-Z0-9._:-]+")
 _FIXED = {"acks": ("all", "-1"), "enable.idempotence": ("true",)}
 _NAMES = (
@@ -46,6 +48,7 @@ _NAMES = (
     "linger.ms",
     "max.block.ms",
     "max.request.size",
+    "transaction.timeout.ms",
     *_FIXED,
 )
 
@@ -62,6 +65,7 @@ class ProducerSettings:
     linger_ms: int
     max_block_ms: int
     max_request_bytes: int
+    transaction_timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +134,7 @@ def _producer_settings(options: Options) -> ProducerSettings:
         linger_ms=options.integer("linger.ms", 0, least=0),
         max_block_ms=options.integer("max.block.ms", 60_000),
         max_request_bytes=options.integer("max.request.size", 1 << 20, least=1024),
+        transaction_timeout_ms=options.integer("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS),
     )
     if settings.buffer_memory < settings.batch_size:
         raise InvalidConfigError(

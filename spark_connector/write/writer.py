@@ -14,12 +14,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.client.connection.loop_thread import LoopThread
 from barnabas.net.client.producer.producer import Producer
+from barnabas.net.client.transactions.prepared import PreparedTransaction
 
 from .sink_columns import check_columns
 from .sink_commit import Probe, SinkCommitter, no_probe
 from .sink_connection import shared_producer
 from .sink_task import TaskReport, write_rows
+from .task_transaction import SinkBatch, streamed_batch
 from .write_options import WriteOptions
 
 logger = logging.getLogger("barnabas.spark")
@@ -41,7 +44,9 @@ class BatchWriter(DataSourceArrowWriter):
         self._job_id = options.sink_id or f"job-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> TaskReport:
-        return write_rows(self._options, iterator)
+        is_once = self._options.is_effectively_once
+        batch = SinkBatch(sink_id=self._job_id, batch_id=self._options.batch_id) if is_once else None
+        return write_rows(self._options, iterator, batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         if self._options.is_effectively_once:
@@ -49,8 +54,9 @@ class BatchWriter(DataSourceArrowWriter):
             _commit(self._options, self._job_id, self._options.batch_id, _reports(messages), is_last=is_last)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Spark raises the error of the task that failed; staged rows are never read."""
-        _tell_of_abort(self._options, _reports(messages))
+        """Spark raises the error of the task that failed, or of the commit."""
+        is_job = self._options.sink_id is None
+        _abort(self._options, self._job_id, messages, is_job=is_job)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -66,31 +72,47 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._probe = probe
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> TaskReport:
-        return write_rows(self._options, iterator)
+        batch = streamed_batch(self._options.sink_id) if self._options.is_effectively_once else None
+        return write_rows(self._options, iterator, batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         if not self._options.is_effectively_once:
             return
         reports = _reports(messages)
-        sink_id = self._options.sink_id or next((item.query_id for item in reports if item.query_id), None)
+        sink_id = self._sink_id(reports)
         if sink_id is not None:  # Else there was no task, hence no row.
             _commit(self._options, sink_id, batchId, reports, probe=self._probe)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing is undone: undecided rows are never published, and decided ones must be.
+        """Spark also calls this after a failed commit; its decision may be valid, and the next run completes it."""
+        sink_id = self._sink_id(_reports(messages))
+        _abort(self._options, sink_id, messages, is_job=False)
 
-        Spark also calls this after a failed commit; its decision may be valid, and the next run completes it.
-        """
-        _tell_of_abort(self._options, _reports(messages))
+    def _sink_id(self, reports: list[TaskReport]) -> str | None:
+        return self._options.sink_id or next((item.query_id for item in reports if item.query_id), None)
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
     return [item for item in messages if isinstance(item, TaskReport)]
 
 
-def _tell_of_abort(options: WriteOptions, reports: list[TaskReport]) -> None:
+def _prepared(reports: list[TaskReport]) -> list[PreparedTransaction]:
+    return [report.prepared for report in reports if report.prepared is not None]
+
+
+def _abort(
+    options: WriteOptions, sink_id: str | None, messages: Sequence[WriterCommitMessage | None], *, is_job: bool
+) -> None:
+    """Abort what the tasks have prepared, unless a commit may have decided it: with all reports here, one has been tried."""
+    reports = _reports(messages)
+    if options.is_effectively_once:
+        prepared = _prepared(reports)
+        if prepared and sink_id is not None and (is_job or len(reports) < len(messages)):
+            loop, committer = _committer(options)
+            loop.call(committer.abort(sink_id, prepared, is_job=is_job))
+        return
     rows = sum(report.row_count for report in reports)
-    if rows and not options.is_effectively_once:
+    if rows:
         logger.warning(
             "aborted, but %d rows of %d tasks are in their topics, and will be duplicated when this runs again "
             "(delivery=effectively_once prevents that)",
@@ -108,11 +130,15 @@ def _commit(
     is_last: bool = False,
     probe: Probe = no_probe,
 ) -> None:
+    loop, committer = _committer(options)
+    loop.call(committer.commit(sink_id, batch_id, _prepared(reports), is_last=is_last, probe=probe))
+
+
+def _committer(options: WriteOptions) -> tuple[LoopThread, SinkCommitter]:
     loop, client, producer = shared_producer(options.client, options.producer)
     with _lock:
         committer = _committers.get(producer)
         if committer is None:
             committer = SinkCommitter(client, producer, timeout_ms=options.client.api_timeout_ms)
             _committers[producer] = committer
-    staged = [batch for report in reports for batch in report.staged]
-    loop.call(committer.commit(sink_id, batch_id, staged, is_last=is_last, probe=probe))
+    return loop, committer

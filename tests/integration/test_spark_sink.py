@@ -21,10 +21,10 @@ EFFECTIVELY: Options = {"delivery": "effectively_once"}
 
 
 def read(cluster: Cluster, topic: str) -> list[ConsumerRecord]:
-    """All that is in a topic now."""
+    """All committed records that are in a topic now."""
 
     async def read_all() -> list[ConsumerRecord]:
-        async with Consumer(bootstrap=cluster.bootstrap) as consumer:
+        async with Consumer(bootstrap=cluster.bootstrap, isolation_level="read_committed") as consumer:
             async with cluster.admin() as admin:
                 ends = {item: found.offset for item, found in (await admin.list_offsets(topic)).items()}
             consumer.assign(ends)

@@ -87,6 +87,12 @@ class TransactionAdmin:
 
         return await self._client.retrying(attempt, timeout_ms=self._timeout_ms, before_retry=self._client.refresh)
 
+    async def of_prefix(self, prefix: str, *, states: Iterable[str] = ()) -> Sequence[ListedTransaction]:
+        """Of transactional ids that begin with it, at the coordinators that answer."""
+        request = ListTransactionsRequest(states=tuple(states), id_prefix=prefix)
+        found = _listed(await self._those_that_answer(request)).transactions
+        return [item for item in found if item.transactional_id.startswith(prefix)]
+
     async def describe(self, transactional_id: str) -> TransactionDescription:
         """Raises TransactionalIdNotFoundError."""
         found: DescribeTransactionResponse = await self._ask.coordinator(

@@ -34,6 +34,7 @@ from .handles import BatchHandles, Handle
 from .idempotence import IdempotentQueue, TransactionalQueue
 from .producer_config import (
     MAX_REQUEST_BYTES,
+    TAKEN_OVER_LATER,
     TRANSACTION_TIMEOUT_MS,
     BatchSizes,
     ProducerConfig,
@@ -180,6 +181,8 @@ class Producer:
         self._client.on_metadata(self._buffer.metadata_changed)
         self._is_started = True
         if self._transactions is not None:
+            if config.transactional_id == TAKEN_OVER_LATER:
+                return
             try:
                 await self._transactions.start()
             except BaseException:
@@ -235,6 +238,18 @@ class Producer:
         return Transaction(
             self._client, self._buffer, self._transactions, check_usable=self._check_open, encoders=self._encoders
         )
+
+    async def take_over(self, transactional_id: str) -> None:
+        """Go on under another transactional id, as a new producer with it would: for producers that prepare transactions, which
+        leave their id to them. An open transaction is aborted.
+
+        Raises InvalidTxnStateError if the last transaction of the id is prepared, and waits for its decision.
+        """
+        self._check_open()
+        if self._transactions is None:
+            raise TransactionStateError("this producer has no transactions: create it with a transactional_id")
+        self._sender.transactional_id = transactional_id
+        await self._transactions.take_over(transactional_id)
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
@@ -365,8 +380,8 @@ class Producer:
 
     def _new_queue(self, partition: TopicPartition, growth: BatchGrowth) -> PartitionQueue:
         if self._transactions is not None:
-            machine = self._transactions.machine
-            return TransactionalQueue(partition, growth, lambda: machine.identity)
+            transactions = self._transactions
+            return TransactionalQueue(partition, growth, lambda: transactions.machine.identity)
         return (IdempotentQueue if self._config.enable_idempotence else PartitionQueue)(partition, growth)
 
     def _part_done(self, batch: Batch) -> None:

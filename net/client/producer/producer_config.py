@@ -15,6 +15,7 @@ MAX_REQUEST_BYTES = 1024 * 1024  # Kafka's max.request.size: what brokers take u
 FIRST_BATCH_BYTES = 65_536
 # Half of what a topic takes by default. Beyond it the costs per record hardly fall, and a request has room for two partitions.
 LARGEST_BATCH_BYTES = 512 * 1024
+TAKEN_OVER_LATER = "(taken over later)"
 TRANSACTION_TIMEOUT_MS = (
     60_000  # Kafka's transaction.timeout.ms: readers of committed records wait as long for a dead producer.
 )
@@ -54,7 +55,7 @@ class ProducerConfig:
     delivery_timeout_ms: int
     max_block_ms: int
     enable_idempotence: bool
-    transactional_id: str | None = None
+    transactional_id: str | None = None  # TAKEN_OVER_LATER: `Producer.take_over` names it
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
 
     def __post_init__(self) -> None:

@@ -85,6 +85,7 @@ class Sender:
         batch."""
         self._client = client
         self._config = config
+        self.transactional_id = config.transactional_id
         self._on_room = on_room
         self._on_done = on_done
         self._on_error = on_error
@@ -192,7 +193,7 @@ class Sender:
             acks=config.acks,
             timeout_ms=config.request_timeout_ms,
             partitions=tuple(partitions),
-            transactional_id=config.transactional_id,
+            transactional_id=self.transactional_id,
         )
         try:
             if config.acks == 0:

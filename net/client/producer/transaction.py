@@ -17,6 +17,7 @@ from ..group.group_positions import GroupPositions, commit_in_transaction
 from ..serde.writing import Encoders
 from ..transactions.ending import Transactions
 from ..transactions.machine import EPOCH_IS_OVER, Current, Outcome, Phase
+from ..transactions.prepared import PreparedTransaction
 from .bulk import send_many
 from .handles import BatchHandles, Handle
 from .record_buffer import RecordBuffer, append_now, ease_after, send_one
@@ -98,8 +99,8 @@ class Transaction:
 
     @property
     def outcome(self) -> Outcome:
-        """What is known of the transaction, also after its end: "open", "committed", "aborted", "aborting" (it cannot be
-        committed, and the coordinator has not confirmed the abort), "unknown" (the coordinator has not answered the commit)."""
+        """What is known of the transaction, also after its end: "open", "prepared", "committed", "aborted", "aborting" (it cannot
+        be committed, and the coordinator has not confirmed the abort), "unknown" (the commit is not answered)."""
         return Outcome.OPEN if self._current is None else self._current.outcome
 
     # --- begin and end ------------------------------------------------------------------------------------------------
@@ -121,6 +122,22 @@ class Transaction:
         await self._transactions.commit()
         for positions in self._positions:
             positions.on_committed()
+
+    async def prepare(self, prepared_for: str = "") -> PreparedTransaction | None:
+        """Deliver all records, and leave the decision to another process, which calls `end_prepared`: no timeout ends the
+        transaction any more, and readers of committed records wait for it. `prepared_for` tells operators what is decided. None:
+        it is empty, and has ended.
+
+        The producer goes on with `producer.take_over`. Raises as `commit`; after an error, and in a block that an exception
+        leaves, the transaction is aborted.
+        """
+        self._check_open()
+        machine = self._transactions.machine
+        identity = machine.identity
+        if not await self._transactions.prepare(prepared_for):
+            return None
+        self._is_ending = True
+        return PreparedTransaction(transactional_id=machine.transactional_id, producer=identity)
 
     async def abort(self) -> Outcome:
         """What an exception does. "aborting": the coordinator has not confirmed it yet."""

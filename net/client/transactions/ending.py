@@ -76,6 +76,25 @@ class Transactions:
         self.machine.failed(error)
         self._has_failed.set()
 
+    async def take_over(self, transactional_id: str) -> None:
+        """Go on under this id, as `start` with it; an open transaction is aborted first. What ends now keeps its id."""
+        if self.machine.phase is Phase.OPEN:
+            await self.abort()
+        self.machine = TransactionMachine(transactional_id, timeout_ms=self.machine.timeout_ms)
+        await self.start()
+
+    async def prepare(self, prepared_for: str) -> bool:
+        """Deliver all records, and leave the transaction to those who decide it; return whether it has any. After an error it is
+        open, to be aborted."""
+        machine = self.machine
+        await self._delivered()
+        request = machine.prepare_request(prepared_for)
+        if request is None:
+            return False
+        await self._client.coordinators.call(machine.transactional_id, request, timeout_ms=self.max_block_ms)
+        machine.prepared()
+        return True
+
     async def commit(self) -> None:
         """Deliver all records and commit. Raises what `Current.error` says if the transaction is not committed."""
         current = self.machine.current
@@ -123,7 +142,8 @@ class Transactions:
             self._ending.cancel()
         self._ending = asyncio.get_running_loop().create_task(end, name="barnabas-transaction-end")
 
-    async def _commit(self) -> None:
+    async def _delivered(self) -> None:
+        """Return when all records are acknowledged, or a part of the transaction has failed."""
         assert self._records is not None
         delivering = asyncio.ensure_future(self._records.delivered())
         failing = asyncio.ensure_future(self._has_failed.wait())
@@ -132,6 +152,9 @@ class Transactions:
         finally:
             delivering.cancel()
             failing.cancel()
+
+    async def _commit(self) -> None:
+        await self._delivered()
         request = self.machine.end(is_commit=True)
         if request is None or not request.is_commit:
             await self._discard()

@@ -5,6 +5,7 @@
                                      |               +--end--> ABORTING --answered--> READY
                                      |                            |
                                      +-- ask_again <-- IN_DOUBT <-+-- gave_up (of a commit, too)
+    OPEN --prepared--> PREPARED: others end it (KIP-939); the producer goes on under another transactional id
     refused for good, from any of them --> FENCED
 
 The second version of the protocol (KIP-890): the coordinator adds partitions and groups by itself, and every end gives the
@@ -22,6 +23,7 @@ from typing import Final
 from barnabas.log.vocabulary.transaction_messages import (
     EndTransactionRequest,
     InitTransactionsRequest,
+    PrepareTransactionRequest,
     ProducerIdentity,
 )
 
@@ -41,6 +43,7 @@ class Phase(StrEnum):
     UNINITIALIZED = "uninitialized"
     READY = "ready"
     OPEN = "open"
+    PREPARED = "prepared"
     COMMITTING = "committing"
     ABORTING = "aborting"
     IN_DOUBT = "in doubt"
@@ -51,7 +54,8 @@ _P = Phase
 TRANSITIONS: Final[dict[Phase, frozenset[Phase]]] = {
     _P.UNINITIALIZED: frozenset({_P.READY}),
     _P.READY: frozenset({_P.OPEN}),
-    _P.OPEN: frozenset({_P.READY, _P.COMMITTING, _P.ABORTING}),
+    _P.OPEN: frozenset({_P.READY, _P.PREPARED, _P.COMMITTING, _P.ABORTING}),
+    _P.PREPARED: frozenset(),
     _P.COMMITTING: frozenset({_P.READY, _P.ABORTING, _P.IN_DOUBT, _P.FENCED}),
     _P.ABORTING: frozenset({_P.READY, _P.IN_DOUBT, _P.FENCED}),
     _P.IN_DOUBT: frozenset({_P.COMMITTING, _P.ABORTING}),
@@ -63,6 +67,7 @@ class Outcome(StrEnum):
     """What is known of a transaction."""
 
     OPEN = "open"
+    PREPARED = "prepared"  # it is complete, and decided by others
     COMMITTED = "committed"
     ABORTED = "aborted"
     ABORTING = "aborting"  # it cannot be committed any more; the coordinator has not confirmed the abort yet
@@ -115,6 +120,11 @@ class TransactionMachine:
         match self.phase:
             case Phase.FENCED:
                 raise self._end_of_producer()
+            case Phase.PREPARED:
+                raise TransactionStateError(
+                    f"the transaction of {self.transactional_id!r} is prepared, and decided elsewhere: go on under another id"
+                    " with producer.take_over"
+                )
             case Phase.OPEN | Phase.COMMITTING | Phase.ABORTING:
                 raise TransactionStateError(
                     f"a transaction of {self.transactional_id!r} is {self.phase.value}: a producer has one at a time. End it"
@@ -150,6 +160,30 @@ class TransactionMachine:
             return None
         self._may_be_done = False
         return self._ask(is_commit=is_commit)
+
+    def prepare_request(self, prepared_for: str) -> PrepareTransactionRequest | None:
+        """What to ask of the coordinator when all records are delivered; None: nothing, and the transaction has ended.
+
+        Raises TransactionAbortedError if one of them has failed: the transaction stays open, to be aborted.
+        """
+        assert self.phase is Phase.OPEN and self.current is not None
+        if self.current.failure is not None:
+            raise self._failed_error(self.current.failure)
+        if not self.current.has_parts:
+            self._finish(Outcome.COMMITTED)
+            return None
+        return PrepareTransactionRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.producer_epoch,
+            prepared_for=prepared_for,
+        )
+
+    def prepared(self) -> None:
+        """The coordinator keeps the transaction until it is decided."""
+        assert self.current is not None
+        self.current.outcome = Outcome.PREPARED
+        self._go(Phase.PREPARED)
 
     def ask_again(self) -> EndTransactionRequest:
         assert self.phase is Phase.IN_DOUBT and self._asked is not None

@@ -50,7 +50,9 @@ _FENCED_SINCE = {
 }  # the first versions that answer PRODUCER_FENCED (KIP-588); TxnOffsetCommit never does
 _MANY_SINCE = 4  # of AddPartitionsToTxn
 _SECOND_VERSION_SINCE = 5  # of EndTxn and TxnOffsetCommit (KIP-890)
-_STATES = frozenset(TransactionState)
+# A prepared transaction is an open one to Kafka's clients, which do not know the state.
+_KAFKA_STATE = {state: TransactionState.ONGOING if state.is_open else state for state in TransactionState}
+_STATES = frozenset(_KAFKA_STATE.values())
 
 
 class KafkaTransactionHandlers:
@@ -231,7 +233,7 @@ class KafkaTransactionHandlers:
             return answer.TransactionState(transactional_id=transactional_id, error_code=error.code)
         return answer.TransactionState(
             transactional_id=transactional_id,
-            transaction_state=found.state,
+            transaction_state=_KAFKA_STATE[TransactionState(found.state)],
             transaction_timeout_ms=found.timeout_ms,
             transaction_start_time_ms=found.started_ms,
             producer_id=found.producer_id,
@@ -293,7 +295,9 @@ class KafkaTransactionHandlers:
         known = [item for machine in self._transactions.machines() for item in machine.list().response]
         states = [
             answer.TransactionState(
-                transactional_id=item.transactional_id, producer_id=item.producer_id, transaction_state=item.state
+                transactional_id=item.transactional_id,
+                producer_id=item.producer_id,
+                transaction_state=_KAFKA_STATE[TransactionState(item.state)],
             )
             async for item in sliced(known, self._transactions.now_ms)
             if _is_wanted(item, body, pattern, now_ms)
@@ -306,7 +310,7 @@ def _is_wanted(
     item: TransactionRecord, body: bodies.ListTransactionsRequest, pattern: NamePattern | None, now_ms: int
 ) -> bool:
     known_states = set(body.state_filters) & _STATES
-    if body.state_filters and item.state not in known_states:
+    if body.state_filters and _KAFKA_STATE[TransactionState(item.state)] not in known_states:
         return False
     if body.producer_id_filters and item.producer_id not in body.producer_id_filters:
         return False

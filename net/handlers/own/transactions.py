@@ -1,12 +1,14 @@
-"""InitTransactions (1013), AddToTransaction (24), EndTransaction (26), TransactionalOffsetCommit (28), WriteMarkers (27):
-transactions, for the SDK and between brokers. ListTransactions (66), DescribeTransaction (65), AbortTransaction (1014),
+"""InitTransactions (1013), AddToTransaction (24), PrepareTransaction (1032), EndTransaction (26),
+TransactionalOffsetCommit (28), WriteMarkers (27): transactions, for the SDK and between brokers.
+ListTransactions (66), DescribeTransaction (65), AbortTransaction (1014),
 OpenTransactions (1015), AbortHanging (1016): operations on them.
 
 Versions: 0. Behaviour: as Kafka's APIs of these numbers, with the coordinator of the transactional id (the group's for
 offsets); any other broker answers NOT_COORDINATOR. A reply leaves once the quorum has committed its content. EndTransaction
 answers when the transaction is decided; its markers are written after that. Differs from Kafka: partitions are named by topic
 id, too, so that a transaction never reaches a later topic of the same name; WriteMarkers ends the offsets of groups as well.
-AbortTransaction answers when the abort is decided, AbortHanging when the in-sync replicas have the marker.
+PrepareTransaction is KIP-939's idea as a request of its own: only transactions that are ready for a decision elsewhere lose their
+timeout. AbortTransaction answers when the abort is decided, AbortHanging when the in-sync replicas have the marker.
 """
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -14,6 +16,7 @@ from barnabas.log.vocabulary.transaction_messages import (
     AddToTransactionRequest,
     EndTransactionRequest,
     InitTransactionsRequest,
+    PrepareTransactionRequest,
     ProducerIdentity,
     TransactionalOffsetCommitRequest,
 )
@@ -46,6 +49,10 @@ class TransactionHandlers:
 
     async def add(self, request: AddToTransactionRequest, context: RequestContext) -> AddToTransactionResponse:
         return await self._transactions.add(request)
+
+    async def prepare(self, request: PrepareTransactionRequest, context: RequestContext) -> EmptyResponse:
+        await self._transactions.prepare(request)
+        return EmptyResponse()
 
     async def end(self, request: EndTransactionRequest, context: RequestContext) -> ProducerIdentity:
         return await self._transactions.end(request)

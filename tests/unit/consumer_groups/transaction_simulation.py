@@ -198,7 +198,7 @@ class TransactionSimulation:
             or any(log.waiting or any(item.token for item in log.producers.values()) for log in self.logs)
             or any(self.running.values())
             or any(TransactionState(item.state) is TransactionState.ONGOING for item in known)
-            or any(TransactionState(item.state).is_prepared for item in known)
+            or any(TransactionState(item.state).is_decided for item in known)
             or any(self.quorum.slot(slot).pending for slot in self.hosts)
         )
 
@@ -444,7 +444,7 @@ class TransactionSimulation:
 
     def committed(self, host: Host, result: CoordinatorResult[Any]) -> None:
         for record in result.records:
-            if isinstance(record, TransactionRecord) and TransactionState(record.state).is_prepared:
+            if isinstance(record, TransactionRecord) and TransactionState(record.state).is_decided:
                 self.send_markers(host, record)
 
     def send_markers(self, host: Host, record: TransactionRecord) -> None:

@@ -50,6 +50,7 @@ ADDED = {
     "BrokerImage": ("machine",),
     "ShareStateRecord": ("written_epoch",),
     "ShareMemberRecord": ("principal",),
+    "TransactionRecord": ("prepared_for", "is_last"),
 }
 READ_ONLY = (
     "full RegisterBrokerRecord",
@@ -59,6 +60,8 @@ READ_ONLY = (
     "least ShareStateRecord",
     "full ShareMemberRecord",
     "least ShareMemberRecord",
+    "full TransactionRecord",
+    "least TransactionRecord",
     "request: full RegisterBroker",
     "request: least RegisterBroker",
     "snapshot 1",
@@ -175,11 +178,13 @@ def extended() -> dict[str, RecordBatch | ControllerRequest]:
     batch = RecordBatch(controller_epoch=3, records=(samples.full(records.RegisterBrokerRecord),))
     state = RecordBatch(controller_epoch=3, records=(Samples().full(records.ShareStateRecord),))
     member = RecordBatch(controller_epoch=3, records=(Samples().full(records.ShareMemberRecord),))
+    transaction = RecordBatch(controller_epoch=3, records=(Samples().full(records.TransactionRecord),))
     return {
         "extended RegisterBrokerRecord": batch,
         "request: extended RegisterBroker": samples.full(RegisterBroker),
         "extended ShareStateRecord": state,
         "extended ShareMemberRecord": member,
+        "extended TransactionRecord": transaction,
     }
 
 

@@ -26,6 +26,10 @@ ADDED = {
     "TransactionMarker": ("started_ms", "leader_epochs", "group_epochs"),
     "OffsetFetchResponse": ("unstable",),
     "ListTransactionsResponse": ("is_filtered",),
+    "ListedTransaction": ("prepared_for",),
+    "ListTransactionsRequest": ("id_prefix",),
+    "DescribeTransactionResponse": (),
+    "EndTransactionRequest": ("is_last",),
     "DescribeClusterResponse": (),
     "ClusterBroker": ("machine",),
     "ControllerCallResponse": ("wall_ms",),
@@ -35,7 +39,12 @@ ADDED = {
     "LoadedShareState": ("written_epoch",),
 }
 # Fields that these got after their form of ADDED was recorded.
-ADDED_AGAIN = {"FetchRequest": ("may_be_sent_away",), "FetchResponse": ("session_id", "error")}
+ADDED_AGAIN = {
+    "FetchRequest": ("may_be_sent_away",),
+    "FetchResponse": ("session_id", "error"),
+    "ListTransactionsResponse": (),
+    "ListedTransaction": ("prepared_for",),
+}
 HELLOS: tuple[Any, ...] = (ClientHello, ServerHello)
 
 
@@ -59,6 +68,7 @@ LATEST = {
     "OpenTransactionsRequest",
     "AbortHangingRequest",
 }
+OF_PREPARED = {"PrepareTransactionRequest"}
 # Requests about users.
 OF_USERS = {"AlterUsersRequest", "AuthenticateRequest", "DescribeUsersRequest"}
 OF_PERMISSIONS = {"DescribeAclsRequest", "CreateAclsRequest", "DeleteAclsRequest"}
@@ -104,6 +114,7 @@ def messages() -> dict[str, tuple[Any, Any]]:
         (OF_DELETED_OFFSETS, Samples()),
         (OF_FIGURES, Samples(ADDED)),
         (OF_SHARE_GROUPS, Samples(ADDED)),
+        (OF_PREPARED, Samples()),
     ):
         made |= _of_one_time(names, some)
     return made
@@ -115,7 +126,7 @@ def _of_one_time(names: set[str] | None, samples: Samples) -> dict[str, tuple[An
     def is_here(request_type: Any) -> bool:
         name = request_type.__name__
         later = LATER | LATEST | OF_USERS | OF_PERMISSIONS | OF_QUOTAS | OF_EVENTS | OF_DELETED_OFFSETS
-        later |= OF_FIGURES | OF_SHARE_GROUPS
+        later |= OF_FIGURES | OF_SHARE_GROUPS | OF_PREPARED
         return name not in later if names is None else name in names
 
     made: dict[str, tuple[Any, Any]] = {}

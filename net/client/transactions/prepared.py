@@ -1,0 +1,74 @@
+"""`PreparedTransaction`: a transaction that is whole and waits for a decision that is made elsewhere (after KIP-939).
+
+    prepared = await transaction.prepare("batch 17")        # in a worker
+    await end_prepared(client, prepared, is_commit=True)    # in the process that decides, when its decision is durable
+
+The coordinator keeps a prepared transaction without a timeout, so that a decision may be carried out however late. Until then,
+readers of committed records wait. To end it may be repeated, by any process that knows it.
+"""
+
+from dataclasses import dataclass
+
+from barnabas.log.vocabulary.errors import TransactionAbortableError, TransactionalIdNotFoundError
+from barnabas.log.vocabulary.transaction_messages import EndTransactionRequest, ProducerIdentity, TransactionState
+
+from ...protocol.transaction_operations import DescribeTransactionRequest, DescribeTransactionResponse
+from ..connection.client import Client
+from ..connection.errors import InvalidProducerIdMappingError, ProducerFencedError, TransactionAbortedError
+
+_ABORTED = (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTransaction:
+    transactional_id: str
+    producer: ProducerIdentity
+
+
+async def end_prepared(
+    client: Client, prepared: PreparedTransaction, *, is_commit: bool, timeout_ms: int, is_last: bool = False
+) -> None:
+    """Commit or abort it; return when that is decided, also if it was before. `is_last`: the transactional id is forgotten.
+
+    If the id has gone on to another transaction, or is forgotten, this one has ended: the caller knows how, because it is the one
+    that decides. Raises TransactionAbortedError for a commit if the last transaction of the id was aborted, by an operator.
+    """
+    name, producer = prepared.transactional_id, prepared.producer
+    request = EndTransactionRequest(
+        transactional_id=name,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        is_commit=is_commit,
+        uses_v2=True,
+        is_last=is_last,
+    )
+    try:
+        await client.coordinators.call(name, request, timeout_ms=timeout_ms)
+    except InvalidProducerIdMappingError:
+        return
+    except TransactionAbortableError as error:
+        raise _aborted(prepared) from error
+    except ProducerFencedError as error:
+        if is_commit and await _was_aborted(client, prepared, timeout_ms=timeout_ms):
+            raise _aborted(prepared) from error
+
+
+async def _was_aborted(client: Client, prepared: PreparedTransaction, *, timeout_ms: int) -> bool:
+    """Whether nothing has come after it but its abort."""
+    name = prepared.transactional_id
+    try:
+        found: DescribeTransactionResponse = await client.coordinators.call(
+            name, DescribeTransactionRequest(transactional_id=name), timeout_ms=timeout_ms
+        )
+    except TransactionalIdNotFoundError:
+        return False
+    now, before = found.summary, prepared.producer
+    is_next = (now.producer_id, now.producer_epoch) == (before.producer_id, before.producer_epoch + 1)
+    return is_next and now.state in _ABORTED
+
+
+def _aborted(prepared: PreparedTransaction) -> TransactionAbortedError:
+    return TransactionAbortedError(
+        f"the prepared transaction of {prepared.transactional_id!r} was to be committed, but it was aborted, by an operator: its "
+        "records are lost"
+    )

@@ -1,0 +1,76 @@
+"""`TaskTransaction`: the transaction of one attempt of a task, from its begin until it is prepared.
+
+A transactional id belongs to one task and one attempt of a sink, so the ids of a sink are few, and whoever runs the same attempt
+later fences a process that still does. If the last transaction of an id waits for its decision, the next id is taken: only the
+driver may end it.
+"""
+
+from dataclasses import dataclass
+
+from pyspark import TaskContext
+
+from barnabas.log.vocabulary.errors import InvalidTxnStateError, RetriableError
+from barnabas.net.client.producer.producer import Producer
+from barnabas.net.client.producer.transaction import Transaction
+from barnabas.net.client.transactions.prepared import PreparedTransaction
+
+from ..common.sink_ledger import ids_prefix, purpose_of
+
+# Ids of one attempt of one task. All but the first are for drivers that died before their micro-batch was decided, one a death;
+# the next decision frees them.
+MAX_IDS = 32
+_QUERY_ID = "sql.streaming.queryId"  # Spark's own local properties of a task.
+_BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkBatch:
+    """The micro-batch that a task is part of."""
+
+    sink_id: str
+    batch_id: int
+
+
+def query_id() -> str | None:
+    """Of the streaming query; None in a batch job."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(_QUERY_ID)
+
+
+def streamed_batch(sink_id: str | None) -> SinkBatch:
+    """The micro-batch of the query that the task belongs to. Raises RetriableError if Spark does not say."""
+    context = TaskContext.get()
+    number = None if context is None else context.getLocalProperty(_BATCH_ID)
+    found = sink_id or query_id()
+    if number is None or found is None:
+        raise RetriableError(f"Spark does not say which micro-batch the task belongs to ({_BATCH_ID} is {number!r})")
+    return SinkBatch(sink_id=found, batch_id=int(number))
+
+
+class TaskTransaction:
+    def __init__(self, producer: Producer, batch: SinkBatch) -> None:
+        self._producer = producer
+        self._batch = batch
+        context = TaskContext.get()
+        self._task = "0.0" if context is None else f"{context.partitionId()}.{context.attemptNumber()}"
+
+    async def begin(self) -> Transaction:
+        """Raises InvalidTxnStateError if all ids of the task wait for decisions."""
+        for number in range(MAX_IDS):
+            try:
+                await self._producer.take_over(f"{ids_prefix(self._batch.sink_id)}{self._task}.{number}")
+                break
+            except InvalidTxnStateError:
+                continue
+        else:
+            raise InvalidTxnStateError(
+                f"{MAX_IDS} attempts of this task wait for the decision about micro-batch {self._batch.batch_id} of sink "
+                f"{self._batch.sink_id}, because its drivers died before it: see `barnabas transaction list --state Prepared`, "
+                "and abort them"
+            )
+        transaction = self._producer.transaction()
+        await transaction.begin()
+        return transaction
+
+    async def prepare(self, transaction: Transaction) -> PreparedTransaction | None:
+        return await transaction.prepare(purpose_of(self._batch.sink_id, self._batch.batch_id))

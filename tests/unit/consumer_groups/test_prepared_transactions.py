@@ -1,0 +1,97 @@
+"""Prepared transactions: no timeout ends them, they take nothing more, and their decision may be repeated."""
+
+import pytest
+from msgspec.structs import replace
+from unit.consumer_groups.test_transactions import T0, TX, World
+
+from barnabas.log.vocabulary.errors import (
+    InvalidProducerIdMappingError,
+    InvalidRequestError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
+from barnabas.log.vocabulary.transaction_messages import ProducerIdentity, TransactionState
+
+
+def prepared_world() -> tuple[World, ProducerIdentity]:
+    world = World()
+    who = world.init()
+    world.add(who, T0, uses_v2=True)
+    world.prepare(who)
+    return world, who
+
+
+def test_a_prepared_transaction_outlives_its_timeout_and_its_coordinator_until_it_is_decided() -> None:
+    world, who = prepared_world()
+    assert world.phase is TransactionState.PREPARED and world.known.prepared_for == "batch 7"
+    assert world.machine.next_deadline_ms() is None
+    for _ in range(3):
+        world.now_ms += 10 * world.known.timeout_ms
+        world.tick()
+        world.fail_over()
+        world.tick()
+    assert world.phase is TransactionState.PREPARED and not world.machine.undecided_markers()
+    following = world.end(who, v2=True)
+    (marker,) = world.machine.undecided_markers()
+    assert marker.partitions == (T0,) and marker.state == TransactionState.PREPARE_COMMIT
+    world.complete()
+    assert world.end(who, v2=True) == following, "a commit may be repeated"
+    assert world.phase is TransactionState.COMPLETE_COMMIT and world.known.prepared_for == ""
+    with pytest.raises(InvalidTxnStateError):
+        world.end(who, commit=False, v2=True)
+
+
+def test_a_prepared_transaction_takes_nothing_more_and_keeps_its_id() -> None:
+    world, who = prepared_world()
+    world.prepare(who)  # a repetition
+    with pytest.raises(InvalidTxnStateError, match=r"prepared for 'batch 7'.*barnabas transaction abort tx"):
+        world.prepare(who, "another")
+    for is_check in (False, True):
+        with pytest.raises(InvalidTxnStateError, match="is prepared"):
+            world.add(who, T0, is_check=is_check, uses_v2=True)
+    for old in (None, who):
+        with pytest.raises(InvalidTxnStateError, match="is prepared"):
+            world.init(old)
+    assert world.phase is TransactionState.PREPARED
+
+
+@pytest.mark.parametrize("how", ["end", "operator"])
+def test_a_prepared_transaction_may_be_aborted(how: str) -> None:
+    world, who = prepared_world()
+    if how == "end":
+        world.end(who, commit=False, v2=True)
+    else:
+        world.machine.abort(transactional_id=TX, now_ms=world.now_ms)
+    assert world.phase is TransactionState.PREPARE_ABORT
+    world.complete()
+    with pytest.raises(TransactionAbortableError if how == "end" else ProducerFencedError):
+        world.end(who, v2=True)
+    assert world.init().producer_epoch > who.producer_epoch
+
+
+def test_only_an_open_transaction_of_its_producer_is_prepared() -> None:
+    world = World()
+    who = world.init()
+    with pytest.raises(InvalidTxnStateError, match="no open transaction to prepare: it is Empty"):
+        world.prepare(who)
+    world.add(who, T0, uses_v2=True)
+    with pytest.raises(ProducerFencedError):
+        world.prepare(replace(who, producer_epoch=who.producer_epoch + 1))
+    with pytest.raises(InvalidRequestError, match="at most 300 characters, not 301"):
+        world.prepare(who, "x" * 301)
+    world.now_ms += world.known.timeout_ms
+    world.tick()
+    with pytest.raises(ProducerFencedError):
+        world.prepare(who)
+
+
+def test_an_id_whose_last_transaction_ends_is_forgotten() -> None:
+    world, who = prepared_world()
+    world.end(who, v2=True, is_last=True)
+    assert TX in world.state.transactions
+    world.fail_over()
+    world.complete()
+    assert TX not in world.state.transactions
+    with pytest.raises(InvalidProducerIdMappingError):
+        world.end(who, v2=True, is_last=True)

@@ -1,6 +1,7 @@
 """Bugs of the transaction coordinator and of the log's markers, found by `unit.consumer_groups.transaction_simulation`."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -8,12 +9,13 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 from unit.consumer_groups import transaction_simulation
+from unit.consumer_groups.prepared_simulation import PreparedSimulation
 from unit.consumer_groups.transaction_log_model import Done, Log
 from unit.consumer_groups.transaction_simulation import Call, Host, TransactionSimulation
 from unit.consumer_groups.transaction_variants import FEW_EPOCHS, few_epochs, second_version_without_stamps
 
 from barnabas.consumer_groups.offsets.transactional_offsets import Permit, TransactionalOffsets
-from barnabas.consumer_groups.transactions import coordinator, identity
+from barnabas.consumer_groups.transactions import coordinator, ends, identity
 from barnabas.consumer_groups.transactions.coordinator import TransactionCoordinator
 from barnabas.consumer_groups.transactions.stamps import TransactionStamps
 from barnabas.kraft.group_state.pending_offsets import PendingOffsets
@@ -162,6 +164,69 @@ def a_used_up_producer_id_begins_again() -> Iterator[None]:
         yield
 
 
+# --- prepared transactions ----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def a_prepared_transaction_times_out() -> Iterator[None]:
+    genuine, genuine_deadline = TransactionCoordinator.tick, TransactionCoordinator.next_deadline_ms
+
+    def deadlines(self: Any) -> dict[int, str]:
+        known = self._state.transactions.values()
+        return {item.started_ms + item.timeout_ms: item.transactional_id for item in known if item.state == "Prepared"}
+
+    def tick(self: Any, now_ms: int) -> Any:
+        due = {at_ms: name for at_ms, name in deadlines(self).items() if at_ms <= now_ms}
+        return self.abort(transactional_id=due[min(due)], now_ms=now_ms) if due else genuine(self, now_ms)
+
+    def next_deadline_ms(self: Any) -> int | None:
+        found = genuine_deadline(self)
+        return min((*deadlines(self), *([] if found is None else [found])), default=None)
+
+    with (
+        patch.object(TransactionCoordinator, "tick", tick),
+        patch.object(TransactionCoordinator, "next_deadline_ms", next_deadline_ms),
+    ):
+        yield
+
+
+def a_new_producer_aborts_what_is_prepared() -> AbstractContextManager[Any]:
+    genuine = TransactionCoordinator.init
+
+    def init(self: Any, request: Any, *, fresh_producer_id: int, now_ms: int) -> Any:
+        known = self._state.transactions.get(request.transactional_id)
+        if known is not None and known.state == "Prepared":
+            aborted = self.abort(transactional_id=request.transactional_id, now_ms=now_ms)
+            return dataclasses.replace(aborted, response=ends.concurrent(request.transactional_id))
+        return genuine(self, request, fresh_producer_id=fresh_producer_id, now_ms=now_ms)
+
+    return patch.object(TransactionCoordinator, "init", init)
+
+
+@contextlib.contextmanager
+def a_prepare_is_answered_before_its_commit() -> Iterator[None]:
+    """A failover makes the transaction an open one again."""
+    genuine = PreparedSimulation.prepare
+
+    def prepare(self: PreparedSimulation, name: str, who: Any) -> Call:
+        ask = genuine(self, name, who)
+
+        def early(done: Done) -> None:
+            ask(lambda _: None)
+            result = self.host_of(name).waiting[-1][0].response
+            done(result)
+
+        return early
+
+    with patch.object(PreparedSimulation, "prepare", prepare):
+        yield
+
+
+def _run_prepared(seed: int) -> None:
+    with patch.object(transaction_simulation, "QUIET_STEPS", QUIET_STEPS):
+        PreparedSimulation(seed).run()
+
+
 def _run(seed: int) -> None:
     with patch.object(transaction_simulation, "QUIET_STEPS", QUIET_STEPS):
         TransactionSimulation(seed).run()
@@ -189,5 +254,13 @@ BUGS = planted(
         "a successor sends no markers": a_successor_sends_no_markers,
         "the fencing epoch is given to a producer": the_fencing_epoch_is_given_to_a_producer,
         "a used up producer id begins again": a_used_up_producer_id_begins_again,
+    },
+) + planted(
+    "prepared",
+    _run_prepared,
+    {
+        "a prepared transaction times out": a_prepared_transaction_times_out,
+        "a new producer aborts what is prepared": a_new_producer_aborts_what_is_prepared,
+        "a prepare is answered before its commit": a_prepare_is_answered_before_its_commit,
     },
 )

@@ -65,6 +65,7 @@ FINDING_SEEDS: Final[dict[tuple[str, str], int]] = {  # by level and name
     ("coordinator", "permits outlive the transaction"): 1,
     ("coordinator", "records are not verified"): 1,
     ("coordinator", "the fencing epoch is given to a producer"): 32,
+    ("prepared", "a prepare is answered before its commit"): 115,
     ("shares", "answered before it is stored"): 1,
     ("shares", "loaded without ranges"): 71,
     ("shares", "locks without end"): 1,

@@ -26,6 +26,7 @@ MOST_SEEDS = {
     "members": 200,
     "classic members": 200,
     "coordinator": 60,
+    "prepared": 300,
     "cluster": 40,
     "groups": 40,
     "transactions in clusters": 40,

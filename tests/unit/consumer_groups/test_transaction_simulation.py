@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from .prepared_simulation import PreparedSimulation
 from .transaction_simulation import TransactionSimulation
 from .transaction_variants import few_epochs, second_version_without_stamps
 
@@ -29,6 +30,20 @@ def test_the_second_version_needs_no_stamps() -> None:
     with second_version_without_stamps():
         for seed in range(SEEDS // 3):
             TransactionSimulation(seed).run()
+
+
+@pytest.mark.parametrize("epochs", [contextlib.nullcontext, few_epochs])
+def test_prepared_transactions_wait_for_their_decision(epochs: Callable[[], AbstractContextManager[Any]]) -> None:
+    late = 0
+    with epochs():
+        for seed in range(SEEDS):
+            try:
+                simulation = PreparedSimulation(seed)
+                simulation.run()
+            except Exception as error:
+                raise AssertionError(f"seed {seed}") from error
+            late += simulation.decided_late
+    assert late >= SEEDS, "decisions come after timeouts"
 
 
 def test_histories_have_what_they_are_about() -> None:

@@ -268,6 +268,23 @@ class TransactionSimulation:
     def transaction(self, name: str, who: ProducerIdentity) -> Generator[Call, Any, ProducerIdentity]:
         token = Token(number=len(self.tokens), transactional_id=name, wants_commit=self.rng.random() < 0.6)
         self.tokens.append(token)
+        yield from self.parts(name, who, token)
+        try:
+            after: ProducerIdentity = yield from self.retried(lambda: self.end(name, who, token.wants_commit))
+            token.told = token.wants_commit
+        except TransactionAbortableError:  # it has timed out; the producer goes on
+            token.told = False
+            after = yield from self.retried(lambda: self.end(name, who, commit=False))
+        self.acknowledge_offset(token)
+        return after
+
+    def acknowledge_offset(self, token: Token) -> None:
+        if token.told and token.has_offset:
+            name = token.transactional_id
+            self.acknowledged[name] = max(self.acknowledged[name], token.number)
+
+    def parts(self, name: str, who: ProducerIdentity, token: Token) -> Generator[Call, Any, None]:
+        """The records and offsets of one transaction."""
         partitions = self.rng.sample(range(PARTITIONS), self.rng.randrange(1, PARTITIONS + 1))
         if not self.uses_v2[name]:
             yield from self.retried(lambda: self.add(name, who, partitions=partitions))
@@ -281,15 +298,6 @@ class TransactionSimulation:
             yield from self.retried(lambda: self.commit_offset(name, who, token.number))
             token.has_offset = True
             yield from self.sometimes_asleep()
-        try:
-            after: ProducerIdentity = yield from self.retried(lambda: self.end(name, who, token.wants_commit))
-            token.told = token.wants_commit
-        except TransactionAbortableError:  # it has timed out; the producer goes on
-            token.told = False
-            after = yield from self.retried(lambda: self.end(name, who, commit=False))
-        if token.told and token.has_offset:
-            self.acknowledged[name] = max(self.acknowledged[name], token.number)
-        return after
 
     def sometimes_asleep(self) -> Generator[Call, Any, None]:
         if self.is_faulty and self.rng.random() < 0.03:

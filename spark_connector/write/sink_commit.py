@@ -84,8 +84,8 @@ class SinkCommitter:
         """Publish a micro-batch unless it was published before; return whether these transactions were committed.
 
         With `is_last` the sink is deleted from the ledger afterwards: its id is never used again. Raises
-        TransactionAbortedError if an operator has aborted a decided transaction, and the brokers' errors if they persist until the
-        timeout. After any error the commit may be retried.
+        TransactionAbortedError if an operator has aborted a decided transaction, and the brokers' errors if they persist until
+        the timeout. After any error the commit may be retried.
         """
         async with self._turn:
             self._probe = probe

@@ -21,7 +21,7 @@ from barnabas.net.client.transactions.prepared import PreparedTransaction
 
 from .sink_columns import Rows, SinkColumns
 from .sink_connection import shared_producer, transactional_producer
-from .task_transaction import SinkBatch, TaskTransaction, query_id
+from .task_transaction import SinkBatch, TaskTransaction, query_id, task_name
 from .write_options import WriteOptions
 
 MAX_UNCHECKED = 64  # Portions sent before the oldest is checked: errors are noticed early, and memory is released.
@@ -63,7 +63,9 @@ class _SinkTask:
         connect = shared_producer if sink_batch is None else transactional_producer
         self._loop, _, self._producer = connect(options.client, options.producer)
         self._transaction: Transaction | None = None
-        self._task_transaction = None if sink_batch is None else TaskTransaction(self._producer, sink_batch)
+        self._task_transaction = (
+            None if sink_batch is None else TaskTransaction(self._producer, sink_batch, task=task_name())
+        )
         self._columns = SinkColumns(topic=options.topic, partition_count=self._partition_count)
         self._context = TaskContext.get()
         self._partition_counts: dict[str, int] = {}

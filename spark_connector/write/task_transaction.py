@@ -47,12 +47,18 @@ def streamed_batch(sink_id: str | None) -> SinkBatch:
     return SinkBatch(sink_id=found, batch_id=int(number))
 
 
+def task_name() -> str:
+    """Of this attempt of the task, in its sink."""
+    context = TaskContext.get()
+    assert context is not None, "Spark runs tasks with a context"
+    return f"{context.partitionId()}.{context.attemptNumber()}"
+
+
 class TaskTransaction:
-    def __init__(self, producer: Producer, batch: SinkBatch) -> None:
+    def __init__(self, producer: Producer, batch: SinkBatch, *, task: str) -> None:
         self._producer = producer
         self._batch = batch
-        context = TaskContext.get()
-        self._task = "0.0" if context is None else f"{context.partitionId()}.{context.attemptNumber()}"
+        self._task = task
 
     async def begin(self) -> Transaction:
         """Raises InvalidTxnStateError if all ids of the task wait for decisions."""

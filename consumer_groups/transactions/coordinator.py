@@ -25,7 +25,6 @@ from barnabas.log.vocabulary.errors import (
     TransactionalIdNotFoundError,
 )
 from barnabas.log.vocabulary.group_messages import PartitionOutcome
-from barnabas.log.vocabulary.topic_partition import check_topic_name
 from barnabas.log.vocabulary.transaction_messages import (
     MAX_PREPARED_FOR_LENGTH,
     NO_PRODUCER_EPOCH,
@@ -55,13 +54,12 @@ from .identity import (
     is_exhausted,
     timed_out,
 )
-from .participants import merged, missing, partition_count
+from .participants import check_names, check_size, merged, missing
 from .settings import TransactionSettings
 from .stamps import TransactionStamps
 from .states import TRANSACTION_TRANSITIONS
 
 R = TypeVar("R")
-MAX_TOPIC_ID_LENGTH = 64  # ids of brokers are shorter
 MAX_EXPIRED_PER_TICK = 500  # records of one decision: expiry leaves room for requests
 
 
@@ -131,8 +129,8 @@ class TransactionCoordinator:
         decision = self._decision(now_ms)
         topics = merged(known.partitions, request.topics)
         groups = tuple(sorted({*known.offset_groups, *request.groups}))
-        self._check_size(request.transactional_id, topics, groups)
-        self._check_names(request)
+        check_size(request.transactional_id, topics, groups, self._settings)
+        check_names(request, self._settings)
         is_open = _state_of(known) is TransactionState.ONGOING
         if not is_open or (topics, groups) != (known.partitions, known.offset_groups):
             changed = replace(
@@ -332,31 +330,6 @@ class TransactionCoordinator:
             else item
             for item in _outcomes(request.topics)
         )
-
-    def _check_size(self, transactional_id: str, topics: tuple[TransactionTopic, ...], groups: tuple[str, ...]) -> None:
-        for count, limit, what in (
-            (partition_count(topics), self._settings.max_partitions, "partitions"),
-            (len(groups), self._settings.max_groups, "groups"),
-        ):
-            if count > limit:
-                raise PolicyViolationError(
-                    f"the transaction of {transactional_id!r} would have {count} {what}, at most {limit} are allowed: "
-                    "commit more often"
-                )
-
-    def _check_names(self, request: AddToTransactionRequest) -> None:
-        """They are in every later record of the transaction: long ones would make records that the quorum cannot take."""
-        for topic in request.topics:
-            check_topic_name(topic.topic)
-            if len(topic.topic_id) > MAX_TOPIC_ID_LENGTH:
-                raise InvalidRequestError(
-                    f"a topic id has at most {MAX_TOPIC_ID_LENGTH} characters, not {len(topic.topic_id)}"
-                )
-        longest = max(request.groups, key=len, default="")
-        if len(longest) > self._settings.max_id_length:
-            raise InvalidRequestError(
-                f"a group id of {len(longest)} characters is too long: a transaction takes {self._settings.max_id_length}"
-            )
 
     # --- changes ------------------------------------------------------------------------------------------------------
 

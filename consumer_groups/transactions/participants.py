@@ -1,8 +1,15 @@
-"""The partitions of a transaction: by topic id, because a topic that is deleted and created again is another one."""
+"""The partitions and groups of a transaction. Partitions are named by topic id, because a topic that is deleted
+and created again is another one."""
 
 from collections.abc import Iterable
 
-from barnabas.log.vocabulary.transaction_messages import TransactionTopic
+from barnabas.log.vocabulary.errors import InvalidRequestError, PolicyViolationError
+from barnabas.log.vocabulary.topic_partition import check_topic_name
+from barnabas.log.vocabulary.transaction_messages import AddToTransactionRequest, TransactionTopic
+
+from .settings import TransactionSettings
+
+MAX_TOPIC_ID_LENGTH = 64  # ids of brokers are shorter
 
 
 def merged(known: tuple[TransactionTopic, ...], more: Iterable[TransactionTopic]) -> tuple[TransactionTopic, ...]:
@@ -30,3 +37,34 @@ def missing(known: Iterable[TransactionTopic], asked: Iterable[TransactionTopic]
 
 def partition_count(topics: Iterable[TransactionTopic]) -> int:
     return sum(len(item.partitions) for item in topics)
+
+
+def check_size(
+    transactional_id: str, topics: tuple[TransactionTopic, ...], groups: tuple[str, ...], settings: TransactionSettings
+) -> None:
+    """Raises PolicyViolationError."""
+    for count, limit, what in (
+        (partition_count(topics), settings.max_partitions, "partitions"),
+        (len(groups), settings.max_groups, "groups"),
+    ):
+        if count > limit:
+            raise PolicyViolationError(
+                f"the transaction of {transactional_id!r} would have {count} {what}, at most {limit} are allowed: "
+                "commit more often"
+            )
+
+
+def check_names(request: AddToTransactionRequest, settings: TransactionSettings) -> None:
+    """They are in every later record of the transaction: long ones would make records that the quorum cannot take. Raises
+    InvalidTopicError, InvalidRequestError."""
+    for topic in request.topics:
+        check_topic_name(topic.topic)
+        if len(topic.topic_id) > MAX_TOPIC_ID_LENGTH:
+            raise InvalidRequestError(
+                f"a topic id has at most {MAX_TOPIC_ID_LENGTH} characters, not {len(topic.topic_id)}"
+            )
+    longest = max(request.groups, key=len, default="")
+    if len(longest) > settings.max_id_length:
+        raise InvalidRequestError(
+            f"a group id of {len(longest)} characters is too long: a transaction takes {settings.max_id_length}"
+        )

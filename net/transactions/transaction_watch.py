@@ -147,12 +147,15 @@ class TransactionWatch:
             item = names[key]
             logger.warning(
                 "transaction=%s state=%s has outlived its timeout timeout_ms=%d age_ms=%d partitions=%d groups=%d; "
-                "`barnabas transaction describe` shows what it waits for",
+                "`barnabas transaction describe` shows what it waits for%s",
                 item.transactional_id,
                 item.state,
                 item.timeout_ms,
                 now_ms - item.started_ms,
                 sum(len(topic.partitions) for topic in item.partitions),
                 len(item.offset_groups),
+                f"; prepared for {item.prepared_for!r}: who decides that must return, or an operator aborts it"
+                if item.state == TransactionState.PREPARED
+                else "",
             )
         self._told = frozenset(names)

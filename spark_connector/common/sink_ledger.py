@@ -77,10 +77,6 @@ class StagedPartition:
     def stage(self) -> TopicPartition:
         return TopicPartition(stage_of(self.target.topic), self.target.partition)
 
-    @property
-    def record_count(self) -> int:
-        return sum(count for _, count in self.batches)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:

@@ -12,8 +12,10 @@ import pytest
 from integration.cluster import SESSION, Cluster, until
 from integration.spark_killing_source import STEPS
 from integration.spark_sink_driver import SinkDriver
-from integration.spark_world import create_topic, numbers, send
+from integration.spark_world import create_topic, in_admin, numbers, send
 from integration.test_spark_sink import read
+
+from barnabas.log.vocabulary.transaction_messages import UNDECIDED_STATES
 
 pytestmark = pytest.mark.timeout(420)  # Each driver is a Spark of its own, which takes half a minute on a busy machine.
 ROWS = 600
@@ -49,6 +51,11 @@ class Copying:
         code = self._driver.run({"step": step, "batch": batch_id, **zombie})
         assert code == -9, f"the driver was to die at {step}: {code}\n{self._driver.log()}"
 
+    def check_complete_micro_batches(self) -> None:
+        """Readers of committed records see whole micro-batches, also of drivers that died before their decision."""
+        attempts = Counter((record.value or b"").decode().split()[1] for record in read(self._cluster, self.target))
+        assert all(count % self._per_trigger == 0 for count in attempts.values()), f"part of a micro-batch: {attempts}"
+
     def finish(self) -> None:
         assert self._driver.run() == 0, self._driver.log()
 
@@ -62,7 +69,14 @@ def test_drivers_that_die_in_the_middle_of_a_commit(spark_cluster: Cluster, tmp_
     copying = Copying(spark_cluster, tmp_path, "killed", rows=ROWS, per_trigger=PER_TRIGGER)
     go = tmp_path / "go"
     copying.kill("staged", 0)
+    copying.check_complete_micro_batches()
+    assert not read(spark_cluster, copying.target), "tasks have written, and nothing is decided"
+    prepared = in_admin(spark_cluster, lambda admin: admin.transactions.list(states=("Prepared",)))
+    assert prepared.transactions and all(
+        "micro-batch 0 of Spark sink" in it.prepared_for for it in prepared.transactions
+    )
     copying.kill("staged", 1, go=str(go))
+    copying.check_complete_micro_batches()
     copying.kill("copied-one", 2)
     copying.finish()
     attempts = copying.check()
@@ -71,6 +85,8 @@ def test_drivers_that_die_in_the_middle_of_a_commit(spark_cluster: Cluster, tmp_
     go.touch()
     asyncio.run(until(go.with_suffix(".ended").exists, "the zombie has ended its commit"))
     assert copying.check() == attempts
+    left = in_admin(spark_cluster, lambda admin: admin.transactions.list(states=UNDECIDED_STATES))
+    assert not left.transactions, "nothing keeps readers waiting"
 
 
 def main() -> None:

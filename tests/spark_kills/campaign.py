@@ -1,8 +1,9 @@
 """Spark drivers and brokers are killed in the middle of a job from topic to topic; then every record is held against its copy.
 
 A producer writes numbers all the time (acks=all). A driver copies them; as soon as it makes progress, it is killed at a random
-moment, and before it in some rounds a broker, too. The next driver goes on from the checkpoint. At the end the last one copies
-what is left, and both topics are read: effectively-once has each record once, at-least-once has none less than once.
+moment, and before it in some rounds a broker, too. The next driver goes on from the checkpoint. Meanwhile a reader of committed
+records follows the copies. At the end the last driver copies what is left, and both topics are read: effectively-once has each
+record once, at-least-once has none less than once. The reader has seen what is there then, and nothing that was aborted.
 """
 
 import asyncio
@@ -47,11 +48,15 @@ class Outcome:
     lost: list[int] = field(default_factory=list)
     doubled: list[int] = field(default_factory=list)
     foreign: list[int] = field(default_factory=list)
+    seen: int = 0  # by the reader that followed the copies
+    seen_otherwise: list[int] = field(default_factory=list)  # more or less often than they are there
     seconds: float = 0.0
 
     def violations(self) -> list[str]:
         """What was promised and not kept."""
         found = [f"records that nobody sent: {self.foreign[:5]}"] if self.foreign else []
+        if self.seen_otherwise and self.delivery == "effectively_once":
+            found.append(f"a reader has seen other records than are there: {self.seen_otherwise[:5]}")
         if self.lost:
             found.append(f"{len(self.lost)} records are lost: {self.lost[:5]}")
         if self.doubled and self.delivery == "effectively_once":
@@ -61,7 +66,7 @@ class Outcome:
     def line(self) -> str:
         return (
             f"{self.delivery:16}  records {self.records:7}  kills {self.driver_kills} drivers + {self.broker_kills} brokers"
-            f"  replayed batches {self.replays}  other ends {self.driver_ends}"
+            f"  replayed batches {self.replays}  seen {self.seen}  other ends {self.driver_ends}"
             f"  lost {len(self.lost)}  doubled {len(self.doubled)}  {self.seconds:.0f} s"
         )
 
@@ -83,6 +88,7 @@ class _Campaign:
         self._outcome = Outcome(delivery=delivery)
         self._drivers: list[Driver] = []
         self._is_over = False
+        self._seen: Counter[int] = Counter()
 
     async def run(self, kills: int) -> Outcome:
         began_s = time.monotonic()
@@ -93,6 +99,7 @@ class _Campaign:
                     topic, partitions=PARTITIONS, replication_factor=3, configs={"min.insync.replicas": "2"}
                 )
             producing = asyncio.create_task(self._produce())
+            following = asyncio.create_task(self._follow())
             try:
                 for number in range(kills):
                     await self._round(
@@ -103,9 +110,12 @@ class _Campaign:
                 await producing
                 await self._drain()
                 await until(lambda: all(driver.is_gone() for driver in self._drivers), "workers have ended too")
+                copies = len(await self._read(TARGET))
+                await until(lambda: self._seen.total() >= copies, "the reader has seen all copies")
             finally:
                 self._is_over = True
                 producing.cancel()
+                following.cancel()
                 for driver in self._drivers:
                     driver.clean_up()
         await self._account()
@@ -191,16 +201,27 @@ class _Campaign:
 
     async def _account(self) -> None:
         sent, copies = Counter(await self._read(SOURCE)), Counter(await self._read(TARGET))
+        self._outcome.seen = self._seen.total()
+        self._outcome.seen_otherwise = sorted((self._seen - copies) + (copies - self._seen))
         assert set(sent.values()) == {1}, "the producer itself has doubled something"
         self._outcome.records = len(sent)
         self._outcome.lost = sorted(set(sent) - set(copies))
         self._outcome.foreign = sorted(set(copies) - set(sent))
         self._outcome.doubled = sorted(number for number, count in copies.items() if count > 1)
 
+    async def _follow(self) -> None:
+        async with Consumer(bootstrap=self._cluster.bootstrap, isolation_level="read_committed") as consumer:
+            partitions = [TopicPartition(TARGET, number) for number in range(PARTITIONS)]
+            consumer.assign(partitions)
+            await consumer.seek_to_start(*partitions)
+            while True:
+                for records in (await consumer.poll(max_records=POLL_RECORDS)).values():
+                    self._seen.update(int(record.value or b"-1") for record in records)
+
     async def _read(self, topic: str) -> list[int]:
         """All values of a topic."""
         found: list[int] = []
-        async with Consumer(bootstrap=self._cluster.bootstrap) as consumer:
+        async with Consumer(bootstrap=self._cluster.bootstrap, isolation_level="read_committed") as consumer:
             partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
             consumer.assign(partitions)
             await consumer.seek_to_start(*partitions)

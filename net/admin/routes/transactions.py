@@ -24,6 +24,7 @@ def _fields(item: ListedTransaction) -> Json:
         "duration_ms": None if item.duration_ms < 0 else item.duration_ms,
         "partition_count": item.partition_count,
         "group_count": item.group_count,
+        "prepared_for": item.prepared_for or None,
     }
 
 

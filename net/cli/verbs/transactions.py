@@ -72,7 +72,12 @@ async def _describe(context: Context) -> int:
         }
         for item in found.partitions
     ]
-    summary = {**_row(found.summary), "started_ms": None if found.said.started_ms < 0 else found.said.started_ms}
+    waits_for = {"prepared_for": found.summary.prepared_for} if found.summary.prepared_for else {}
+    summary = {
+        **_row(found.summary),
+        **waits_for,
+        "started_ms": None if found.said.started_ms < 0 else found.said.started_ms,
+    }
     if context.out.is_json:
         context.out.record({**summary, "groups": list(found.said.groups), "partitions": partitions})
         return ExitCode.OK

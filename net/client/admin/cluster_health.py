@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from barnabas.log.vocabulary.transaction_messages import TransactionState
+
 from ...protocol.doubt import doubt_in_words
 from ...protocol.responses import (
     DescribeClusterResponse,
@@ -180,15 +182,24 @@ async def transaction_problems(admin: "Admin") -> list[Finding]:
     """Of the brokers that answer: what keeps the others from it is a problem of its own."""
     overdue = await admin.transactions.overdue(grace_ms=OVERDUE_AFTER_MS)
     found = []
-    if overdue.transactions:
-        names = [
-            f"{item.transactional_id} ({item.state}, {item.duration_ms // 1000} s)" for item in overdue.transactions
-        ]
+    prepared = [item for item in overdue.transactions if item.state == TransactionState.PREPARED]
+    others = [item for item in overdue.transactions if item.state != TransactionState.PREPARED]
+    if prepared:
+        names = [f"{item.transactional_id} ({item.prepared_for}, {item.duration_ms // 1000} s)" for item in prepared]
+        what = (
+            f"{len(names)} prepared transactions wait for their decision, and readers of committed records for them: "
+            f"{some(names)}; run the program again that decides (the driver of a Spark query), or give them up: "
+            "`barnabas transaction abort ID`"
+        )
+        key = f"undecided: {', '.join(item.transactional_id for item in prepared)}"
+        found.append(Finding(weight=Weight.PROBLEM, what=what, key=key))
+    if others:
+        names = [f"{item.transactional_id} ({item.state}, {item.duration_ms // 1000} s)" for item in others]
         what = (
             f"{len(names)} transactions have outlived their timeout by more than {OVERDUE_AFTER_MS // 1000} s: {some(names)}; "
             "`barnabas transaction describe ID` shows which partitions they wait for"
         )
-        key = f"overdue: {', '.join(item.transactional_id for item in overdue.transactions)}"
+        key = f"overdue: {', '.join(item.transactional_id for item in others)}"
         found.append(Finding(weight=Weight.PROBLEM, what=what, key=key))
     with suppress(BarnabasError):  # a coordinator does not answer, so nothing is known to hang
         hanging = await admin.transactions.hanging()

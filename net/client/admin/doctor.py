@@ -459,7 +459,7 @@ def _leaders(picture: Picture) -> Iterator[Finding]:
 
 
 def _long_transactions(picture: Picture) -> Iterator[Finding]:
-    open_ones = [item for item in picture.long_transactions if item.state == TransactionState.ONGOING.value]
+    open_ones = [item for item in picture.long_transactions if TransactionState(item.state).is_open]
     names = [f"{item.transactional_id} ({item.duration_ms // 60_000} min)" for item in open_ones]
     if names:
         yield Finding(

@@ -11,11 +11,38 @@ from barnabas.log.vocabulary.errors import (
     ProducerFencedError,
     TransactionAbortableError,
 )
-from barnabas.log.vocabulary.transaction_messages import ProducerIdentity, TransactionState
+from barnabas.log.vocabulary.transaction_messages import (
+    EndTransactionRequest,
+    PrepareTransactionRequest,
+    ProducerIdentity,
+    TransactionState,
+)
 
 
-def prepared_world() -> tuple[World, ProducerIdentity]:
-    world = World()
+class PreparedWorld(World):
+    def prepare(self, who: ProducerIdentity, prepared_for: str = "batch 7") -> None:
+        request = PrepareTransactionRequest(
+            transactional_id=TX,
+            producer_id=who.producer_id,
+            producer_epoch=who.producer_epoch,
+            prepared_for=prepared_for,
+        )
+        self.machine.prepare(request, now_ms=self.now_ms)
+
+    def end_id(self, who: ProducerIdentity) -> None:
+        request = EndTransactionRequest(
+            transactional_id=TX,
+            producer_id=who.producer_id,
+            producer_epoch=who.producer_epoch,
+            is_commit=True,
+            uses_v2=True,
+            is_last=True,
+        )
+        self.machine.end(request, fresh_producer_id=self.fresh(), now_ms=self.now_ms)
+
+
+def prepared_world() -> tuple[PreparedWorld, ProducerIdentity]:
+    world = PreparedWorld()
     who = world.init()
     world.add(who, T0, uses_v2=True)
     world.prepare(who)
@@ -71,7 +98,7 @@ def test_a_prepared_transaction_may_be_aborted(how: str) -> None:
 
 
 def test_only_an_open_transaction_of_its_producer_is_prepared() -> None:
-    world = World()
+    world = PreparedWorld()
     who = world.init()
     with pytest.raises(InvalidTxnStateError, match="no open transaction to prepare: it is Empty"):
         world.prepare(who)
@@ -88,10 +115,10 @@ def test_only_an_open_transaction_of_its_producer_is_prepared() -> None:
 
 def test_an_id_whose_last_transaction_ends_is_forgotten() -> None:
     world, who = prepared_world()
-    world.end(who, v2=True, is_last=True)
+    world.end_id(who)
     assert TX in world.state.transactions
     world.fail_over()
     world.complete()
     assert TX not in world.state.transactions
     with pytest.raises(InvalidProducerIdMappingError):
-        world.end(who, v2=True, is_last=True)
+        world.end_id(who)

@@ -34,7 +34,6 @@ from barnabas.log.vocabulary.transaction_messages import (
     AddToTransactionRequest,
     EndTransactionRequest,
     InitTransactionsRequest,
-    PrepareTransactionRequest,
     ProducerIdentity,
     TransactionState,
     TransactionTopic,
@@ -109,25 +108,13 @@ class World:
         )
         return self.machine.add(request, now_ms=self.now_ms)
 
-    def prepare(self, who: ProducerIdentity, prepared_for: str = "batch 7") -> None:
-        request = PrepareTransactionRequest(
-            transactional_id=TX,
-            producer_id=who.producer_id,
-            producer_epoch=who.producer_epoch,
-            prepared_for=prepared_for,
-        )
-        self.machine.prepare(request, now_ms=self.now_ms)
-
-    def end(
-        self, who: ProducerIdentity, *, commit: bool = True, v2: bool = False, is_last: bool = False
-    ) -> ProducerIdentity:
+    def end(self, who: ProducerIdentity, *, commit: bool = True, v2: bool = False) -> ProducerIdentity:
         request = EndTransactionRequest(
             transactional_id=TX,
             producer_id=who.producer_id,
             producer_epoch=who.producer_epoch,
             is_commit=commit,
             uses_v2=v2,
-            is_last=is_last,
         )
         return self.machine.end(request, fresh_producer_id=self.fresh(), now_ms=self.now_ms).response
 

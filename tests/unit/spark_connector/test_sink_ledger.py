@@ -5,21 +5,39 @@ from itertools import count
 import pytest
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.log.vocabulary.transaction_messages import ProducerIdentity
+from barnabas.net.client.transactions.prepared import PreparedTransaction
 from barnabas.spark_connector.common.sink_ledger import (
-    MAX_EPOCH,
     Decision,
     ProducerEpoch,
     SinkLedger,
     StagedPartition,
+    batch_of,
+    ids_prefix,
+    purpose_of,
 )
 
 Records = list[tuple[int, bytes, bytes | None]]
 
 
-def decision(batch_id: int, attempt: str, *, sink: str = "s", epoch: int = 0) -> Decision:
+def prepared(name: str) -> PreparedTransaction:
+    producer = ProducerIdentity(producer_id=77, producer_epoch=3)
+    return PreparedTransaction(transactional_id=name, producer=producer)
+
+
+def decision(batch_id: int, attempt: str, *, sink: str = "s") -> Decision:
+    return Decision(
+        sink_id=sink,
+        batch_id=batch_id,
+        attempt=attempt,
+        transactions=(prepared(f"{attempt}-0"), prepared(f"{attempt}-1")),
+    )
+
+
+def staged_decision(batch_id: int, attempt: str) -> Decision:
     part = StagedPartition(target=TopicPartition("t", 1), batches=((5, 2), (9, 1)), not_before=7)
-    producer = ProducerEpoch(producer_id=77, epoch=epoch)
-    return Decision(sink_id=sink, batch_id=batch_id, attempt=attempt, producer=producer, partitions=(part,))
+    producer = ProducerEpoch(producer_id=77, epoch=0)
+    return Decision(sink_id="s", batch_id=batch_id, attempt=attempt, producer=producer, partitions=(part,))
 
 
 class Log:
@@ -56,18 +74,56 @@ def test_a_decision_survives_its_bytes() -> None:
     log = Log()
     log.decide(made := decision(3, "a"))
     assert log.state().pending("s") == made
-    assert made.partitions[0].stage == TopicPartition("__spark_stage.t", 1) and made.partitions[0].record_count == 3
     assert log.state().pending("other") is None
 
 
+def test_decisions_of_versions_without_transactions_are_read() -> None:
+    """And followed by new ones. These are the bytes that version 0.1.0 has written."""
+    log = Log()
+    written = (
+        b'{"version":1,"sink":"s","batch":3,"attempt":"a","producer":[77,0],"partitions":[["t",1,7,[[5,2],[9,1]]]]}'
+    )
+    log.write((b"decided s 3 a", written))
+    made = staged_decision(3, "a")
+    assert log.state().pending("s") == made and made.to_bytes() == written
+    assert made.partitions[0].stage == TopicPartition("__spark_stage.t", 1)
+    log.publish(made)
+    log.write((b"published s 4", b'{"version":1,"sink":"s","batch":4,"producer":[77,1]}'))
+    log.decide(following := decision(5, "b"))
+    for state in log.both():
+        assert (published := state.published("s")) is not None and published.batch_id == 4
+        assert state.pending("s") == following
+
+
+def test_what_was_prepared_for_a_micro_batch_may_be_aborted_when_its_decision_does_not_name_it() -> None:
+    log = Log()
+    mine, other = prepared("a-0"), prepared("b-0")
+    assert not log.state().may_abort("s", 0, mine), "it may be decided yet"
+    log.decide(made := decision(0, "a"))
+    log.decide(decision(0, "b"))
+    log.decide(decision(1, "b"))
+    for state in log.both():
+        assert not state.may_abort("s", 0, mine) and state.may_abort("s", 0, other)
+        assert not state.may_abort("s", 1, other) and state.may_abort("s", 1, mine)
+        assert not state.may_abort("s", 2, mine) and not state.may_abort("other", 0, mine)
+    log.publish(made)
+    for state in log.both():
+        assert state.may_abort("s", 0, other) and not state.may_abort("s", 1, other)
+
+
+def test_a_transaction_says_which_micro_batch_it_is_of() -> None:
+    assert batch_of(purpose_of("a:b", 17)) == 17
+    assert batch_of("micro-batch x of Spark sink s") is None and batch_of("") is None
+    assert not ids_prefix("a.b").startswith(ids_prefix("a"))
+
+
 def test_a_sink_that_is_forgotten_holds_nothing_back() -> None:
-    """Stages are trimmed up to the oldest decision that is not published."""
     log = Log()
     log.decide(made := decision(0, "job"))
     log.decide(decision(4, "query", sink="other"))
     log.write(*log.state().records_of_forgetting(made))
     for state in log.both():
-        assert [found.sink_id for found in state.all_pending()] == ["other"]
+        assert state.pending("s") is None and state.pending("other") is not None
         assert state.published("s") is None
 
 
@@ -87,12 +143,11 @@ def test_the_first_decision_holds_compacted_or_not() -> None:
 def test_a_late_decision_for_what_is_published_is_nothing() -> None:
     log = Log()
     for batch_id in range(3):
-        log.decide(made := decision(batch_id, "driver", epoch=batch_id))
+        log.decide(made := decision(batch_id, "driver"))
         log.publish(made)
-    log.decide(decision(1, "zombie", epoch=1))
+    log.decide(decision(1, "zombie"))
     for state in log.both():
         assert state.pending("s") is None
-        assert state.next_epoch("s") == ProducerEpoch(producer_id=77, epoch=3)
 
 
 def test_a_late_word_that_an_old_one_is_published_is_nothing() -> None:
@@ -100,7 +155,7 @@ def test_a_late_word_that_an_old_one_is_published_is_nothing() -> None:
     log.decide(old := decision(0, "zombie"))
     late = log.state().records_of_publishing(old)
     for batch_id in range(3):
-        log.decide(made := decision(batch_id, "driver", epoch=batch_id))
+        log.decide(made := decision(batch_id, "driver"))
         log.publish(made)
     log.write(*late)
     for state in log.both():
@@ -114,18 +169,6 @@ def test_sinks_do_not_see_each_other() -> None:
     log.publish(left)
     for state in log.both():
         assert state.pending("left") is None and state.pending("right") == right
-        assert state.all_pending() == [right]
-
-
-def test_epochs_go_up_and_then_a_new_producer_is_needed() -> None:
-    log = Log()
-    assert log.state().next_epoch("s") is None
-    log.decide(made := decision(0, "a", epoch=MAX_EPOCH - 1))
-    log.publish(made)
-    assert log.state().next_epoch("s") == ProducerEpoch(producer_id=77, epoch=MAX_EPOCH)
-    log.decide(made := decision(1, "b", epoch=MAX_EPOCH))
-    log.publish(made)
-    assert log.state().next_epoch("s") is None
 
 
 def test_a_forgotten_sink_leaves_deletions_only() -> None:
@@ -138,4 +181,4 @@ def test_a_forgotten_sink_leaves_deletions_only() -> None:
 
 def test_a_later_format_is_refused() -> None:
     with pytest.raises(ValueError, match="upgrade"):
-        SinkLedger().replay(0, b"decided s 0 a", b'{"version": 2}')
+        SinkLedger().replay(0, b"decided s 0 a", b'{"version": 3}')

@@ -125,3 +125,13 @@ async def test_health_names_overdue_and_hanging_transactions(client: HttpClient,
     assert "transactions hang" in causes and "t-0 (producer 4711)" in causes
     broker.transactions, broker.opened = (replace(PAYMENTS, duration_ms=64_999),), (OPEN,)
     assert "transaction" not in " ".join((await get(client, "/health"))["causes"])
+
+
+async def test_health_says_what_prepared_transactions_wait_for(client: HttpClient, broker: FakeBroker) -> None:
+    waits = replace(PAYMENTS, state="Prepared", prepared_for="micro-batch 3 of Spark sink s")
+    broker.transactions = (waits,)
+    causes = " ".join((await get(client, "/health"))["causes"])
+    assert "1 prepared transactions wait for their decision" in causes and "outlived" not in causes
+    assert "payments (micro-batch 3 of Spark sink s, 65 s)" in causes and "barnabas transaction abort ID" in causes
+    described = await get(client, "/transactions")
+    assert [(item["state"], item["prepared_for"]) for item in described["data"]] == [("Prepared", waits.prepared_for)]

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from unit.net.admin.test_transactions_api import IDLE, OPEN, PAYMENTS
 from unit.net.cli.fake_cluster import FakeCluster
 
@@ -39,6 +40,12 @@ def test_describe_shows_how_far_readers_of_committed_records_are_behind(run: Any
     assert described["partitions"] == [
         {"topic": "t", "partition": 0, "last_stable_offset": 40, "high_watermark": 90, "lag": 50}
     ]
+    assert "prepared_for" not in described
+    waits = replace(PAYMENTS, state="Prepared", prepared_for="batch 7")
+    cluster.transactions.described = TransactionDescription(
+        said=DescribeTransactionResponse(summary=waits), partitions=()
+    )
+    assert "batch 7" in run("transaction", "describe", "payments")[1]
     cluster.transactions.described = TransactionDescription(
         said=DescribeTransactionResponse(summary=IDLE), partitions=()
     )

@@ -321,6 +321,12 @@ def group(operation: Operation) -> Rule:
     return named(operation, GROUP, lambda request: request.group_id)
 
 
+def _find_coordinator(request: q.FindCoordinatorRequest, access: Access) -> None:
+    """A group and a transactional id of the same name have the same coordinator: one of the two permissions suffices."""
+    if not access.may(Operation.DESCRIBE, TRANSACTION, request.group_id):
+        access.require(Operation.DESCRIBE, GROUP, request.group_id)
+
+
 # --- topics, configurations ------------------------------------------------------------------------------------------
 
 
@@ -441,7 +447,7 @@ OWN_RULES: Final[dict[int, Rule]] = {
     ApiKey.CONTROLLER_CALL: controller_call,
     ApiKey.METADATA_FEED: _as_observer,
     ApiKey.WRITE_MARKERS: write_markers,
-    ApiKey.FIND_COORDINATOR: group(Operation.DESCRIBE),
+    ApiKey.FIND_COORDINATOR: _find_coordinator,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _heartbeat,
     ApiKey.JOIN_GROUP: group(Operation.READ),
     ApiKey.SYNC_GROUP: group(Operation.READ),

@@ -96,6 +96,17 @@ def test_transactional_records_need_the_transactional_id() -> None:
     assert outcome(world.ask(request)) == [("t", 0)]
 
 
+@pytest.mark.parametrize("kind", [TRANSACTION, GROUP])
+def test_a_coordinator_is_found_by_those_who_use_the_transactional_id_or_the_group(kind: ResourceKind) -> None:
+    answer = g.FindCoordinatorResponse(node_id=0, host="h", port=9)
+    world = AccessWorld(
+        allow(Operation.WRITE if kind is TRANSACTION else Operation.READ, kind, "x"), respond=lambda _: answer
+    )
+    assert world.ask(q.FindCoordinatorRequest(group_id="x")).answer() == answer
+    refused = world.ask(q.FindCoordinatorRequest(group_id="y")).answer()
+    assert isinstance(refused, r.ErrorResponse) and refused.error == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
 def test_transactional_records_without_an_id_are_refused() -> None:
     """They would become part of the open transaction of another producer, whose id and epoch anybody can guess."""
     world = AccessWorld(WRITE_T, allow(Operation.WRITE, TRANSACTION, "x"), respond=written)

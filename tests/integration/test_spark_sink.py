@@ -21,13 +21,13 @@ EFFECTIVELY: Options = {"delivery": "effectively_once"}
 
 
 def read(cluster: Cluster, topic: str) -> list[ConsumerRecord]:
-    """All committed records that are in a topic now."""
+    """All committed records that are in a topic now, up to the first one of a transaction that is open."""
 
     async def read_all() -> list[ConsumerRecord]:
         async with Consumer(bootstrap=cluster.bootstrap, isolation_level="read_committed") as consumer:
             async with cluster.admin() as admin:
-                ends = {item: found.offset for item, found in (await admin.list_offsets(topic)).items()}
-            consumer.assign(ends)
+                consumer.assign(list(await admin.list_offsets(topic)))
+            ends = await consumer.end_offsets()
             await consumer.seek_to_start()
             records: list[ConsumerRecord] = []
             while [item for item, end in ends.items() if await consumer.position(item) < end]:

@@ -43,6 +43,8 @@ LEDGER = TopicPartition(LEDGER_TOPIC, 0)
 MAX_ENDS = (
     64  # Transactions that are ended concurrently: coordinators put such decisions into few appends to the quorum.
 )
+# So that a job reads its own rows. Behind an election readers wait longer, and the next micro-batch need not.
+COMPLETION_MS = 2_000
 LEDGER_FETCH_BYTES = 4 << 20
 MAX_DECISION_BYTES = 900 * 1024  # Of a record of 1 MiB: some 10,000 tasks.
 
@@ -200,7 +202,12 @@ class SinkCommitter:
     ) -> None:
         async with limit:
             await end_prepared(
-                self._client, transaction, is_commit=is_commit, timeout_ms=self._timeout_ms, is_last=is_last
+                self._client,
+                transaction,
+                is_commit=is_commit,
+                timeout_ms=self._timeout_ms,
+                is_last=is_last,
+                completion_ms=COMPLETION_MS if is_commit else 0,
             )
             if is_commit:
                 self._probe(f"copied {transaction.transactional_id}")

@@ -21,7 +21,7 @@ EFFECTIVELY: Options = {"delivery": "effectively_once"}
 
 
 def read(cluster: Cluster, topic: str) -> list[ConsumerRecord]:
-    """All committed records that are in a topic now, up to the first one of a transaction that is open."""
+    """All committed records that are in a topic now; where a transaction is open, up to its first one."""
 
     async def read_all() -> list[ConsumerRecord]:
         async with Consumer(bootstrap=cluster.bootstrap, isolation_level="read_committed") as consumer:

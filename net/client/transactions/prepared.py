@@ -7,6 +7,7 @@ The coordinator keeps a prepared transaction without a timeout, so that a decisi
 readers of committed records wait. To end it may be repeated, by any process that knows it.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from barnabas.log.vocabulary.errors import TransactionAbortableError, TransactionalIdNotFoundError
@@ -14,7 +15,12 @@ from barnabas.log.vocabulary.transaction_messages import EndTransactionRequest, 
 
 from ...protocol.transaction_operations import DescribeTransactionRequest, DescribeTransactionResponse
 from ..connection.client import Client
-from ..connection.errors import InvalidProducerIdMappingError, ProducerFencedError, TransactionAbortedError
+from ..connection.errors import (
+    InvalidProducerIdMappingError,
+    ProducerFencedError,
+    RetriableError,
+    TransactionAbortedError,
+)
 
 _ABORTED = (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
 
@@ -26,9 +32,16 @@ class PreparedTransaction:
 
 
 async def end_prepared(
-    client: Client, prepared: PreparedTransaction, *, is_commit: bool, timeout_ms: int, is_last: bool = False
+    client: Client,
+    prepared: PreparedTransaction,
+    *,
+    is_commit: bool,
+    timeout_ms: int,
+    is_last: bool = False,
+    completion_ms: int = 0,
 ) -> None:
     """Commit or abort it; return when that is decided, also if it was before. `is_last`: the transactional id is forgotten.
+    `completion_ms`: wait for at most this time until readers see it, which takes longer where a partition has no leader.
 
     If the id has gone on to another transaction, or is forgotten, this one has ended: the caller knows how, because it is the one
     that decides. Raises TransactionAbortedError for a commit if the last transaction of the id was aborted, by an operator.
@@ -44,6 +57,9 @@ async def end_prepared(
     )
     try:
         await client.coordinators.call(name, request, timeout_ms=timeout_ms)
+        if completion_ms:
+            with suppress(RetriableError):  # A repetition is answered when the markers are written.
+                await client.coordinators.call(name, request, timeout_ms=completion_ms)
     except InvalidProducerIdMappingError:
         return
     except TransactionAbortableError as error:

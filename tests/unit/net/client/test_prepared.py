@@ -124,3 +124,28 @@ def test_an_id_that_is_used_for_the_last_time_is_forgotten() -> None:
         assert world.coordinator.committed("t") == [b"value"] and not world.coordinator.known()
 
     run(main())
+
+
+@pytest.mark.parametrize("delay_s", [1.0, 60.0])
+def test_a_commit_waits_a_while_until_readers_see_it(delay_s: float) -> None:
+    async def main() -> None:
+        world = World()
+        async with world.producer:
+            prepared = await world.prepared()
+        write = world.coordinator.write_markers
+        world.coordinator.write_markers = lambda: None  # type: ignore[method-assign]
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+
+        def marked() -> None:
+            world.coordinator.write_markers = write  # type: ignore[method-assign]
+            write()
+
+        loop.call_later(delay_s, marked)
+        await world.end(prepared, completion_ms=2_000)
+        if delay_s < 2:
+            assert world.coordinator.committed("t") == [b"value"]
+        else:
+            assert world.state() == "PrepareCommit" and 1.5 < loop.time() - began_s < 4
+
+    run(main())

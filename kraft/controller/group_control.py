@@ -34,7 +34,7 @@ from ..metadata.requests import AppendGroupRecords, GroupRecordsAppended, RenewS
 from ..quorum.config import MAX_COMMAND_BYTES
 
 MAX_GROUP_RECORDS_PER_REQUEST = 10_000  # of all slots of a broker: far more than the commits of a few milliseconds
-_FIRST = (FIRST_LEVEL, "groups")
+_LATER_RECORDS = (*SHARE_RECORDS, *TRANSACTION_RECORDS)  # of higher feature levels than the first one
 
 
 def slot_moves(view: MetadataDelta, *, active: frozenset[int]) -> tuple[SlotRecord, ...]:
@@ -116,18 +116,19 @@ def _records_of_slot(view: MetadataDelta, node_id: int, item: SlotAppend) -> tup
 
 def _raised_level(view: MetadataDelta, records: Sequence[Record]) -> tuple[Record, ...]:
     """The first record of transactions, of share groups, or of a prepared transaction raises the feature level of the cluster."""
-    level, what = max((_level_of(item) for item in records), default=_FIRST)
-    return raised_level(view, level, what)
+    level, what = FIRST_LEVEL, ""
+    for item in records:
+        if isinstance(item, _LATER_RECORDS):
+            level, what = max((level, what), _level_of(item))
+    return raised_level(view, level, what) if level > FIRST_LEVEL else ()
 
 
 def _level_of(record: Record) -> tuple[int, str]:
-    if isinstance(record, TransactionRecord) and record.state == TransactionState.PREPARED:
-        return PREPARED_LEVEL, "prepared transactions"
     if isinstance(record, SHARE_RECORDS):
         return SHARE_GROUPS_LEVEL, "share groups"
-    if isinstance(record, TRANSACTION_RECORDS):
-        return TRANSACTIONS_LEVEL, "transactions"
-    return _FIRST
+    if isinstance(record, TransactionRecord) and record.state == TransactionState.PREPARED:
+        return PREPARED_LEVEL, "prepared transactions"
+    return TRANSACTIONS_LEVEL, "transactions"
 
 
 def renew_slot(view: MetadataDelta, request: RenewSlot) -> ControllerResult:

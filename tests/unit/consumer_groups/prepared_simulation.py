@@ -44,7 +44,8 @@ class PreparedSimulation(TransactionSimulation):
         for _ in range(self.rng.randrange(1, 4)):
             yield from self.carry_out(name, who, token)
         self.acknowledge_offset(token)
-        return (yield from self.retried(lambda: self.initialize(name)))
+        following: ProducerIdentity = yield from self.retried(lambda: self.initialize(name))
+        return following
 
     def carry_out(self, name: str, who: ProducerIdentity, token: Token) -> Generator[Call, Any, None]:
         try:

@@ -93,7 +93,7 @@ class _SinkTask:
         outlet = await self._outlet()
         for rows in portion:
             partition = rows.partition
-            if partition is None and rows.keys is None and self._transaction is not None:
+            if partition is None and self._transaction is not None:
                 partition = self._any_partition(await self._count(rows.topic))
             self._sent.append(
                 await outlet.send_many(rows.topic, rows.values, rows.keys, headers=rows.headers, partition=partition)

@@ -11,7 +11,7 @@ from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.group_state.group_slots import MAX_STAGED_RECORDS
 from barnabas.kraft.metadata.controller_settings import MAX_RECORDS_PER_COMMAND
-from barnabas.kraft.metadata.feature_levels import TRANSACTIONS_LEVEL
+from barnabas.kraft.metadata.feature_levels import PREPARED_LEVEL, TRANSACTIONS_LEVEL
 from barnabas.kraft.metadata.image import NO_COORDINATOR
 from barnabas.kraft.metadata.records import (
     BrokerChangeRecord,
@@ -24,6 +24,7 @@ from barnabas.kraft.metadata.records import (
     RemoveTransactionRecord,
     StagedDecisionRecord,
     TopicRecord,
+    TransactionRecord,
     announced_records,
     decode_batch,
     encode_batch,
@@ -51,6 +52,7 @@ from barnabas.log.vocabulary.errors import (
     StaleBrokerEpochError,
     UnsupportedVersionError,
 )
+from barnabas.log.vocabulary.transaction_messages import TransactionState
 
 
 def test_a_broker_is_registered_fenced_and_its_epoch_is_the_index_of_the_record() -> None:
@@ -419,6 +421,44 @@ def test_records_of_transactions_wait_until_every_broker_can_read_them() -> None
     cluster = SingleController(1)  # of the first version
     assert refusals(cluster, transaction(cluster, 7)) == [(7, ErrorCode.UNSUPPORTED_VERSION)]
     assert cluster.image.feature_level == 1
+
+
+@pytest.mark.parametrize(
+    ("known", "state", "refused", "level"),
+    [
+        (PREPARED_LEVEL, TransactionState.PREPARED, [], PREPARED_LEVEL),
+        (PREPARED_LEVEL, TransactionState.ONGOING, [], TRANSACTIONS_LEVEL),
+        (PREPARED_LEVEL - 1, TransactionState.PREPARED, [(7, ErrorCode.UNSUPPORTED_VERSION)], 1),
+    ],
+)
+def test_a_prepared_transaction_raises_the_feature_level(
+    known: int, state: TransactionState, refused: list[tuple[int, int]], level: int
+) -> None:
+    cluster = SingleController(0)
+    epoch = cluster.ask(replace(cluster.registration(0), max_feature_level=known))
+    assert isinstance(epoch, Registered)
+    cluster.epochs[0] = epoch.broker_epoch
+    cluster.beat(0)
+    epoch_of_slot = cluster.image.slots[7].coordinator_epoch
+    record = TransactionRecord(
+        slot=7,
+        coordinator_epoch=epoch_of_slot,
+        transactional_id="tx",
+        producer_id=1,
+        producer_epoch=0,
+        last_producer_epoch=-1,
+        previous_producer_id=-1,
+        next_producer_id=-1,
+        timeout_ms=1,
+        state=state.value,
+        partitions=(),
+        offset_groups=(),
+        started_ms=0,
+        updated_ms=0,
+    )
+    request = AppendGroupRecords(node_id=0, slots=(SlotAppend.of(7, epoch_of_slot, (record,)),))
+    assert refusals(cluster, request) == refused
+    assert cluster.image.feature_level == level
 
 
 def test_a_stale_slot_does_not_fail_the_others_of_its_append() -> None:

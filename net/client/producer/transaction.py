@@ -76,6 +76,7 @@ class Transaction:
         self._check_usable = check_usable
         self._encoders = encoders
         self._is_ending = False
+        self._is_whole = False  # it is prepared, or was to be
         self._sending: set[asyncio.Task[Any]] = set()  # calls of the application that wait
         self._positions: list[GroupPositions] = []  # taken by their coordinators
 
@@ -132,6 +133,7 @@ class Transaction:
         leaves, the transaction is aborted.
         """
         self._check_open()
+        self._is_whole = True
         machine = self._transactions.machine
         identity = machine.identity
         if not await self._transactions.prepare(prepared_for):
@@ -253,6 +255,8 @@ class Transaction:
 
     def _join(self) -> None:
         self._check_open()
+        if self._is_whole:
+            raise TransactionStateError("the transaction is prepared: it takes no more records and offsets")
         assert self._current is not None
         failure = self._current.failure
         if failure is not None:

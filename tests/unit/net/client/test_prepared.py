@@ -95,7 +95,11 @@ def test_an_empty_transaction_is_not_prepared_and_a_failed_one_is_aborted() -> N
             with pytest.raises(NetworkError):
                 async with producer.transaction() as transaction:
                     await transaction.send("t", b"not prepared")
-                    await transaction.prepare()
+                    preparing = asyncio.create_task(transaction.prepare())
+                    await asyncio.sleep(0.01)
+                    with pytest.raises(TransactionStateError, match="takes no more records"):
+                        await transaction.send("t", b"too late")
+                    await preparing
             assert transaction.outcome == "aborted" and not world.coordinator.committed("t")
 
     run(main())

@@ -20,10 +20,12 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
+from barnabas.log.vocabulary.errors import InvalidTxnStateError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.log.vocabulary.transaction_messages import ProducerIdentity, TransactionState
+from barnabas.log.vocabulary.transaction_messages import InitTransactionsRequest, ProducerIdentity, TransactionState
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.client import Client
 from barnabas.net.client.connection.errors import BarnabasError, RecordTooLargeError, TransactionAbortedError
@@ -45,6 +47,7 @@ MAX_ENDS = (
 )
 # So that a job reads its own rows. Behind an election readers wait longer, and the next micro-batch need not.
 COMPLETION_MS = 2_000
+FENCE_TIMEOUT_MS = 1_000  # No transaction begins with it.
 LEDGER_FETCH_BYTES = 4 << 20
 MAX_DECISION_BYTES = 900 * 1024  # Of a record of 1 MiB: some 10,000 tasks.
 
@@ -92,10 +95,7 @@ class SinkCommitter:
         async with self._turn:
             self._probe = probe
             is_mine = await self._commit(sink_id, batch_id, prepared, is_last=is_last)
-            if is_last:
-                await self._end_all([] if is_mine else prepared, is_commit=False, is_last=True)
-            else:
-                await self._clean_up(sink_id, batch_id)
+            await self._clean_up(sink_id, is_last=is_last)
             return is_mine
 
     async def abort(self, sink_id: str, prepared: Sequence[PreparedTransaction], *, is_job: bool) -> None:
@@ -106,8 +106,9 @@ class SinkCommitter:
                 holds = await self._cancelled(sink_id)
                 if holds is not None and holds.transactions:
                     await self._publish(holds, is_last=True)
-                    return
-            await self._end_all(prepared, is_commit=False, is_last=is_job)
+                await self._clean_up(sink_id, is_last=True)
+            else:
+                await self._end_all(prepared, is_commit=False, is_last=False)
 
     async def _commit(
         self, sink_id: str, batch_id: int, prepared: Sequence[PreparedTransaction], *, is_last: bool
@@ -212,9 +213,9 @@ class SinkCommitter:
             if is_commit:
                 self._probe(f"copied {transaction.transactional_id}")
 
-    async def _clean_up(self, sink_id: str, batch_id: int) -> None:
+    async def _clean_up(self, sink_id: str, *, is_last: bool) -> None:
         """Abort what is left of attempts that were not decided: of repeated and speculative tasks, and of former drivers. What
-        cannot be aborted now is by a later commit."""
+        cannot be aborted now is by a later commit. `is_last`: the sink is decided and published, and nothing comes after that."""
         try:
             found = await self._admin.transactions.of_prefix(
                 ids_prefix(sink_id), states=(TransactionState.ONGOING, TransactionState.PREPARED)
@@ -226,14 +227,19 @@ class SinkCommitter:
                     producer=ProducerIdentity(producer_id=item.producer_id, producer_epoch=item.producer_epoch),
                 )
                 number = batch_of(item.prepared_for)
-                # Nothing that is not prepared can be decided: its task fails, or has failed.
-                if item.state == TransactionState.ONGOING or (
-                    number is not None and self._ledger.may_abort(sink_id, number, transaction)
-                ):
+                if item.state == TransactionState.ONGOING:
+                    await self._fence(item.transactional_id)
+                elif is_last or (number is not None and self._ledger.may_abort(sink_id, number, transaction)):
                     left.append(transaction)
-            await self._end_all(left, is_commit=False, is_last=False)
+            await self._end_all(left, is_commit=False, is_last=is_last)
         except BarnabasError as error:
-            logger.warning("transactions not aborted sink=%s batch=%d reason=%s", sink_id, batch_id, error.message)
+            logger.warning("transactions not aborted sink=%s reason=%s", sink_id, error.message)
+
+    async def _fence(self, transactional_id: str) -> None:
+        """Abort an open transaction, unless it is prepared by now: then another driver may have decided it."""
+        request = InitTransactionsRequest(transactional_id=transactional_id, timeout_ms=FENCE_TIMEOUT_MS)
+        with suppress(InvalidTxnStateError):
+            await self._client.coordinators.call(transactional_id, request, timeout_ms=self._timeout_ms)
 
     # --- the ledger --------------------------------------------------------------------------------------------------
 

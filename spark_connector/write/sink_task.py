@@ -6,6 +6,7 @@ returns when all in-sync replicas have acknowledged every row, and raises if one
 
 from collections.abc import Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow
@@ -159,6 +160,8 @@ class _SinkTask:
     def abort(self) -> str:
         """Give up the transaction, and say what becomes of the rows."""
         fate = "none of the task's rows is in its topic: their transaction is aborted"
+        with suppress(BarnabasError):
+            self._wait()  # It may be the transaction's begin.
         if self._transaction is not None:
             try:
                 self._loop.call(self._transaction.abort())

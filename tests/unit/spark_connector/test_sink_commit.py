@@ -219,6 +219,37 @@ def test_a_driver_aborts_nothing_of_a_later_micro_batch_that_another_one_may_dec
     run(main())
 
 
+def test_a_transaction_that_is_prepared_and_decided_while_another_driver_cleans_up_is_not_aborted() -> None:
+    async def main() -> None:
+        world = World()
+        async with Driver(world, "ahead") as ahead, Driver(world, "behind") as behind:
+            assert await ahead.commit(0)
+            attempt = TaskTransaction(ahead.of_tasks, SinkBatch(sink_id=SINK, batch_id=1), task="7.0")
+            transaction = await attempt.begin()
+            await transaction.send_many("t", [b"1 %d ahead" % row for row in range(40)], partition=0)
+            await asyncio.sleep(1)
+            decided = []
+
+            async def prepared_meanwhile(node_id: int, request: Any) -> Any:
+                answer = world.coordinator.list_all(node_id, request)
+                if not node_id:
+                    assert "Ongoing" in [item.state for item in answer.transactions]
+                    world.cluster.scripts.clear()
+                    prepared = await attempt.prepare(transaction)
+                    with pytest.raises(Died):
+                        await ahead.committer.commit(SINK, 1, [prepared], probe=dying_at("decided"))  # type: ignore[list-item]
+                    decided.append(prepared)
+                return answer
+
+            world.cluster.script(ApiKey.LIST_TRANSACTIONS, prepared_meanwhile, forever=True)
+            assert not await behind.commit(0)
+            assert decided and len(world.open()) == 1, "it is prepared, and decided"
+            assert not await behind.commit(1)
+        world.check_once({0: "ahead", 1: "ahead"})
+
+    run(main())
+
+
 def test_of_two_attempts_of_a_task_only_the_reported_one_counts() -> None:
     async def main() -> None:
         world = World()
@@ -354,6 +385,7 @@ def test_a_sink_that_never_writes_again_leaves_nothing() -> None:
     async def main() -> None:
         world = World()
         async with Driver(world, "job") as driver:
+            await driver.task("0", 0, range(0, 40, 2), sink="job-2")  # an attempt whose report got lost
             await driver.commit(0, sink="job-2", is_last=True)
         world.check_once({0: "job"})
         assert set(world.ledger().values()) == {None}

@@ -61,7 +61,7 @@ def test_the_signatures_are_still_those_that_help_shows() -> None:
 PUBLIC = {
     Producer: {
         "client", "close", "flush", "partitions_for", "prepare", "send", "send_many", "send_nowait", "send_table", "start",
-        "transaction",
+        "take_over", "transaction",
     },
     Consumer: {
         "assign", "assignment", "beginning_offsets", "client", "close", "commit", "commit_nowait", "committed",

@@ -24,7 +24,7 @@ from ..access.access import Access
 from ..access.changes import DONE
 from ..wire.tcp import ListeningServer, TcpListener
 from .console import history, overview, pages
-from .frame import openapi
+from .frame import openapi, shapes
 from .frame.backend import AdminBackend
 from .frame.call import Call, Json, Reply, Route, check_body, check_query
 from .frame.connections import IDLE_S, MAX_CONNECTIONS, SWEEP_S, AdminConnections
@@ -150,14 +150,32 @@ ROUTES: Final[tuple[Route, ...]] = (
         path="/healthz",
         handler=_healthz,
         summary="Liveness: the process is alive and its event loop runs",
+        answer=(shapes.text("status", "ok."), shapes.whole("node_id", "This broker.")),
     ),
     Route(
         method="GET",
         path="/readyz",
         handler=_readyz,
         summary="Readiness: the broker can serve clients; otherwise 503 with the reason",
+        answer=(
+            shapes.flag("ready", "It can."),
+            shapes.text("reason", "Why it cannot; empty: it can."),
+            shapes.whole("node_id", "This broker."),
+        ),
+        also=(HTTPStatus.SERVICE_UNAVAILABLE,),
     ),
-    Route(method="GET", path="/openapi.json", handler=_openapi, summary="This document"),
+    Route(
+        method="GET",
+        path="/openapi.json",
+        handler=_openapi,
+        summary="This document",
+        answer=(
+            shapes.text("openapi", "3.1.0."),
+            shapes.mapping("info", "What it is about."),
+            shapes.mapping("paths", "Operations by path."),
+            shapes.mapping("components", "Schemas."),
+        ),
+    ),
 )
 
 

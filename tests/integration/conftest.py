@@ -42,6 +42,7 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
             voters: int | None = None,
             machines: int | None = None,
             launcher: tuple[str, ...] = LAUNCHER,
+            secure: bool = False,
             **overrides: str,
         ) -> Cluster:
             keys = {key.replace("_", "."): value for key, value in overrides.items()}
@@ -52,6 +53,7 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
                 machines=machines,
                 overrides={**SESSION, **keys},
                 launcher=launcher,
+                secure=secure,
             )
             return stack.enter_context(cluster)
 

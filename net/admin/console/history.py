@@ -9,6 +9,7 @@ from msgspec import structs
 
 from barnabas.net.protocol.broker_figures import HISTORY_STEP_MS, HistoryPoint
 
+from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route
 from ..routes.clusters import BROKER, broker_of
 
@@ -31,13 +32,16 @@ _WORDS: Final = {
     "memory_bytes": "Memory of the process.",
 }
 _POINT: Final = tuple(
-    Field(name=name, type="integer" if name == "at_ms" else "any", description=f"{text} null: nothing was measured.")
-    for name, text in _WORDS.items()
+    shapes.whole(name, words)
+    if name == "at_ms"
+    else shapes.number(name, f"{words} null: nothing was measured.", null=True)
+    for name, words in _WORDS.items()
 )
-_ANSWER: Final = (
-    Field(name="broker_id", type="integer", description="The broker.", required=True),
-    Field(name="interval_ms", type="integer", description="Length of a step.", required=True),
-    Field(name="data", type="array", description="Steps, the oldest first; at most 360.", required=True, fields=_POINT),
+_ANSWER: Final = shapes.item(
+    "BarnabasHistory",
+    shapes.whole("broker_id", "The broker."),
+    shapes.whole("interval_ms", "Length of a step."),
+    shapes.rows("data", "Steps, the oldest first; at most 360.", *_POINT),
 )
 
 

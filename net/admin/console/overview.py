@@ -13,6 +13,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_offsets
 
+from ..frame import shapes
 from ..frame.call import Call, Json, Reply, Route
 from ..routes.clusters import CLUSTER
 from ..routes.topics import TOPIC
@@ -168,19 +169,103 @@ async def _ends(admin: Admin, topic: str) -> tuple[dict[int, int], dict[int, int
     )
 
 
+_COUNTS: Final = (
+    shapes.whole("partitions", "Partitions."),
+    shapes.whole("under_replicated", "Partitions with replicas that are not in sync."),
+    shapes.whole("without_leader", "Partitions that cannot be used."),
+    shapes.whole("moving", "Partitions on the move."),
+)
+_OVERVIEW: Final = (
+    shapes.text("cluster_id", "The cluster."),
+    shapes.whole("controller_id", "The broker that leads the quorum; -1: none."),
+    shapes.whole("topics_count", "Topics."),
+    shapes.part("totals", "Of all topics.", *_COUNTS),
+    shapes.rows(
+        "brokers",
+        "All brokers.",
+        shapes.whole("broker_id", "The broker."),
+        shapes.text("address", "Its first address; empty: none."),
+        shapes.text("rack", "Its rack.", null=True),
+        shapes.text("machine", "Its machine.", null=True),
+        shapes.text("state", "active, stopping, leaving or fenced."),
+        shapes.whole("leaders", "Partitions that it leads."),
+        shapes.whole("replicas", "Replicas that it holds."),
+        shapes.whole("troubled_folders", "Data folders that are not well."),
+    ),
+    shapes.rows(
+        "topics",
+        f"At most {MAX_TOPICS}, by name.",
+        shapes.text("topic_name", "The topic."),
+        shapes.whole("replication_factor", "The most replicas of a partition."),
+        *_COUNTS,
+    ),
+)
+_QUORUM: Final = (
+    shapes.whole("leader_id", "The leader; -1: none."),
+    shapes.whole("term", "Counts elections."),
+    shapes.whole("committed_index", "Entries that a majority has."),
+    shapes.wholes("voters", "Who elects."),
+    shapes.wholes("observers", "Who only reads."),
+    shapes.rows(
+        "peers",
+        "As the leader sees them; empty without a leader.",
+        shapes.whole("node_id", "The node."),
+        shapes.text("address", "Its address."),
+        shapes.flag("is_voter", "It elects."),
+        shapes.flag("is_live", "It answers."),
+        shapes.whole("lag_entries", "Entries that it does not have; -1: unknown."),
+    ),
+    shapes.text("change", "A change of voters that is under way; empty: none."),
+    shapes.whole("unconfirmed_ms", "How old this is, without a quorum; -1: there is one."),
+    shapes.wholes("unreachable_voters", "Voters that do not answer, without a quorum."),
+)
+_TOPIC: Final = (
+    shapes.text("topic_name", "The topic."),
+    shapes.text("topic_id", "Its id: a topic of the same name that is made later has another one."),
+    shapes.mapping("configs", "What is set for the topic; empty without the permission."),
+    shapes.rows(
+        "partitions",
+        "In their order.",
+        shapes.whole("partition_id", "The partition."),
+        shapes.whole("leader", "The leader; -1: none."),
+        shapes.whole("leader_epoch", "Counts leaders."),
+        shapes.wholes("replicas", "Brokers with a replica, the preferred leader first."),
+        shapes.wholes("isr", "Those in sync."),
+        shapes.wholes("offline", "Those on data folders that are offline."),
+        shapes.wholes("adding", "Where it moves."),
+        shapes.wholes("removing", "What it leaves."),
+        shapes.whole("start_offset", "The first offset; null: it has no leader.", null=True),
+        shapes.whole("end_offset", "The end; null: it has no leader.", null=True),
+    ),
+)
+
 ROUTES = (
-    Route(method="GET", path=f"{CLUSTER}/overview", handler=_get, summary="Brokers and topics at a glance"),
+    Route(
+        method="GET",
+        path=f"{CLUSTER}/overview",
+        handler=_get,
+        summary="Brokers and topics at a glance",
+        answer=_OVERVIEW,
+    ),
     Route(
         method="GET",
         path=f"{CLUSTER}/overview/stream",
         handler=_stream,
         summary="The same as server-sent events, whenever it changes",
+        media="text/event-stream",
     ),
-    Route(method="GET", path=f"{CLUSTER}/quorum", handler=_quorum, summary="The quorum: leader, voters, observers"),
+    Route(
+        method="GET",
+        path=f"{CLUSTER}/quorum",
+        handler=_quorum,
+        summary="The quorum: leader, voters, observers",
+        answer=_QUORUM,
+    ),
     Route(
         method="GET",
         path=f"{TOPIC}/overview",
         handler=_topic_overview,
         summary="The partitions of a topic with leaders, replicas, ISR and ends",
+        answer=_TOPIC,
     ),
 )

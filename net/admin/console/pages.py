@@ -10,6 +10,7 @@ from http import HTTPStatus
 from importlib.resources import files
 from typing import Final
 
+from ..frame import shapes
 from ..frame.call import Call, Reply, Route
 from ..frame.errors import not_found
 
@@ -79,8 +80,23 @@ async def _settings(call: Call) -> Reply:
     )
 
 
+_SETTINGS: Final = (
+    shapes.text("cluster_id", "The cluster."),
+    shapes.whole("node_id", "This broker."),
+    shapes.flag("can_change", "admin.console=on."),
+    shapes.flag("is_secure", "The cluster has permissions."),
+)
+
 ROUTES = (
-    Route(method="GET", path="/", handler=_index, summary="The web console"),
-    Route(method="GET", path="/console/settings", handler=_settings, summary="What the console needs first"),
-    Route(method="GET", path="/console/{file}", handler=_named, summary="A file of the console"),
+    Route(method="GET", path="/", handler=_index, summary="The web console", media="text/html"),
+    Route(
+        method="GET",
+        path="/console/settings",
+        handler=_settings,
+        summary="What the console needs first",
+        answer=_SETTINGS,
+    ),
+    Route(
+        method="GET", path="/console/{file}", handler=_named, summary="A file of the console", media="text/javascript"
+    ),
 )

@@ -46,6 +46,10 @@ class Field:
     description: str
     required: bool = False
     fields: tuple["Field", ...] = ()
+    # What follows is for the document alone.
+    items: str = ""  # the type of the items of a list, if they are no objects
+    nullable: bool = False
+    only: str = ""  # the one value that it has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +173,11 @@ class Route:
     summary: str
     body: tuple[Field, ...] = ()
     query: tuple[Field, ...] = ()  # integers and strings; a route that declares some refuses others
-    answer: tuple[Field, ...] = ()  # for the document; (): not described
+    answer: tuple[Field, ...] = ()  # for the document; (): no JSON object
+    media: str = "application/json"  # of the answer, for the document
+    also_media: tuple[str, ...] = ()  # other forms of the answer, as text
     status: int = HTTPStatus.OK
+    also: tuple[int, ...] = ()  # other statuses with the same answer
     is_large: bool = False  # GET only: the answer may have megabytes
 
 

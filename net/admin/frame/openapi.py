@@ -3,9 +3,11 @@
 import re
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from .call import Field, Json, Route
+
+JSON: Final = "application/json"
 
 
 def document(routes: Sequence[Route]) -> Json:
@@ -32,12 +34,18 @@ _ERROR: Json = {
 }
 
 
+# Of every answer that comes from the metadata of the cluster.
+_UNCONFIRMED: Final = Field(
+    name="unconfirmed", type="object", description="Only without a quorum: how old the metadata is, and who is down."
+)
+
+
 def _operation(route: Route) -> Json:
     operation: Json = {
         "operationId": _operation_id(route),
         "summary": route.summary,
         "responses": {
-            str(int(route.status)): _answer(route),
+            **{str(int(status)): _answer(route, status) for status in (route.status, *route.also)},
             "default": {
                 "description": "An error",
                 "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
@@ -53,12 +61,22 @@ def _operation(route: Route) -> Json:
     return operation
 
 
-def _answer(route: Route) -> Json:
-    answer: Json = {"description": HTTPStatus(route.status).phrase}
-    if route.answer:  # an answer may get more fields
-        schema = _schema(route.answer) | {"additionalProperties": True}
-        answer["content"] = {"application/json": {"schema": schema}}
+def _answer(route: Route, status: int) -> Json:
+    answer: Json = {"description": HTTPStatus(status).phrase}
+    if route.answer:
+        fields = route.answer
+        if route.method == "GET" and route.path.startswith("/v3/") and _UNCONFIRMED.name not in _names(fields):
+            fields = (*fields, _UNCONFIRMED)
+        answer["content"] = {"application/json": {"schema": _schema(fields, is_open=True)}}
+    elif route.media != JSON:
+        answer["content"] = {route.media: {"schema": {"type": "string"}}}
+    for media in route.also_media:
+        answer["content"][media] = {"schema": {"type": "string"}}
     return answer
+
+
+def _names(fields: Sequence[Field]) -> set[str]:
+    return {field.name for field in fields}
 
 
 def _operation_id(route: Route) -> str:
@@ -75,16 +93,23 @@ def _query(field: Field) -> Json:
     return {"name": field.name, "in": "query", "description": field.description, "schema": {"type": field.type}}
 
 
-def _schema(fields: Sequence[Field]) -> Json:
-    properties: dict[str, Any] = {field.name: _property(field) for field in fields}
+def _schema(fields: Sequence[Field], *, is_open: bool = False) -> Json:
+    """`is_open`: answers may get more fields, without another version of the API."""
+    properties: dict[str, Any] = {field.name: _property(field, is_open=is_open) for field in fields}
     required = [field.name for field in fields if field.required]
-    shape: Json = {"type": "object", "properties": properties, "additionalProperties": False}
+    shape: Json = {"type": "object", "properties": properties, "additionalProperties": is_open}
     return shape | ({"required": required} if required else {})
 
 
-def _property(field: Field) -> Json:
-    shape: Json = {"description": field.description} | ({} if field.type == "any" else {"type": field.type})
+def _property(field: Field, *, is_open: bool) -> Json:
+    shape: Json = {"description": field.description}
+    if field.type != "any":
+        shape["type"] = [field.type, "null"] if field.nullable else field.type
+    if field.only:
+        shape["const"] = field.only
+    if field.items:
+        shape["items"] = {"type": field.items}
     if not field.fields:
         return shape
-    inner = _schema(field.fields)
-    return shape | ({"items": inner} if field.type == "array" else inner)
+    inner = _schema(field.fields, is_open=is_open)
+    return shape | ({"items": inner} if field.type == "array" else inner | {"type": shape["type"]})

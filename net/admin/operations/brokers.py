@@ -1,10 +1,12 @@
 """/v3/.../brokers/{broker_id}/barnabas/...: drain, fill and decommission a broker; moves and how far they are."""
 
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
 from barnabas.net.protocol.responses import PartitionMove
 
+from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route
 from ..routes.clusters import BROKER, CLUSTER, broker_of
 
@@ -76,7 +78,23 @@ def _move(call: Call, move: PartitionMove) -> Json:
     )
 
 
-_ACCEPTED: Final = (Field(name="broker_id", type="integer", description="The broker.", required=True),)
+_ACCEPTED: Final = (shapes.whole("broker_id", "The broker."),)
+_MOVE: Final = shapes.item(
+    "BarnabasMove",
+    shapes.text("topic_name", "The topic."),
+    shapes.whole("partition_id", "The partition."),
+    shapes.whole("leader", "The leader; null: none.", null=True),
+    shapes.wholes("replicas", "All replicas, those that leave too."),
+    shapes.wholes("adding_replicas", "Brokers that it moves to."),
+    shapes.wholes("removing_replicas", "Brokers that it leaves."),
+    shapes.rows(
+        "catching_up",
+        "New replicas, and what they still copy.",
+        shapes.whole("broker_id", "The broker."),
+        shapes.whole("records_left", "Records to copy; null: unknown.", null=True),
+        shapes.whole("bytes_left", "Bytes to copy; null: unknown.", null=True),
+    ),
+)
 
 ROUTES = (
     Route(
@@ -84,7 +102,7 @@ ROUTES = (
         path=f"{BROKER}/barnabas/drain",
         handler=_drain,
         summary="Have a broker hand over its leaderships and stop",
-        answer=(*_ACCEPTED, Field(name="draining", type="boolean", description="True.")),
+        answer=(*_ACCEPTED, shapes.flag("draining", "True.")),
         status=HTTPStatus.ACCEPTED,
     ),
     Route(
@@ -93,7 +111,7 @@ ROUTES = (
         handler=_decommission,
         summary="Move all replicas off a broker; when it has none, drain it, then delete it",
         query=(THROTTLE,),
-        answer=(*_ACCEPTED, Field(name="decommissioning", type="boolean", description="True.")),
+        answer=(*_ACCEPTED, shapes.flag("decommissioning", "True.")),
         status=HTTPStatus.ACCEPTED,
     ),
     Route(
@@ -109,7 +127,7 @@ ROUTES = (
         handler=_fill,
         summary="Move a fair share of replicas to a broker",
         query=(THROTTLE,),
-        answer=(*_ACCEPTED, Field(name="moves_count", type="integer", description="Moves that have begun.")),
+        answer=(*_ACCEPTED, shapes.whole("moves_count", "Moves that have begun.")),
         status=HTTPStatus.ACCEPTED,
     ),
     Route(
@@ -124,5 +142,6 @@ ROUTES = (
         path=f"{CLUSTER}/barnabas/moves",
         handler=_moves,
         summary="Moves in progress, and what is left to copy",
+        answer=shapes.listed("BarnabasMoveList", _MOVE, replace(THROTTLE, required=True)),
     ),
 )

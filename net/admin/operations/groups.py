@@ -6,6 +6,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.admin.group_members import delete_offsets, remove_member
 
+from ..frame import shapes
 from ..frame.call import Call, Field, Reply, Route
 from ..frame.errors import bad_request, not_found
 from ..routes.groups import CONSUMER, GROUP
@@ -58,8 +59,8 @@ ROUTES = (
         summary="Forget the offsets of a topic that no member reads",
         query=(Field(name="partition_id", type="integer", description="Only of this partition."),),
         answer=(
-            Field(name="topic_name", type="string", description="The topic.", required=True),
-            Field(name="partition_ids", type="array", description="Whose offsets are forgotten.", required=True),
+            shapes.text("topic_name", "The topic."),
+            shapes.wholes("partition_ids", "Whose offsets are forgotten."),
         ),
     ),
 )

@@ -3,6 +3,7 @@
 from http import HTTPStatus
 from typing import Final
 
+from ..frame import shapes
 from ..frame.call import Call, Field, Reply, Route
 from ..frame.errors import bad_request
 from ..routes.topics import PARTITION
@@ -54,10 +55,7 @@ async def _delete_records(call: Call) -> Reply:
     return Reply(body={"topic_name": topic.name, "partition_id": index, "start_offset": start})
 
 
-_PLACE: Final = (
-    Field(name="topic_name", type="string", description="The topic.", required=True),
-    Field(name="partition_id", type="integer", description="The partition.", required=True),
-)
+_PLACE: Final = (shapes.text("topic_name", "The topic."), shapes.whole("partition_id", "The partition."))
 
 ROUTES = (
     Route(
@@ -69,7 +67,7 @@ ROUTES = (
             Field(name="replicas", type="array", description="broker ids, the preferred leader first", required=True),
             THROTTLE,
         ),
-        answer=(*_PLACE, Field(name="replicas", type="array", description="Where it moves.", required=True)),
+        answer=(*_PLACE, shapes.wholes("replicas", "Where it moves.")),
         status=HTTPStatus.ACCEPTED,
     ),
     Route(
@@ -92,7 +90,7 @@ ROUTES = (
                 description="give up what the replicas that are away have: the longest log of the others leads",
             ),
         ),
-        answer=(*_PLACE, Field(name="leader", type="any", description="The leader; null: none.")),
+        answer=(*_PLACE, shapes.whole("leader", "The leader; null: none.", null=True)),
     ),
     Route(
         method="DELETE",
@@ -100,6 +98,6 @@ ROUTES = (
         handler=_delete_records,
         summary="Delete the oldest records of a partition",
         query=(Field(name="before_offset", type="integer", description="Records before it are deleted."),),
-        answer=(*_PLACE, Field(name="start_offset", type="integer", description="The new start of the log.")),
+        answer=(*_PLACE, shapes.whole("start_offset", "The new start of the log.")),
     ),
 )

@@ -2,11 +2,12 @@
 
 from typing import Final
 
-from ..frame.call import Call, Field, Reply, Route
+from ..frame import shapes
+from ..frame.call import Call, Reply, Route
 from ..routes.clusters import CLUSTER
 
 VOTER: Final = f"{CLUSTER}/quorum/voters/{{broker_id}}"
-_ANSWER: Final = (Field(name="voters", type="string", description="The voters, in words.", required=True),)
+_ANSWER: Final = (shapes.text("voters", "The voters, in words."),)
 
 
 async def _add(call: Call) -> Reply:

@@ -5,6 +5,7 @@ from typing import Final
 
 from barnabas.log.vocabulary.access.scram import ScramMechanism
 
+from ..frame import shapes
 from ..frame.call import Call, Field, Reply, Route, text_of
 from ..frame.errors import bad_request
 from ..routes.clusters import CLUSTER
@@ -40,7 +41,20 @@ async def _remove(call: Call) -> Reply:
 
 
 ROUTES = (
-    Route(method="GET", path=USERS, handler=_list, summary="Users with passwords, and how they can log in"),
+    Route(
+        method="GET",
+        path=USERS,
+        handler=_list,
+        summary="Users with passwords, and how they can log in",
+        answer=shapes.listed(
+            "BarnabasUserList",
+            shapes.item(
+                "BarnabasUser",
+                shapes.text("user", "The name."),
+                shapes.texts("mechanisms", "SASL mechanisms with a stored credential."),
+            ),
+        ),
+    ),
     Route(
         method="PUT",
         path=USER,

@@ -1,12 +1,14 @@
 """Permissions over HTTP: Confluent's /acls, with Kafka's words for kinds, patterns, operations."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import IntEnum
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 from barnabas.log.vocabulary.access.acls import Acl, AclFilter, Operation, PatternKind, Permission, ResourceKind
 
+from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route, text_of
 from ..frame.errors import bad_request
 
@@ -95,14 +97,19 @@ def _fields(*required: str) -> tuple[Field, ...]:
     )
 
 
+_ACL: Final = shapes.item("KafkaAcl", *(replace(field, required=True) for field in _fields()))
+
 ROUTES: Final = (
-    Route(method="GET", path=ACLS, handler=_list, summary="All permissions"),
+    Route(
+        method="GET", path=ACLS, handler=_list, summary="All permissions", answer=shapes.listed("KafkaAclList", _ACL)
+    ),
     Route(
         method="POST",
         path=ACLS,
         handler=_create,
         summary="Add a permission",
         body=_fields("resource_type", "resource_name", "principal", "operation"),
+        answer=_ACL,
         status=HTTPStatus.CREATED,
     ),
     Route(
@@ -111,5 +118,6 @@ ROUTES: Final = (
         handler=_delete,
         summary="Remove the permissions that have these fields",
         body=_fields(),
+        answer=(shapes.rows("data", "The permissions that were removed.", *_ACL),),
     ),
 )

@@ -1,10 +1,12 @@
 """/v3/clusters and brokers."""
 
 from dataclasses import asdict
+from typing import Final
 
 from barnabas.kraft.metadata.image import BrokerImage
 from barnabas.net.client.admin.cluster_health import cluster_health
 
+from ..frame import shapes
 from ..frame.call import Call, Json, Reply, Route
 from ..frame.errors import not_found
 
@@ -102,21 +104,75 @@ async def _partition_replicas(call: Call) -> Reply:
     return call.listed("KafkaReplicaList", ("brokers", node_id, "partition-replicas"), data)
 
 
+_CLUSTER: Final = shapes.item(
+    "KafkaCluster",
+    shapes.link("controller", "The broker that leads the quorum; null: none.", null=True),
+    shapes.link("acls", "Permissions."),
+    shapes.link("quotas", "Quotas."),
+    shapes.link("brokers", "Brokers."),
+    shapes.link("broker_configs", "Defaults of all brokers."),
+    shapes.link("consumer_groups", "Consumer groups."),
+    shapes.link("topics", "Topics."),
+    shapes.link("partition_reassignments", "Partitions on the move."),
+)
+_HEALTH: Final = shapes.item(
+    "BarnabasClusterHealth",
+    shapes.flag("healthy", "There are no causes."),
+    shapes.texts("causes", "Problems that exist now."),
+    shapes.texts("unclean_elections", "Partitions that may have lost records in an election."),
+    shapes.texts("ignored_settings", "Settings of brokers that the cluster's replace."),
+)
+_BROKER: Final = shapes.item(
+    "KafkaBroker",
+    shapes.whole("broker_id", "The broker."),
+    shapes.text("host", "Its first address.", null=True),
+    shapes.whole("port", "The port of its first address.", null=True),
+    shapes.text("rack", "Its rack.", null=True),
+    shapes.text("machine", "Its machine.", null=True),
+    shapes.flag("fenced", "It has stopped, or does not answer."),
+    shapes.flag("in_controlled_shutdown", "It is stopping."),
+    shapes.flag("decommissioning", "Its replicas move to others."),
+    shapes.link("configs", "Its configuration."),
+    shapes.link("partition_replicas", "Its replicas."),
+)
+_HELD: Final = (
+    shapes.text("topic_name", "The topic."),
+    shapes.whole("partition_id", "The partition."),
+    shapes.whole("broker_id", "The broker that holds the replica."),
+    shapes.flag("is_leader", "It is the leader."),
+    shapes.flag("is_in_sync", "It is in sync."),
+    shapes.flag("is_offline", "It is on a data folder that is offline."),
+)
+
 ROUTES = (
-    Route(method="GET", path="/v3/clusters", handler=_list_clusters, summary="The cluster, as a list of one"),
-    Route(method="GET", path=CLUSTER, handler=_get_cluster, summary="The cluster"),
+    Route(
+        method="GET",
+        path="/v3/clusters",
+        handler=_list_clusters,
+        summary="The cluster, as a list of one",
+        answer=shapes.listed("KafkaClusterList", _CLUSTER),
+    ),
+    Route(method="GET", path=CLUSTER, handler=_get_cluster, summary="The cluster", answer=_CLUSTER),
     Route(
         method="GET",
         path=f"{CLUSTER}/health",
         handler=_health,
         summary="Whether the cluster is healthy, and every problem that it knows",
+        answer=_HEALTH,
     ),
-    Route(method="GET", path=f"{CLUSTER}/brokers", handler=_list_brokers, summary="All registered brokers"),
-    Route(method="GET", path=BROKER, handler=_get_broker, summary="One broker"),
+    Route(
+        method="GET",
+        path=f"{CLUSTER}/brokers",
+        handler=_list_brokers,
+        summary="All registered brokers",
+        answer=shapes.listed("KafkaBrokerList", _BROKER),
+    ),
+    Route(method="GET", path=BROKER, handler=_get_broker, summary="One broker", answer=_BROKER),
     Route(
         method="GET",
         path=f"{BROKER}/partition-replicas",
         handler=_partition_replicas,
         summary="The replicas on a broker",
+        answer=shapes.listed("KafkaReplicaList", _HELD),
     ),
 )

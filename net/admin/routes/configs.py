@@ -10,6 +10,7 @@ from barnabas.net.client.admin.admin import BROKER as BROKER_RESOURCE
 from barnabas.net.client.admin.admin import TOPIC as TOPIC_RESOURCE
 from barnabas.net.protocol.responses import ConfigEntry
 
+from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route, objects, optional_text, text_of
 from ..frame.errors import bad_request, kafka_error, not_found
 from .clusters import BROKER, CLUSTER, broker_of
@@ -60,6 +61,28 @@ def _shown(call: Call, kind: _Kind, resource: str, entry: ConfigEntry) -> Json:
     )
 
 
+def _shape(kind: _Kind) -> tuple[Field, ...]:
+    owners = {
+        "Topic": (shapes.text("topic_name", "The topic."),),
+        "Broker": (shapes.whole("broker_id", "The broker."),),
+    }
+    return shapes.item(
+        f"Kafka{kind.label}Config",
+        *owners.get(kind.label, ()),
+        shapes.text("name", "The key."),
+        shapes.text("value", "Its value; null: it is hidden, or there is none.", null=True),
+        shapes.flag("is_default", "It is the default."),
+        shapes.flag("is_read_only", "It is read when the broker starts."),
+        shapes.flag("is_sensitive", "Its value is hidden."),
+        shapes.text(
+            "source",
+            "Where the value comes from: DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG or others.",
+        ),
+        shapes.text("documentation", "What it does."),
+        shapes.rows("synonyms", "Empty."),
+    )
+
+
 def _number(resource: str) -> int | None:
     return int(resource) if resource.isdigit() else None
 
@@ -99,6 +122,7 @@ def _routes(kind: _Kind, path: str) -> tuple[Route, ...]:
         return await change(call, _changes(objects(call.body, "data")))
 
     what = kind.label.lower()
+    answer = _shape(kind)
     one = f"{path}/{{name}}"
     value = (Field(name="value", type="any", description="the new value, a string"),)
     data = (
@@ -113,7 +137,13 @@ def _routes(kind: _Kind, path: str) -> tuple[Route, ...]:
     )
     done = HTTPStatus.NO_CONTENT
     return (
-        Route(method="GET", path=path, handler=list_all, summary=f"Configs of a {what}"),
+        Route(
+            method="GET",
+            path=path,
+            handler=list_all,
+            summary=f"Configs of a {what}",
+            answer=shapes.listed(f"Kafka{kind.label}ConfigList", answer),
+        ),
         Route(
             method="POST",
             path=f"{path}:alter",
@@ -122,7 +152,7 @@ def _routes(kind: _Kind, path: str) -> tuple[Route, ...]:
             body=data,
             status=done,
         ),
-        Route(method="GET", path=one, handler=get, summary=f"One config of a {what}"),
+        Route(method="GET", path=one, handler=get, summary=f"One config of a {what}", answer=answer),
         Route(method="PUT", path=one, handler=put, summary=f"Set a config of a {what}", body=value, status=done),
         Route(method="DELETE", path=one, handler=reset, summary=f"Reset a config of a {what}", status=done),
     )

@@ -5,25 +5,24 @@ from typing import Final
 from barnabas.net.client.admin.doctor import diagnose, look
 from barnabas.net.client.admin.finding import Weight
 
-from ..frame.call import Call, Field, Reply, Route
+from ..frame import shapes
+from ..frame.call import Call, Reply, Route
 from .clusters import CLUSTER
 
 LOOK_S: Final = 10.0  # for all questions; those without an answer are named in a finding
 
-_FINDING: Final = (
-    Field(name="weight", type="string", description="critical, problem or risk.", required=True),
-    Field(name="what", type="string", description="What is wrong.", required=True),
-    Field(
-        name="since_ms",
-        type="any",
-        description="Milliseconds since 1970: since when, as far as it is known; else null.",
+_ANSWER: Final = shapes.item(
+    "BarnabasDoctor",
+    shapes.flag("healthy", "There are risks at most."),
+    shapes.rows(
+        "findings",
+        "The gravest first.",
+        shapes.text("weight", "critical, problem or risk."),
+        shapes.text("what", "What is wrong."),
+        shapes.whole("since_ms", "Since when, in milliseconds since 1970; null: unknown.", null=True),
+        shapes.text("costs", "Whom it hurts, and how; may be empty."),
+        shapes.text("cure", "What to do; may be empty."),
     ),
-    Field(name="costs", type="string", description="Whom it hurts, and how; may be empty.", required=True),
-    Field(name="cure", type="string", description="What to do; may be empty.", required=True),
-)
-_ANSWER: Final = (
-    Field(name="healthy", type="boolean", description="There are risks at most.", required=True),
-    Field(name="findings", type="array", description="The gravest first.", required=True, fields=_FINDING),
 )
 
 

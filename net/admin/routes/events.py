@@ -4,6 +4,7 @@ from typing import Final
 
 from barnabas.net.protocol.event_messages import MAX_PAGE, MAX_WAIT_MS
 
+from ..frame import shapes
 from ..frame.call import Call, Field, Reply, Route
 from .clusters import CLUSTER
 
@@ -19,27 +20,23 @@ _QUERY: Final = (
     Field(name="wait_ms", type="integer", description=f"Wait for the first event, at most {MAX_WAIT_MS} ms."),
 )
 _EVENT: Final = (
-    Field(name="at", type="string", description="The time with its zone (RFC 3339).", required=True),
-    Field(name="at_ms", type="integer", description="The same in milliseconds since 1970.", required=True),
-    Field(name="kind", type="string", description="The kind of event.", required=True),
-    Field(name="event", type="string", description="What happened.", required=True),
-    Field(name="fields", type="object", description="Its details; all values are strings.", required=True),
-    Field(name="topic", type="any", description="The topic, or null."),
-    Field(name="brokers", type="array", description="The brokers that it is about."),
-    Field(name="seen_by", type="integer", description="A broker that has kept it.", required=True),
-    Field(name="metadata_offset", type="any", description="The offset of its metadata record, or null."),
-    Field(name="late", type="boolean", description="It happened at this time or earlier: the broker was behind."),
+    shapes.text("at", "The time with its zone (RFC 3339)."),
+    shapes.whole("at_ms", "The same in milliseconds since 1970."),
+    shapes.text("kind", "The kind of event."),
+    shapes.text("event", "What happened."),
+    shapes.mapping("fields", "Its details; all values are strings."),
+    shapes.text("topic", "The topic, or null.", null=True),
+    shapes.wholes("brokers", "The brokers that it is about."),
+    shapes.whole("seen_by", "A broker that has kept it."),
+    shapes.whole("metadata_offset", "The offset of its metadata record, or null.", null=True),
+    shapes.flag("late", "It happened at this time or earlier: the broker was behind."),
 )
-_ANSWER: Final = (
-    Field(name="data", type="array", description="The events, the oldest first.", required=True, fields=_EVENT),
-    Field(name="cursor", type="string", description="For `after` of the next call.", required=True),
-    Field(name="has_more", type="boolean", description="There are more events than fit into the answer."),
-    Field(name="unanswered", type="object", description="Brokers that did not answer, and why."),
-    Field(
-        name="unconfirmed",
-        type="object",
-        description="Only without a quorum: how old the metadata is, and who is down.",
-    ),
+_ANSWER: Final = shapes.listed(
+    "BarnabasEventList",
+    _EVENT,
+    shapes.text("cursor", "For `after` of the next call."),
+    shapes.flag("has_more", "There are more events than fit into the answer."),
+    shapes.mapping("unanswered", "Brokers that did not answer, and why."),
 )
 
 

@@ -1,8 +1,11 @@
 """Move the committed offsets of a group (`group seek` over HTTP), with preview and undo."""
 
+from typing import Final
+
 from barnabas.net.client.admin.group_seek import TARGETS, NothingCommittedError, is_target, seek_group, undo_seek
 from barnabas.net.client.admin.offset_seek import SeekStep
 
+from ..frame import shapes
 from ..frame.call import Call, Field, Reply, Route
 from ..frame.errors import bad_request
 from .groups import GROUP
@@ -52,6 +55,20 @@ def _moved(call: Call, group_id: str, moved: list[SeekStep]) -> Reply:
 
 
 _PREVIEW = Field(name="preview", type="boolean", description="show the changes without making them")
+_MOVED: Final = shapes.listed(
+    "BarnabasOffsetSeekList",
+    shapes.item(
+        "BarnabasOffsetSeek",
+        shapes.text("consumer_group_id", "The group."),
+        shapes.text("topic_name", "The topic."),
+        shapes.whole("partition_id", "The partition."),
+        shapes.whole("before", "The committed offset before; null: none.", null=True),
+        shapes.whole("after", "The committed offset after; null: none.", null=True),
+        shapes.whole("skipped", "Records that are not read."),
+        shapes.whole("read_again", "Records that are read again."),
+        shapes.whole("lag_after", "Records to read after it."),
+    ),
+)
 
 ROUTES = (
     Route(
@@ -59,6 +76,7 @@ ROUTES = (
         path=f"{GROUP}/seek",
         handler=_seek,
         summary="Move the committed offsets of a group, also while it runs",
+        answer=_MOVED,
         body=(
             Field(name="to", type="string", required=True, description=TARGETS),
             Field(name="topics", type="array", description="only these topics; they may be new to the group"),
@@ -70,6 +88,7 @@ ROUTES = (
         path=f"{GROUP}/seek/undo",
         handler=_undo,
         summary="Undo the last seek (or the last undo) of a group",
+        answer=_MOVED,
         body=(_PREVIEW,),
     ),
 )

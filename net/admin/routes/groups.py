@@ -1,6 +1,7 @@
 """Consumer groups, their members and their lag."""
 
 from http import HTTPStatus
+from typing import Final
 
 from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.kraft.metadata.image import MetadataImage
@@ -10,6 +11,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.access.own_rules import visible_group
 from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMember, ListedGroup
 
+from ..frame import shapes
 from ..frame.call import Call, Json, Reply, Route
 from ..frame.errors import kafka_error, not_found
 from ..frame.lags import GroupLag, lags_of
@@ -194,19 +196,107 @@ async def _lag_summary(call: Call) -> Reply:
     return Reply(body=summary)
 
 
+_GROUP: Final = shapes.item(
+    "KafkaConsumerGroup",
+    shapes.text("consumer_group_id", "The group."),
+    shapes.flag("is_simple", "False."),
+    shapes.text("partition_assignor", "Who assigns partitions; empty in lists."),
+    shapes.text("state", "STABLE, EMPTY, RECONCILING, ..."),
+    shapes.link("coordinator", "The broker that keeps its state; null: none.", null=True),
+    shapes.link("consumers", "Its members."),
+    shapes.link("lag_summary", "Its lag."),
+)
+_CONSUMER: Final = shapes.item(
+    "KafkaConsumer",
+    shapes.text("consumer_group_id", "The group."),
+    shapes.text("consumer_id", "The member."),
+    shapes.text("instance_id", "Its static name.", null=True),
+    shapes.text("client_id", "Its client id."),
+    shapes.text("host", "Its address."),
+    shapes.whole("member_epoch", "Counts its assignments."),
+    shapes.link("assignments", "Its partitions."),
+)
+_ASSIGNMENT: Final = shapes.item(
+    "KafkaConsumerAssignment",
+    shapes.text("consumer_group_id", "The group."),
+    shapes.text("consumer_id", "The member."),
+    shapes.text("topic_name", "The topic."),
+    shapes.whole("partition_id", "The partition."),
+)
+_LAG: Final = shapes.item(
+    "KafkaConsumerLag",
+    shapes.text("consumer_group_id", "The group."),
+    shapes.text("topic_name", "The topic."),
+    shapes.whole("partition_id", "The partition."),
+    shapes.text("consumer_id", "The member that reads it; empty: none."),
+    shapes.text("instance_id", "The static name of the member.", null=True),
+    shapes.text("client_id", "The client id of the member."),
+    shapes.whole("current_offset", "The committed offset; -1: none."),
+    shapes.whole("log_end_offset", "The end of the log."),
+    shapes.whole("lag", "Records that it has not read."),
+    shapes.flag("has_committed", "There is a committed offset."),
+    shapes.number("lag_seconds", "Age of the oldest record that it has not read; null: unknown.", null=True),
+    shapes.flag("lag_is_estimate", "The lag in seconds is estimated."),
+)
+_SUMMARY: Final = shapes.item(
+    "KafkaConsumerGroupLagSummary",
+    shapes.text("consumer_group_id", "The group."),
+    shapes.text("max_lag_consumer_id", "The member with the largest lag; empty: none."),
+    shapes.text("max_lag_instance_id", "Its static name.", null=True),
+    shapes.text("max_lag_client_id", "Its client id."),
+    shapes.text("max_lag_topic_name", "The topic with the largest lag."),
+    shapes.whole("max_lag_partition_id", "The partition with the largest lag."),
+    shapes.whole("max_lag", "The largest lag in one partition, in records."),
+    shapes.number("max_lag_seconds", "Age of the oldest record that it has not read, in any partition."),
+    shapes.whole("total_lag", "Records that it has not read."),
+    shapes.link("max_lag_partition", "The partition with the largest lag."),
+)
+
 ROUTES = (
-    Route(method="GET", path=GROUPS, handler=_list, summary="All consumer groups", query=PAGE),
-    Route(method="GET", path=GROUP, handler=_get, summary="One consumer group"),
+    Route(
+        method="GET",
+        path=GROUPS,
+        handler=_list,
+        summary="All consumer groups",
+        query=PAGE,
+        answer=shapes.listed("KafkaConsumerGroupList", _GROUP),
+    ),
+    Route(method="GET", path=GROUP, handler=_get, summary="One consumer group", answer=_GROUP),
     Route(method="DELETE", path=GROUP, handler=_delete, summary="Delete a group", status=HTTPStatus.NO_CONTENT),
-    Route(method="GET", path=f"{GROUP}/consumers", handler=_list_consumers, summary="Members of a group"),
-    Route(method="GET", path=CONSUMER, handler=_get_consumer, summary="One member"),
-    Route(method="GET", path=f"{CONSUMER}/assignments", handler=_assignments, summary="Partitions of a member"),
-    Route(method="GET", path=f"{GROUP}/lags", handler=_lags, summary="Lag of a group in each partition"),
+    Route(
+        method="GET",
+        path=f"{GROUP}/consumers",
+        handler=_list_consumers,
+        summary="Members of a group",
+        answer=shapes.listed("KafkaConsumerList", _CONSUMER),
+    ),
+    Route(method="GET", path=CONSUMER, handler=_get_consumer, summary="One member", answer=_CONSUMER),
+    Route(
+        method="GET",
+        path=f"{CONSUMER}/assignments",
+        handler=_assignments,
+        summary="Partitions of a member",
+        answer=shapes.listed("KafkaConsumerAssignmentList", _ASSIGNMENT),
+    ),
+    Route(
+        method="GET",
+        path=f"{GROUP}/lags",
+        handler=_lags,
+        summary="Lag of a group in each partition",
+        answer=shapes.listed("KafkaConsumerLagList", _LAG),
+    ),
     Route(
         method="GET",
         path=f"{GROUP}/lags/{{topic_name}}/partitions/{{partition_id}}",
         handler=_get_lag,
         summary="Lag of a group in one partition",
+        answer=_LAG,
     ),
-    Route(method="GET", path=f"{GROUP}/lag-summary", handler=_lag_summary, summary="Total and worst lag of a group"),
+    Route(
+        method="GET",
+        path=f"{GROUP}/lag-summary",
+        handler=_lag_summary,
+        summary="Total and worst lag of a group",
+        answer=_SUMMARY,
+    ),
 )

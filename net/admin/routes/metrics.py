@@ -197,4 +197,12 @@ def _samples_of_partition(group_id: str, found: GroupLag) -> Iterator[Sample]:
         yield _gauge("kafka_consumergroup_lag_seconds", found.lag.lag_seconds, **labels)
 
 
-ROUTES = (Route(method="GET", path="/metrics", handler=_metrics, summary="Metrics for Prometheus, in its text format"),)
+ROUTES = (
+    Route(
+        method="GET",
+        path="/metrics",
+        handler=_metrics,
+        summary="Metrics for Prometheus, in its text format",
+        media="text/plain",
+    ),
+)

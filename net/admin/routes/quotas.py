@@ -14,6 +14,7 @@ from barnabas.log.vocabulary.access.quotas import (
     filter_of,
 )
 
+from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route
 from ..frame.errors import bad_request
 
@@ -75,13 +76,19 @@ _ENTITY: Final = (
     ),
 )
 
+_QUOTA: Final = shapes.item("KafkaQuota", *_ENTITY, shapes.mapping("quotas", f"Numbers by {', '.join(QuotaKind)}."))
+_QUOTAS: Final = (shapes.rows("data", "The quotas of the entity.", *_QUOTA),)
+
 ROUTES: Final = (
-    Route(method="GET", path=QUOTAS, handler=_list, summary="All quotas"),
+    Route(
+        method="GET", path=QUOTAS, handler=_list, summary="All quotas", answer=shapes.listed("KafkaQuotaList", _QUOTA)
+    ),
     Route(
         method="POST",
         path=QUOTAS,
         handler=_set,
         summary="Set quotas of an entity, or remove some of them",
+        answer=_QUOTAS,
         body=(
             *_ENTITY,
             Field(
@@ -92,5 +99,12 @@ ROUTES: Final = (
             ),
         ),
     ),
-    Route(method="DELETE", path=QUOTAS, handler=_delete, summary="Remove all quotas of an entity", body=_ENTITY),
+    Route(
+        method="DELETE",
+        path=QUOTAS,
+        handler=_delete,
+        summary="Remove all quotas of an entity",
+        body=_ENTITY,
+        answer=_QUOTAS,
+    ),
 )

@@ -17,6 +17,7 @@ from barnabas.net.client.consumer.range_reader import Chunk, RangeReader, batche
 from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_offsets
 from barnabas.net.protocol.requests import READ_COMMITTED, READ_UNCOMMITTED
 
+from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route
 from ..frame.errors import bad_request
 from .topics import PARTITION
@@ -186,21 +187,32 @@ _QUERY: Final = (
     Field(name="limit", type="integer", description=f"At most so many records, up to {MAX_LIMIT}."),
     Field(name="isolation", type="string", description="read_committed (default) or read_uncommitted."),
 )
+_CELL: Final = (
+    shapes.whole("size", "Bytes of the whole."),
+    shapes.flag("cut", f"True: it is longer than {MAX_CELL_BYTES} bytes, and only its start is here.", optional=True),
+    shapes.text("text", "It, if it is text.", optional=True),
+    shapes.text("base64", "It, if it is not.", optional=True),
+)
 _RECORD: Final = (
-    Field(name="offset", type="integer", description="Its offset.", required=True),
-    Field(name="timestamp_ms", type="integer", description="Milliseconds since 1970.", required=True),
-    Field(name="key", type="any", description="The key, or null; as the value.", required=True),
-    Field(name="value", type="any", description="{size, text | base64, cut}, or null for a tombstone.", required=True),
-    Field(name="headers", type="array", description="[{name, value}]", required=True),
-    Field(name="headers_cut", type="integer", description="How many headers it has, if not all of them are here."),
+    shapes.whole("offset", "Its offset."),
+    shapes.whole("timestamp_ms", "Milliseconds since 1970."),
+    shapes.part("key", "The key, or null.", *_CELL, null=True),
+    shapes.part("value", "The value, or null for a tombstone.", *_CELL, null=True),
+    shapes.rows(
+        "headers",
+        "Headers in their order.",
+        shapes.text("name", "The name."),
+        shapes.part("value", "The value, or null.", *_CELL, null=True),
+    ),
+    shapes.whole("headers_cut", "How many headers it has, if not all of them are here.", optional=True),
 )
 _ANSWER: Final = (
-    Field(name="topic_name", type="string", description="The topic.", required=True),
-    Field(name="partition_id", type="integer", description="The partition.", required=True),
-    Field(name="start_offset", type="integer", description="The first offset of the log.", required=True),
-    Field(name="end_offset", type="integer", description="The end that the reader may read up to.", required=True),
-    Field(name="next_offset", type="integer", description="For `offset` of the next call.", required=True),
-    Field(name="data", type="array", description="The records, in their order.", required=True, fields=_RECORD),
+    shapes.text("topic_name", "The topic."),
+    shapes.whole("partition_id", "The partition."),
+    shapes.whole("start_offset", "The first offset of the log."),
+    shapes.whole("end_offset", "The end that the reader may read up to."),
+    shapes.whole("next_offset", "For `offset` of the next call."),
+    shapes.rows("data", "The records, in their order.", *_RECORD),
 )
 
 ROUTES = (

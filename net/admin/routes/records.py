@@ -19,6 +19,7 @@ from barnabas.net.client.admin.admin import Admin
 from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
 from barnabas.net.protocol.responses import ProduceResponse
 
+from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route, objects, text_of
 from ..frame.errors import (
     SHOWN_CHARS,
@@ -238,14 +239,45 @@ _BODY = (
 
 _ENTRY = (Field(name="id", type="string", description="names the record in the answer", required=True), *_BODY)
 
+_SIZE: Final = shapes.whole("size", "Its bytes.")
+_WRITTEN: Final = (
+    shapes.whole("error_code", "200."),
+    shapes.text("cluster_id", "The cluster."),
+    shapes.text("topic_name", "The topic."),
+    shapes.whole("partition_id", "The partition."),
+    shapes.whole("offset", "Its offset."),
+    shapes.text("timestamp", "Its time (RFC 3339)."),
+    shapes.part("key", "The key; null: none.", _SIZE, null=True),
+    shapes.part("value", "The value; null: none.", _SIZE, null=True),
+)
+_ID: Final = shapes.text("id", "As the entry has it.")
+_OUTCOMES: Final = (
+    shapes.rows("successes", "Records that are written.", _ID, *_WRITTEN),
+    shapes.rows(
+        "failures",
+        "Records that are not written.",
+        _ID,
+        shapes.whole("error_code", "As in an error."),
+        shapes.text("message", "What is wrong."),
+    ),
+)
+
 ROUTES = (
-    Route(method="POST", path=f"{TOPIC}/records", handler=_produce, summary="Produce one record, acks=all", body=_BODY),
+    Route(
+        method="POST",
+        path=f"{TOPIC}/records",
+        handler=_produce,
+        summary="Produce one record, acks=all",
+        body=_BODY,
+        answer=_WRITTEN,
+    ),
     Route(
         method="POST",
         path=f"{TOPIC}/records:batch",
         handler=_produce_batch,
         summary=f"Produce up to {MAX_BATCH} records, acks=all; each has an outcome of its own",
         body=(Field(name="entries", type="array", description="the records", required=True, fields=_ENTRY),),
+        answer=_OUTCOMES,
         status=HTTPStatus.MULTI_STATUS,
     ),
 )

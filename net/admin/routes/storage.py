@@ -1,7 +1,10 @@
 """/v3/.../brokers/{broker_id}/barnabas/folders: the data folders of a broker. Confluent's API has no equivalent."""
 
+from typing import Final
+
 from barnabas.net.protocol.responses import StorageFolder
 
+from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route, text_of
 from .clusters import BROKER, broker_of
 
@@ -43,13 +46,36 @@ async def _bring_back(call: Call) -> Reply:
     return Reply(body=_folder(call, node_id, found.folders[0]))
 
 
+_FOLDER: Final = shapes.item(
+    "BarnabasFolder",
+    shapes.whole("broker_id", "The broker."),
+    shapes.text("path", "The folder on its machine."),
+    shapes.text("directory_id", "The id of the folder in the cluster."),
+    shapes.text("state", "online, offline, or full."),
+    shapes.text("cause", "Why it is not online.", null=True),
+    shapes.whole("since_ms", "Since when, in milliseconds since 1970.", null=True),
+    shapes.whole("partitions_count", "Partitions in it."),
+    shapes.texts("offline_partitions", "Partitions that cannot be used, as TOPIC-NUMBER."),
+    shapes.whole("size_bytes", "Bytes of partitions; null: unknown.", null=True),
+    shapes.whole("free_bytes", "Free bytes of its file system.", null=True),
+    shapes.whole("total_bytes", "Size of its file system.", null=True),
+    shapes.texts("strays", "Folders that belong to no partition of the cluster."),
+)
+
 ROUTES = (
-    Route(method="GET", path=FOLDERS, handler=_list_folders, summary="The data folders of a broker"),
+    Route(
+        method="GET",
+        path=FOLDERS,
+        handler=_list_folders,
+        summary="The data folders of a broker",
+        answer=shapes.listed("BarnabasFolderList", _FOLDER),
+    ),
     Route(
         method="POST",
         path=f"{FOLDERS}:bring-back",
         handler=_bring_back,
         summary="Use a data folder again after a disk repair",
+        answer=_FOLDER,
         body=(Field(name="path", type="string", description="the folder, as the list shows it", required=True),),
     ),
 )

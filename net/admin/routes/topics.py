@@ -1,11 +1,13 @@
 """Topics, their partitions, replicas and reassignments."""
 
 from http import HTTPStatus
+from typing import Final
 
 from barnabas.kraft.metadata.image import PartitionImage, TopicImage
 from barnabas.log.settings.kinds import MAX_INT32
 from barnabas.log.vocabulary.topic_partition import INTERNAL_TOPICS
 
+from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route, objects, optional_text, text_of
 from ..frame.errors import bad_request, not_found
 from ..frame.paging import PAGE, paged
@@ -208,6 +210,46 @@ async def _get_reassignment(call: Call) -> Reply:
     return Reply(body=_reassignment(call, topic.name, index, partition))
 
 
+_TOPIC: Final = shapes.item(
+    "KafkaTopic",
+    shapes.text("topic_name", "The topic."),
+    shapes.flag("is_internal", "The cluster uses it itself."),
+    shapes.whole("replication_factor", "Replicas of the first partition."),
+    shapes.whole("partitions_count", "Number of partitions."),
+    shapes.link("partitions", "Its partitions."),
+    shapes.link("configs", "Its configuration."),
+    shapes.link("partition_reassignments", "Its partitions on the move."),
+)
+_PLACE: Final = (shapes.text("topic_name", "The topic."), shapes.whole("partition_id", "The partition."))
+_PARTITION: Final = shapes.item(
+    "KafkaPartition",
+    *_PLACE,
+    shapes.link("leader", "The replica that leads; null: none.", null=True),
+    shapes.whole("leader_epoch", "Counts leaders."),
+    shapes.whole("unclean_elections", "Elections of leaders neither in sync nor eligible."),
+    shapes.wholes(
+        "eligible_leader_replicas", "Replicas that may lead without loss though they are not in sync (KIP-966)."
+    ),
+    shapes.link("replicas", "Its replicas."),
+    shapes.link("reassignment", "Its move."),
+)
+_REPLICA: Final = shapes.item(
+    "KafkaReplica",
+    *_PLACE,
+    shapes.whole("broker_id", "The broker that holds it."),
+    shapes.flag("is_leader", "It is the leader."),
+    shapes.flag("is_in_sync", "It is in sync."),
+    shapes.flag("is_offline", "It is on a data folder that is offline."),
+    shapes.link("broker", "The broker."),
+)
+_REASSIGNMENT: Final = shapes.item(
+    "KafkaReassignment",
+    *_PLACE,
+    shapes.wholes("adding_replicas", "Brokers that it moves to."),
+    shapes.wholes("removing_replicas", "Brokers that it leaves."),
+    shapes.link("replicas", "Its replicas."),
+)
+_MOVING: Final = shapes.listed("KafkaReassignmentList", _REASSIGNMENT)
 _CREATE_BODY = (
     Field(name="topic_name", type="string", description="name of the topic", required=True),
     Field(name="partitions_count", type="integer", description="number of partitions; default: the cluster's"),
@@ -237,14 +279,23 @@ _GROW_BODY = (
 )
 
 ROUTES = (
-    Route(method="GET", path=f"{CLUSTER}/topics", handler=_list, summary="All topics", query=PAGE),
+    Route(
+        method="GET",
+        path=f"{CLUSTER}/topics",
+        handler=_list,
+        summary="All topics",
+        query=PAGE,
+        answer=shapes.listed("KafkaTopicList", _TOPIC),
+    ),
     Route(
         method="POST",
         path=f"{CLUSTER}/topics",
         handler=_create,
         summary="Create a topic",
         body=_CREATE_BODY,
+        answer=_TOPIC,
         status=HTTPStatus.CREATED,
+        also=(HTTPStatus.OK,),  # validate_only
     ),
     # "-" stands for all topics; it comes before the paths with a topic's name, which would match "-" as a name.
     Route(
@@ -252,26 +303,48 @@ ROUTES = (
         path=f"{CLUSTER}/topics/-/partitions/-/reassignment",
         handler=_all_reassignments,
         summary="All partitions that are being moved",
+        answer=_MOVING,
     ),
-    Route(method="GET", path=TOPIC, handler=_get, summary="One topic"),
-    Route(method="PATCH", path=TOPIC, handler=_grow, summary="Add partitions to a topic", body=_GROW_BODY),
+    Route(method="GET", path=TOPIC, handler=_get, summary="One topic", answer=_TOPIC),
+    Route(
+        method="PATCH", path=TOPIC, handler=_grow, summary="Add partitions to a topic", body=_GROW_BODY, answer=_TOPIC
+    ),
     Route(method="DELETE", path=TOPIC, handler=_delete, summary="Delete a topic", status=HTTPStatus.NO_CONTENT),
     Route(
-        method="GET", path=f"{TOPIC}/partitions", handler=_list_partitions, summary="Partitions of a topic", query=PAGE
+        method="GET",
+        path=f"{TOPIC}/partitions",
+        handler=_list_partitions,
+        summary="Partitions of a topic",
+        query=PAGE,
+        answer=shapes.listed("KafkaPartitionList", _PARTITION),
     ),
     Route(
         method="GET",
         path=f"{TOPIC}/partitions/-/reassignment",
         handler=_topic_reassignments,
         summary="Partitions of a topic that are being moved",
+        answer=_MOVING,
     ),
-    Route(method="GET", path=PARTITION, handler=_get_partition, summary="One partition"),
-    Route(method="GET", path=f"{PARTITION}/replicas", handler=_list_replicas, summary="Replicas of a partition"),
-    Route(method="GET", path=f"{PARTITION}/replicas/{{broker_id}}", handler=_get_replica, summary="One replica"),
+    Route(method="GET", path=PARTITION, handler=_get_partition, summary="One partition", answer=_PARTITION),
+    Route(
+        method="GET",
+        path=f"{PARTITION}/replicas",
+        handler=_list_replicas,
+        summary="Replicas of a partition",
+        answer=shapes.listed("KafkaReplicaList", _REPLICA),
+    ),
+    Route(
+        method="GET",
+        path=f"{PARTITION}/replicas/{{broker_id}}",
+        handler=_get_replica,
+        summary="One replica",
+        answer=_REPLICA,
+    ),
     Route(
         method="GET",
         path=f"{PARTITION}/reassignment",
         handler=_get_reassignment,
         summary="The reassignment of a partition",
+        answer=_REASSIGNMENT,
     ),
 )

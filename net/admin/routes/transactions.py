@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from http import HTTPStatus
+from typing import Final
 
 from barnabas.log.vocabulary.access.acls import ResourceKind
 from barnabas.net.protocol.transaction_operations import ListedTransaction
 
+from ..frame import shapes
 from ..frame.call import Call, Json, Reply, Route
 from .clusters import CLUSTER
 
@@ -98,13 +100,60 @@ async def _abort_hanging(call: Call) -> Reply:
     return Reply(status=HTTPStatus.NO_CONTENT)
 
 
+_TRANSACTION: Final = shapes.item(
+    "BarnabasTransaction",
+    shapes.text("transactional_id", "The transactional id."),
+    shapes.text("state", "Ongoing, Empty, ..."),
+    shapes.whole("producer_id", "The producer."),
+    shapes.whole("producer_epoch", "Counts its instances."),
+    shapes.whole("coordinator_id", "The broker that keeps its state."),
+    shapes.whole("timeout_ms", "The longest time that a transaction may be open."),
+    shapes.whole("duration_ms", "How long it is open; null: it is not.", null=True),
+    shapes.whole("partition_count", "Partitions in it."),
+    shapes.whole("group_count", "Groups in it."),
+)
+_OPEN: Final = (
+    *_TRANSACTION,
+    shapes.whole("started_ms", "When it began, in milliseconds since 1970; null: it has not.", null=True),
+    shapes.texts("groups", "Groups whose offsets it commits."),
+    shapes.rows(
+        "partitions",
+        "Partitions that it writes to.",
+        shapes.text("topic_name", "The topic."),
+        shapes.whole("partition_id", "The partition."),
+        shapes.whole("last_stable_offset", "Where readers of committed records wait."),
+        shapes.whole("high_watermark", "Where other readers are."),
+        shapes.whole("lag", "Offsets between both."),
+    ),
+)
+_HUNG: Final = shapes.item(
+    "BarnabasHangingTransaction",
+    shapes.text("topic_name", "The topic."),
+    shapes.whole("partition_id", "The partition."),
+    shapes.whole("producer_id", "The producer."),
+    shapes.whole("producer_epoch", "Counts its instances."),
+    shapes.whole("first_offset", "Where it begins."),
+    shapes.whole("age_ms", "How old its first record is."),
+)
+
 ROUTES = (
-    Route(method="GET", path=TRANSACTIONS, handler=_list, summary="All transactional ids, and their transactions"),
+    Route(
+        method="GET",
+        path=TRANSACTIONS,
+        handler=_list,
+        summary="All transactional ids, and their transactions",
+        answer=shapes.listed(
+            "BarnabasTransactionList",
+            _TRANSACTION,
+            shapes.whole("left_out", "Transactions that did not fit into the answer."),
+        ),
+    ),
     Route(
         method="GET",
         path=TRANSACTIONS + "/{transactional_id}",
         handler=_describe,
         summary="One transactional id, and the partitions of its open transaction with their last stable offsets",
+        answer=_OPEN,
     ),
     Route(
         method="DELETE",
@@ -118,6 +167,7 @@ ROUTES = (
         path=HANGING,
         handler=_hanging,
         summary="Transactions in partitions that no coordinator knows: readers of committed records wait for them",
+        answer=shapes.listed("BarnabasHangingTransactionList", _HUNG),
     ),
     Route(
         method="DELETE",

@@ -10,7 +10,6 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final, cast
@@ -23,14 +22,15 @@ from barnabas.log.vocabulary.errors import BarnabasError
 from ..access.access import Access
 from ..access.changes import DONE
 from ..wire.tcp import ListeningServer, TcpListener
+from . import streams
 from .console import history, overview, pages
 from .frame import openapi, shapes
 from .frame.backend import AdminBackend
-from .frame.call import Call, Json, Reply, Route, check_body, check_query
+from .frame.call import Call, DocumentsHandler, Json, Reply, Route, check_body, check_query
 from .frame.connections import IDLE_S, MAX_CONNECTIONS, SWEEP_S, AdminConnections
 from .frame.doubts import STALE, Doubts
 from .frame.errors import ApiError, bad_request, refusal
-from .frame.feed import Feed, Follower
+from .frame.feed import EVENTS, Feed
 from .frame.lags import LagsOfGroups
 from .frame.origins import (
     SAFE_METHODS,
@@ -42,6 +42,7 @@ from .frame.origins import (
 )
 from .frame.packing import Packing
 from .frame.permissions import caller_of, check_body_of, check_call, shown
+from .frame.places import Places
 from .operations import brokers, partitions, quorum, users
 from .operations import groups as group_operations
 from .routes import (
@@ -71,19 +72,16 @@ MAX_BODY_BYTES: Final = (
 LONE_SURROGATE: Final = (
     "\\ud"  # the JSON escape of half a surrogate pair; a complete pair is a character and is accepted
 )
-WRITE_TIMEOUT_S: Final = 10.0  # for the reader of a stream to take an event
 LARGE_AT_ONCE: Final = 16  # large answers that are made or written at a time; others wait
 LARGE_TIMEOUT_S: Final = 30.0  # for a caller to take one
-_EVENT_STREAM: Final = {
-    "Content-Type": "text/event-stream",
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-}
+PRODUCING_AT_ONCE: Final = 16  # callers that send records one after the other
 SHUTDOWN_TIMEOUT_S: Final = 2.0  # a stopping broker waits at most this long for calls in flight
 
 _BACKEND: Final = web.AppKey("backend", AdminBackend)
 _LAGS: Final = web.AppKey("lags", LagsOfGroups)
 _FEED: Final = web.AppKey("feed", Feed)
+_TAILS: Final = web.AppKey("tails", Places)
+_PRODUCING: Final = web.AppKey("producing", Places)
 _READS: Final = web.AppKey("reads", asyncio.Semaphore)
 _LARGE: Final = web.AppKey("large", asyncio.Semaphore)
 _DOUBTS: Final = web.AppKey("doubts", Doubts)
@@ -186,6 +184,10 @@ def build_app(backend: AdminBackend, connections: AdminConnections | None = None
     app[_LAGS] = LagsOfGroups()
     app[_FEED] = Feed(backend.image, lambda: overview.overview_of(backend.image()))
     app[_READS] = asyncio.Semaphore(record_reading.READS_AT_ONCE)
+    app[_TAILS] = Places(record_reading.TAILS_AT_ONCE, record_reading.TOO_MANY_TAILS)
+    app[_PRODUCING] = Places(
+        PRODUCING_AT_ONCE, f"{PRODUCING_AT_ONCE} callers send records to this broker already: use another broker"
+    )
     app[_LARGE] = asyncio.Semaphore(LARGE_AT_ONCE)
     app[_DOUBTS] = Doubts()
     app[_PACKING] = Packing()
@@ -285,7 +287,10 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.StreamRespon
             lags=request.app[_LAGS],
             feed=request.app[_FEED],
             reads=request.app[_READS],
+            tails=request.app[_TAILS],
             known_etags=request.headers.get("If-None-Match", ""),
+            wants_events=EVENTS in request.headers.get("Accept", ""),
+            last_event_id=request.headers.get("Last-Event-ID", ""),
         )
         call.check_cluster()
         call = replace(call, access=await _access(request, call))
@@ -293,15 +298,19 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.StreamRespon
             if call.access is not None:
                 check_call(call.access, route.method, route.path, call)
             # Only now: the JSON of strangers would cost the loop that serves the clients.
+            if route.documents is not None and await _has_several(request):
+                several = await _several(request, route, route.documents, call)
+                _tell(route, call, DONE)
+                return several
             call = replace(call, body=await _body(request, route))
             with request.app[_CONNECTIONS].serving(request.transport):
-                if route.is_large:
+                if route.is_large and not (call.wants_events and EVENTS in route.also_media):
                     async with request.app[_LARGE]:
                         reply = await _permitted(route, call)
                         return await _written(request, await _told(request, route, reply))
                 reply = await _permitted(route, call)
                 if reply.stream is not None:
-                    return await _streamed(request, reply.stream)
+                    return await streams.events(request, reply.stream, lambda: _check_again(route, call))
         except BaseException as error:
             _tell(route, call, _outcome_of(error))
             raise
@@ -390,10 +399,20 @@ async def _body(request: web.Request, route: Route) -> Json:
     check_media_type(request.content_type)
     try:
         text = await request.text()
+    except (ValueError, LookupError) as error:  # LookupError: an unknown charset
+        raise bad_request(f"the body is not valid JSON: {error}") from None
+    return _object(route, text)
+
+
+def _object(route: Route, text: str | bytes) -> Json:
+    """A body. Raises ApiError."""
+    try:
+        if isinstance(text, bytes):
+            text = text.decode()
         if LONE_SURROGATE in text.lower():
             json.dumps(json.loads(text), ensure_ascii=False).encode()  # Raises for half a surrogate pair.
         return check_body(route.body, json.loads(text, parse_constant=_refuse_constant))
-    except (ValueError, RecursionError, LookupError) as error:  # LookupError: an unknown charset
+    except (ValueError, RecursionError) as error:
         raise bad_request(f"the body is not valid JSON: {error}") from None
 
 
@@ -411,23 +430,44 @@ def _response(reply: Reply) -> web.Response:
     return web.json_response(reply.body, status=reply.status, headers=reply.headers)
 
 
-async def _streamed(request: web.Request, events: Follower) -> web.StreamResponse:
-    """Server-sent events, until they end or the reader is gone. A reader that takes nothing for WRITE_TIMEOUT_S is dropped."""
-    response = web.StreamResponse(headers=_EVENT_STREAM)
-    async with aclosing(events):
-        await response.prepare(request)
-        if request.method == "HEAD":
-            return response
-        try:
-            async for event in events:
-                async with asyncio.timeout(WRITE_TIMEOUT_S):
-                    await response.write(event.encode())
-        except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()
-        except ConnectionError:
-            pass  # the reader has closed its page
-    return response
+def _check_again(route: Route, call: Call) -> None:
+    """Permissions may have changed since the call began. Raises an AuthorizationError."""
+    control = call.backend.access
+    if call.access is not None and control is not None:
+        check_call(control.of(call.access.client), route.method, route.path, call)
+
+
+async def _has_several(request: web.Request) -> bool:
+    """A body without a length, as Confluent's streaming form has it, or several JSON objects in one with a length."""
+    if not request.body_exists:
+        return False
+    if streams.is_chunked(request):
+        return True
+    try:
+        json.loads(await request.read())
+    except json.JSONDecodeError as error:
+        return error.msg == "Extra data"
+    except (ValueError, RecursionError):
+        return False  # `_body` says why
+    return False
+
+
+async def _several(request: web.Request, route: Route, handler: DocumentsHandler, call: Call) -> web.StreamResponse:
+    check_media_type(request.content_type)
+    places = request.app[_PRODUCING]
+    places.take()
+    try:
+        with request.app[_CONNECTIONS].serving(request.transport):
+            return await streams.documents(
+                request,
+                call,
+                handler,
+                lambda data: _object(route, data),
+                lambda: _check_again(route, call),
+                MAX_BODY_BYTES,
+            )
+    finally:
+        places.leave()
 
 
 def _error(status: int, error_code: int, message: str) -> web.Response:
@@ -447,8 +487,10 @@ async def _for_pages_elsewhere(
         return await _errors_as_json(request, handler, checks_origin=True)
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
         return web.Response(status=HTTPStatus.NO_CONTENT, headers=cross_origin_headers(origin, preflight=True))
+    request[streams.CROSS_ORIGIN] = cross_origin_headers(origin)
     answer = await _errors_as_json(request, handler, checks_origin=False)
-    answer.headers.update(cross_origin_headers(origin))
+    if not answer.prepared:
+        answer.headers.update(request[streams.CROSS_ORIGIN])
     return answer
 
 

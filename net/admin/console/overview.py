@@ -15,6 +15,7 @@ from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_o
 
 from ..frame import shapes
 from ..frame.call import Call, Json, Reply, Route
+from ..frame.feed import EVENTS
 from ..routes.clusters import CLUSTER
 from ..routes.topics import TOPIC
 
@@ -252,7 +253,7 @@ ROUTES = (
         path=f"{CLUSTER}/overview/stream",
         handler=_stream,
         summary="The same as server-sent events, whenever it changes",
-        media="text/event-stream",
+        media=EVENTS,
     ),
     Route(
         method="GET",

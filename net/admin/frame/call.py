@@ -22,11 +22,12 @@ from barnabas.net.client.admin.admin import Admin
 from barnabas.net.protocol.requests import Request
 
 from .backend import AdminBackend
-from .errors import SHOWN_CHARS, bad_request, not_found, unknown_topic_or_partition
+from .errors import SHOWN_CHARS, ApiError, bad_request, not_found, unknown_topic_or_partition
 
 if TYPE_CHECKING:
     from .feed import Feed, Follower
     from .lags import LagsOfGroups
+    from .places import Places
 
 R = TypeVar("R")
 HERE_TIMEOUT_MS: Final = 30_000  # the time that a broker itself looks for the controller
@@ -73,9 +74,12 @@ class Call:
     lags: "LagsOfGroups"  # for metrics: the result of the last scrape
     feed: "Feed"  # of the overview, for the streams of all callers
     reads: asyncio.Semaphore  # the calls that may read records at a time
+    tails: "Places"  # of readers that wait for records
     body: Json = field(default_factory=dict)
     query: Json = field(default_factory=dict)  # the parameters that the route declares
     known_etags: str = ""  # what the caller has of a file: its If-None-Match
+    wants_events: bool = False  # server-sent events
+    last_event_id: str = ""  # of a browser that follows again
     access: Access | None = None  # of the caller; None: everyone may do everything
 
     def shows_topic(self, name: str) -> bool:
@@ -161,6 +165,8 @@ class Call:
 
 
 Handler = Callable[[Call], Awaitable[Reply]]
+DocumentsHandler = Callable[[Call, Sequence[Json | ApiError]], Awaitable[Sequence[Json | ApiError]]]
+"""Answers several bodies of one request, some of which may be wrong: an outcome for each, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +184,9 @@ class Route:
     also_media: tuple[str, ...] = ()  # other forms of the answer, as text
     status: int = HTTPStatus.OK
     also: tuple[int, ...] = ()  # other statuses with the same answer
+    documents: DocumentsHandler | None = (
+        None  # it also takes several bodies in one request, and answers each with a line
+    )
     is_large: bool = False  # GET only: the answer may have megabytes
 
 

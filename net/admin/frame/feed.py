@@ -16,14 +16,17 @@ TICK_S: Final = 0.5  # A loss of a replica is on the screen within a second.
 HEARTBEAT_S: Final = 15.0  # Proxies close connections that are silent for a minute.
 MAX_STREAM_S: Final = 300.0  # Browsers connect again by themselves; permissions are then checked again.
 MAX_READERS: Final = 16  # of one broker: a quarter of the connections of its admin port
+EVENTS: Final = "text/event-stream"
 HEARTBEAT: Final = ": still here\n\n"
 
 State = dict[str, Any]
 
 
-def event_of(state: State) -> str:
-    """As the format of server-sent events has it: JSON has no line breaks of its own."""
-    return f"data: {json.dumps(state, separators=(',', ':'))}\n\n"
+def event_of(state: State, kind: str = "", number: int = -1) -> str:
+    """As the format of server-sent events has it: JSON has no line breaks of its own. `number`: the id of the event."""
+    named = f"event: {kind}\n" if kind else ""
+    numbered = f"id: {number}\n" if number >= 0 else ""
+    return f"{named}{numbered}data: {json.dumps(state, separators=(',', ':'))}\n\n"
 
 
 class Follower:

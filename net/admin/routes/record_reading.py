@@ -7,19 +7,23 @@ a time, and records are decoded in a thread, so that a page of large or compress
 import asyncio
 import base64
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
+from barnabas.log.settings.kinds import MAX_INT64
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
-from barnabas.net.client.connection.errors import OffsetOutOfRangeError
+from barnabas.net.client.connection.errors import BarnabasError, OffsetOutOfRangeError, RequestTimedOutError
 from barnabas.net.client.consumer.range_reader import Chunk, RangeReader, batches_of
 from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_offsets
 from barnabas.net.protocol.requests import READ_COMMITTED, READ_UNCOMMITTED
 
 from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route
-from ..frame.errors import bad_request
+from ..frame.errors import ApiError, bad_request, refusal
+from ..frame.feed import EVENTS, HEARTBEAT, HEARTBEAT_S, MAX_STREAM_S, Follower, event_of
 from .topics import PARTITION
 
 DEFAULT_LIMIT: Final = 50
@@ -33,6 +37,13 @@ MAX_SCANNED_BYTES: Final = 16 * 1024 * 1024  # of batches that a call fetches, i
 CHUNK_BYTES: Final = 1024 * 1024
 TIMEOUT_MS: Final = 10_000
 READS_AT_ONCE: Final = 2  # of one broker; others wait for their turn
+TAILS_AT_ONCE: Final = (
+    16  # of one broker: each holds a chunk and a part of an answer, and asks its leader twice a second
+)
+TOO_MANY_TAILS: Final = f"{TAILS_AT_ONCE} readers follow records at this broker already: use another broker"
+TAIL_BYTES: Final = 256 * 1024  # of JSON that waits for the reader of a tail
+TICK_MS: Final = 1_000  # A reader that has gone is noticed within this time.
+_OFFSET: Final = re.compile(r"[0-9]{1,18}")
 
 
 def cell(data: bytes | None) -> Json | None:
@@ -93,23 +104,25 @@ def _text_size(text: str) -> int:
 class _Page:
     """The records of an answer, until it is full."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, max_bytes: int = 0) -> None:
+        """`max_bytes` of its JSON; 0: MAX_ANSWER_BYTES."""
         self._limit = limit
+        self._max_bytes = max_bytes or MAX_ANSWER_BYTES
         self.rows: list[Json] = []
         self._size_bytes = 0
 
     @property
     def is_full(self) -> bool:
-        return len(self.rows) >= self._limit or self._size_bytes >= MAX_ANSWER_BYTES
+        return len(self.rows) >= self._limit or self._size_bytes >= self._max_bytes
 
     def add(self, records: Iterator[Any]) -> None:
-        """For a thread."""
+        """For a thread, of a page that is not full. What does not fit stays in the iterator."""
         for record in records:
-            if self.is_full:
-                return
             row, size = _row(record)
             self._size_bytes += size
             self.rows.append(row)
+            if self.is_full:
+                return
 
 
 def _records_of(chunk: Chunk, end: int) -> Iterator[Any]:
@@ -146,6 +159,8 @@ async def _read(call: Call) -> Reply:
     if isolation not in ("read_committed", "read_uncommitted"):
         raise bad_request(f"isolation is {isolation!r}; it must be read_committed or read_uncommitted")
     place = TopicPartition(topic.name, index)
+    if call.wants_events:
+        return Reply(stream=_follow(call, place, isolation == "read_committed"))
     async with call.reads:
         body = await call.ask(lambda admin: _page(call, admin, place, limit, isolation == "read_committed"))
     return Reply(body={"topic_name": topic.name, "partition_id": index, **body})
@@ -178,6 +193,76 @@ async def _page(call: Call, admin: Admin, place: TopicPartition, limit: int, is_
     else:
         next_offset = min(max(reader.position, start), end)
     return {"start_offset": first, "end_offset": end, "next_offset": next_offset, "data": page.rows}
+
+
+def _follow(call: Call, place: TopicPartition, is_committed_only: bool) -> Follower:
+    call.tails.take()
+    return Follower(_events(call, place, is_committed_only), call.tails.leave)
+
+
+async def _events(call: Call, place: TopicPartition, is_committed_only: bool) -> AsyncGenerator[str, None]:
+    """Records as they become visible, as server-sent events. Errors are the last event. "": ask whether the reader is there."""
+    try:
+        async with call.backend.admin() as admin:
+            async for event in _tail(call, admin, place, is_committed_only):
+                yield event
+    except (ApiError, BarnabasError) as error:
+        told = refusal(error) if isinstance(error, BarnabasError) else error
+        yield event_of({"error_code": told.error_code, "message": str(told)}, "failure")
+
+
+async def _tail(call: Call, admin: Admin, place: TopicPartition, is_committed_only: bool) -> AsyncGenerator[str, None]:
+    await admin.client.wait_for_topic(place.topic, timeout_ms=TIMEOUT_MS)
+    level = READ_COMMITTED if is_committed_only else READ_UNCOMMITTED
+    reader = RangeReader(
+        admin.client,
+        place,
+        start=await _first(call, admin, place, level),
+        end=MAX_INT64,
+        max_bytes=CHUNK_BYTES,
+        is_committed_only=is_committed_only,
+        timeout_ms=TICK_MS,
+    )
+    clock = asyncio.get_running_loop()
+    ends_s, left = clock.time() + MAX_STREAM_S, call.query.get("limit", MAX_INT64)
+    beats_s = clock.time() + HEARTBEAT_S
+    yield HEARTBEAT  # the headers are on their way at once
+    while clock.time() < ends_s:
+        try:
+            chunk = await reader.next_chunk()
+        except RequestTimedOutError:  # nothing new, or no leader now
+            yield HEARTBEAT if clock.time() >= beats_s else ""
+            beats_s = clock.time() + HEARTBEAT_S if clock.time() >= beats_s else beats_s
+            continue
+        except OffsetOutOfRangeError:
+            first = (await list_offsets(admin.client, {place: EARLIEST}, timeout_ms=TIMEOUT_MS))[place].offset
+            yield event_of({"from_offset": reader.position, "to_offset": first}, "skipped")
+            reader.skip_to(first)
+            continue
+        assert chunk is not None, "there is no end"
+        records = _records_of(chunk, MAX_INT64)
+        while True:
+            page = _Page(min(left, MAX_LIMIT), TAIL_BYTES)
+            async with call.reads:
+                await asyncio.to_thread(page.add, records)
+            for row in page.rows:
+                yield event_of(row, number=row["offset"])
+            left -= len(page.rows)
+            if not left:
+                return
+            if not page.is_full:
+                break
+
+
+async def _first(call: Call, admin: Admin, place: TopicPartition, level: int) -> int:
+    """Where to begin: behind the last event that a browser has; else as a page does, or at the end."""
+    if call.last_event_id:
+        if not _OFFSET.fullmatch(call.last_event_id):
+            raise bad_request("Last-Event-ID must be the id of an event")
+        return int(call.last_event_id) + 1
+    if not {"offset", "timestamp_ms", "last"} & call.query.keys():
+        call = replace(call, query={**call.query, "last": 0})
+    return (await _range(call, admin, place, level))[1]
 
 
 _QUERY: Final = (
@@ -220,9 +305,10 @@ ROUTES = (
         method="GET",
         path=f"{PARTITION}/records",
         handler=_read,
-        summary="Records of a partition: from an offset, from a time, or the last ones",
+        summary="Records of a partition: from an offset, from a time, or the last ones; as server-sent events, also new ones",
         query=_QUERY,
         answer=_ANSWER,
+        also_media=(EVENTS,),
         is_large=True,
     ),
 )

@@ -194,6 +194,23 @@ async def _produce(call: Call) -> Reply:
     return Reply(body=outcome)
 
 
+async def _produce_several(call: Call, bodies: Sequence[Json | ApiError]) -> list[Json | ApiError]:
+    """Confluent's streaming form: those that arrived together are written together."""
+    topic = call.topic()
+    outcomes: list[Json | ApiError | None] = []
+    records: list[_Record] = []
+    for body in bodies:
+        try:
+            if isinstance(body, ApiError):
+                raise body
+            records.append(_record(body, topic))
+            outcomes.append(None)
+        except ApiError as error:
+            outcomes.append(error)
+    written = iter(await _written(call, topic, records) if records else ())
+    return [next(written) if outcome is None else outcome for outcome in outcomes]
+
+
 async def _produce_batch(call: Call) -> Reply:
     """Each entry has an outcome of its own, as in Confluent's API. A wrong entry keeps no other one back."""
     topic = call.topic()
@@ -267,7 +284,8 @@ ROUTES = (
         method="POST",
         path=f"{TOPIC}/records",
         handler=_produce,
-        summary="Produce one record, acks=all",
+        documents=_produce_several,
+        summary="Produce one record, or several JSON objects one after the other, each with an answer of its own; acks=all",
         body=_BODY,
         answer=_WRITTEN,
     ),

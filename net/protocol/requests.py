@@ -361,9 +361,10 @@ class BrokerShutdownRequest(Message, frozen=True, kw_only=True):
 
 
 class DescribeStorageRequest(Message, frozen=True, kw_only=True):
-    """The data folders of the broker that is asked."""
+    """The data folders of the broker that is asked; `topic`: also the sizes of its partitions there."""
 
     node_id: int
+    topic: str = ""
 
 
 class BringBackFolderRequest(Message, frozen=True, kw_only=True):

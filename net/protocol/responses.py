@@ -253,9 +253,15 @@ class StorageFolder(Message, frozen=True, kw_only=True):
     strays: Items[str] = ()  # folders of replicas that the cluster does not assign to this broker
 
 
+class PartitionSize(Message, frozen=True, kw_only=True):
+    partition: int
+    size_bytes: int
+
+
 class DescribeStorageResponse(Message, frozen=True, kw_only=True):
     node_id: int
     folders: Items[StorageFolder]
+    sizes: Items[PartitionSize] = ()  # of the topic that was asked for, on disks that answer
 
 
 class DescribeQuorumResponse(Message, frozen=True, kw_only=True):

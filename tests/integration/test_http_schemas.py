@@ -184,6 +184,11 @@ async def _brokers(call: Caller, cluster: Cluster) -> None:
     await call("POST", f"{BROKER}/barnabas/folders:bring-back", {"path": folder["path"]}, broker_id=1)
     await call("PUT", "quorum/voters/{broker_id}", broker_id=3)
     await call("DELETE", "quorum/voters/{broker_id}", broker_id=3)
+
+    async def is_observer() -> bool:
+        return (await call("GET", "quorum"))["voters"] == [0, 1, 2]
+
+    await until(is_observer, "the broker that is asked knows it, too")
     last: dict[str, Any] = {"broker_id": 3}
     await call("POST", f"{BROKER}/barnabas/fill", **last)
     await call("POST", f"{BROKER}/barnabas/decommission", **last)

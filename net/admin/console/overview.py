@@ -10,7 +10,7 @@ from typing import Final
 from barnabas.kraft.metadata.image import BrokerImage, MetadataImage, TopicImage
 from barnabas.log.vocabulary.access.acls import Operation
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.admin.admin import Admin, topic_sizes
 from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_offsets
 
 from ..frame import shapes
@@ -20,6 +20,7 @@ from ..routes.clusters import CLUSTER
 from ..routes.topics import TOPIC
 
 ENDS_TIMEOUT_MS: Final = 5_000  # for the ends of partitions: a page that waits longer shows an error
+SIZES_TIMEOUT_S: Final = 1.0  # for the sizes, which the rest of a page does not wait for
 TURN_TOPICS: Final = 100  # The loop serves clients after so many topics.
 MAX_TOPICS: Final = 5_000  # in one overview: 1 MB of JSON
 
@@ -132,7 +133,14 @@ async def _quorum(call: Call) -> Reply:
 async def _topic_overview(call: Call) -> Reply:
     """The partitions of a topic in one answer, with their ends."""
     topic = call.topic()
-    starts, ends = await call.ask(lambda admin: _ends(admin, topic.name))
+    brokers = {node for partition in topic.partitions for node in partition.replicas}
+
+    async def look(admin: Admin) -> tuple[tuple[dict[int, int], dict[int, int]], dict[int, dict[int, int]]]:
+        return await asyncio.gather(
+            _ends(admin, topic.name), topic_sizes(admin, topic.name, brokers, wait_s=SIZES_TIMEOUT_S)
+        )
+
+    (starts, ends), sizes = await call.ask(look)
     rows = [
         {
             "partition_id": index,
@@ -145,6 +153,8 @@ async def _topic_overview(call: Call) -> Reply:
             "removing": list(partition.removing_replicas),
             "start_offset": starts.get(index),
             "end_offset": ends.get(index),
+            "size_bytes": sizes.get(index, {}).get(partition.leader),
+            "sizes": [{"broker_id": node, "size_bytes": size} for node, size in sorted(sizes.get(index, {}).items())],
         }
         for index, partition in enumerate(topic.partitions)
     ]
@@ -237,6 +247,13 @@ _TOPIC: Final = (
         shapes.wholes("removing", "What it leaves."),
         shapes.whole("start_offset", "The first offset; null: it has no leader.", null=True),
         shapes.whole("end_offset", "The end; null: it has no leader.", null=True),
+        shapes.whole("size_bytes", "Bytes on the disk of the leader; null: unknown.", null=True),
+        shapes.rows(
+            "sizes",
+            "Of the replicas whose brokers answer.",
+            shapes.whole("broker_id", "The broker."),
+            shapes.whole("size_bytes", "Bytes on its disk."),
+        ),
     ),
 )
 

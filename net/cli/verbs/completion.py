@@ -35,7 +35,15 @@ _barnabas() {
 }
 compdef _barnabas barnabas
 """,
-    "fish": r"""complete -c barnabas -a '(barnabas __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
+    "fish": r"""function __barnabas_complete
+    set -l found (barnabas __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)
+    if test -n "$found"
+        printf '%s\n' $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
+end
+complete -c barnabas -f -a '(__barnabas_complete)'
 """,
 }
 _HOW: Final = {

@@ -121,7 +121,7 @@ async def _describe(context: Context) -> int:
         topic = await admin.describe_topic(context.arguments.name)
         entries = await admin.describe_configs(topic.name)
         doubt = doubt_of(await admin.describe_quorum())
-        extents = await _extents(context, admin, topic)
+        extents, sizes = await asyncio.gather(_extents(context, admin, topic), _sizes(context, admin, topic))
     configs = {entry.key: entry.value for entry in entries if entry.source == "topic"}
     partitions: list[Row] = [
         {
@@ -134,6 +134,8 @@ async def _describe(context: Context) -> int:
             "eligible": partition.eligible,
             "unclean": partition.unclean_elections,
             **extents[index],
+            "bytes": sizes.get(index, {}).get(partition.leader),
+            "bytes_of": {str(node): size for node, size in sorted(sizes.get(index, {}).items())},
         }
         for index, partition in enumerate(topic.partitions)
     ]
@@ -145,6 +147,13 @@ async def _describe(context: Context) -> int:
     context.out.text()
     context.out.rows(partitions, _partition_columns(partitions))
     return exit_code_in(doubt)
+
+
+async def _sizes(context: Context, admin: "Admin", topic: TopicMetadata) -> dict[int, dict[int, int]]:
+    from barnabas.net.client.admin.admin import topic_sizes  # commands import no client before they use one
+
+    brokers = {node for partition in topic.partitions for node in partition.replicas}
+    return await topic_sizes(admin, topic.name, brokers, wait_s=min(OFFSETS_WAIT_S, context.arguments.timeout / 3))
 
 
 async def _extents(context: Context, admin: "Admin", topic: TopicMetadata) -> list[Row]:
@@ -186,7 +195,7 @@ def _partition_columns(partitions: list[Row]) -> tuple[str, ...]:
     """Show rare fields only where they are set."""
     rare = tuple(column for column in ("eligible", "unclean") if any(row[column] for row in partitions))
     rate = ("records_per_s",) if any("records_per_s" in row for row in partitions) else ()
-    return ("partition", "leader", "epoch", "replicas", "isr", "offline", "start", "end", *rate, *rare)
+    return ("partition", "leader", "epoch", "replicas", "isr", "offline", "start", "end", "bytes", *rate, *rare)
 
 
 def _alter_arguments(parser: ArgumentParser) -> None:

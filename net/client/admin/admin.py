@@ -2,7 +2,7 @@
 timeout."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from random import Random
 from typing import Any, Final, Self, TypeVar, Unpack
 
@@ -365,9 +365,9 @@ class Admin(GroupAdmin):
         """Have a broker hand over its leaderships and stop."""
         await self._client.call(node_id, q.BrokerShutdownRequest(node_id=node_id), timeout_ms=self._timeout_ms)
 
-    async def describe_storage(self, node_id: int) -> DescribeStorageResponse:
-        """Describe the data folders of a broker and their problems."""
-        return await _of(self, node_id, q.DescribeStorageRequest(node_id=node_id), DescribeStorageResponse)
+    async def describe_storage(self, node_id: int, *, topic: str = "") -> DescribeStorageResponse:
+        """Describe the data folders of a broker and their problems; `topic`: also the sizes of its partitions there."""
+        return await _of(self, node_id, q.DescribeStorageRequest(node_id=node_id, topic=topic), DescribeStorageResponse)
 
     async def describe_broker(self, node_id: int, *, history: bool = False) -> DescribeBrokerResponse:
         """Figures of a broker's machine, load and clients; with `history`, also the last hour in steps of ten seconds."""
@@ -379,7 +379,7 @@ class Admin(GroupAdmin):
         return await _of(self, node_id, q.BringBackFolderRequest(node_id=node_id, path=path), DescribeStorageResponse)
 
 
-__all__ = ["BROKER", "EARLIEST", "GROUP", "LATEST", "TOPIC", "Admin"]
+__all__ = ["BROKER", "EARLIEST", "GROUP", "LATEST", "TOPIC", "Admin", "topic_sizes"]
 
 
 def _resource_type_of(given: int | str) -> int:
@@ -411,6 +411,26 @@ async def _of(admin: Admin, node_id: int, request: q.Request, kind: type[T]) -> 
     response = await admin._client.call(node_id, request, timeout_ms=admin._timeout_ms)
     assert isinstance(response, kind)
     return response
+
+
+async def topic_sizes(
+    admin: Admin, topic: str, brokers: Collection[int], *, wait_s: float
+) -> dict[int, dict[int, int]]:
+    """Bytes on disk of the partitions of a topic: {partition: {node id: bytes}}. Brokers that do not answer within `wait_s` are
+    left out, and all of them where the caller may not describe the cluster."""
+    found: dict[int, dict[int, int]] = {}
+
+    async def look(node_id: int) -> None:
+        try:
+            async with asyncio.timeout(wait_s):
+                told = await admin.describe_storage(node_id, topic=topic)
+        except (TimeoutError, BarnabasError):
+            return
+        for item in told.sizes:
+            found.setdefault(item.partition, {})[node_id] = item.size_bytes
+
+    await asyncio.gather(*map(look, brokers))
+    return found
 
 
 async def _metadata(admin: Admin, topics: tuple[str, ...] | None) -> MetadataResponse:

@@ -7,7 +7,7 @@ folder back is answered when its replicas are online again in the metadata; they
 from barnabas.log.vocabulary.errors import InvalidRequestError
 from barnabas.net.logs.storage_service import StorageService
 from barnabas.net.protocol.requests import BringBackFolderRequest, DescribeStorageRequest
-from barnabas.net.protocol.responses import DescribeStorageResponse, StorageFolder
+from barnabas.net.protocol.responses import DescribeStorageResponse, PartitionSize
 from barnabas.net.server.dispatcher import RequestContext
 
 
@@ -18,15 +18,23 @@ class StorageHandlers:
 
     async def describe(self, request: DescribeStorageRequest, context: RequestContext) -> DescribeStorageResponse:
         self._check_node(request.node_id)
-        return self._response(tuple(found.folder for found in await self._storage.describe()))
+        described = await self._storage.describe()
+        sizes = {
+            place.partition: size_bytes
+            for found in described
+            for place, size_bytes in found.sizes.items()
+            if request.topic and place.topic == request.topic
+        }
+        return DescribeStorageResponse(
+            node_id=self._node_id,
+            folders=tuple(found.folder for found in described),
+            sizes=tuple(PartitionSize(partition=number, size_bytes=size) for number, size in sorted(sizes.items())),
+        )
 
     async def bring_back(self, request: BringBackFolderRequest, context: RequestContext) -> DescribeStorageResponse:
         self._check_node(request.node_id)
-        return self._response((await self._storage.bring_back(request.path),))
+        return DescribeStorageResponse(node_id=self._node_id, folders=(await self._storage.bring_back(request.path),))
 
     def _check_node(self, node_id: int) -> None:
         if node_id != self._node_id:
             raise InvalidRequestError(f"this is broker {self._node_id}, not {node_id}; send the request to that broker")
-
-    def _response(self, folders: tuple[StorageFolder, ...]) -> DescribeStorageResponse:
-        return DescribeStorageResponse(node_id=self._node_id, folders=folders)

@@ -37,6 +37,8 @@ function partitionsTab(context, name) {
       ["Replicas", (row) => row.replicas.map((node) => [replica(row, node), " "])],
       ["Start", (row) => number(row.start_offset), "number"],
       ["End", (row) => number(row.end_offset), "number"],
+      ["Size", (row) => h("span", { title: row.sizes.map((item) => `broker ${item.broker_id}: ${size(item.size_bytes)}`).join(", ") },
+        size(row.size_bytes)), "number"],
       ["Records/s", (row) => rateCell(rates.get(row.partition_id), busiest, total, topic.partitions.length), "number"],
     ], topic.partitions));
   });

@@ -9,6 +9,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
+from integration.cluster import until
 from unit.net.admin.fake_broker import FakeBroker
 
 from barnabas.log.format.record_batch import read_header
@@ -283,9 +284,7 @@ async def test_a_reader_that_leaves_gives_its_place_back(
     assert refused.status == 503 and "use another broker" in (await refused.json())["message"]
     for answer in opened:
         answer.close()
-    async with asyncio.timeout(20):
-        while (await client.head(TAIL, headers=EVENTS)).status != 200:
-            await asyncio.sleep(0.01)
+    await until(lambda: not client.app[app._TAILS].taken, "their places are free")
 
 
 async def test_a_reader_that_reads_nothing_is_dropped(
@@ -295,8 +294,5 @@ async def test_a_reader_that_reads_nothing_is_dropped(
     log = Log(broker)
     log.values = [b"x" * 60_000] * 400
     answer = await client.get(f"{TAIL}?offset=0", headers=EVENTS)
-    places = client.app[app._TAILS]
-    async with asyncio.timeout(20):
-        while places.taken:
-            await asyncio.sleep(0.01)
+    await until(lambda: not client.app[app._TAILS].taken, "its place is free")
     answer.close()

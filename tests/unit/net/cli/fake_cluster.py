@@ -458,9 +458,13 @@ class FakeAdmin:
         if node_id not in range(3) or node_id in self._cluster.fenced:
             raise BrokerNotAvailableError(f"broker {node_id} is not in the metadata")
 
-    async def describe_storage(self, node_id: int) -> responses.DescribeStorageResponse:
+    async def describe_storage(self, node_id: int, *, topic: str = "") -> responses.DescribeStorageResponse:
+        """Each partition has as many bytes on this broker as its number says, times a thousand."""
         self._check_broker(node_id)
-        return responses.DescribeStorageResponse(node_id=node_id, folders=self._cluster.folders)
+        sizes = [responses.PartitionSize(partition=number, size_bytes=1_000 * number + node_id) for number in range(2)]
+        return responses.DescribeStorageResponse(
+            node_id=node_id, folders=self._cluster.folders, sizes=tuple(sizes) if topic else ()
+        )
 
     async def bring_back_folder(self, node_id: int, path: str) -> responses.DescribeStorageResponse:
         self._check_broker(node_id)

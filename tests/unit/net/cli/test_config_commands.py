@@ -62,6 +62,15 @@ def test_offsets_and_rates_of_a_topic(run: Any, cluster: FakeCluster) -> None:
     assert "START  END" in run("topic", "describe", "t")[1]
 
 
+def test_sizes_of_a_topic(run: Any, cluster: FakeCluster) -> None:
+    told = json.loads(run("topic", "describe", "t", "-f", "json")[1])["partitions"]
+    assert [(row["bytes"], row["bytes_of"]) for row in told] == [
+        (1_000 * number + row["leader"], {str(node): 1_000 * number + node for node in row["replicas"]})
+        for number, row in enumerate(told)
+    ]
+    assert "BYTES" in run("topic", "describe", "t")[1]
+
+
 def test_a_leader_that_does_not_answer_does_not_keep_the_description(
     run: Any, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,9 +3,13 @@
 import io
 import json
 import os
+import pty
+import select
+import shutil
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -120,18 +124,66 @@ def test_a_cluster_that_is_away_completes_nothing(run: Any, cluster: FakeCluster
 
 
 def test_completion_in_bash(tmp_path: Path) -> None:
-    program = tmp_path / "barnabas"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m barnabas "$@"\n')
-    program.chmod(0o755)
     script = (
         'eval "$(barnabas completion bash)"; COMP_WORDS=(barnabas topic "cons"); COMP_CWORD=2; _barnabas; '
         'echo "${COMPREPLY[@]}"'
     )
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-c", script], env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60
+        ["bash", "-c", script], env=_with_command(tmp_path), capture_output=True, text=True, timeout=60
     )
     assert (done.stdout, done.stderr) == ("consume\n", "")
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish: apt-get install fish")
+def test_completion_in_fish(tmp_path: Path) -> None:
+    script = (
+        'barnabas completion fish | source; complete -C "barnabas topic cons"; complete -C "barnabas --timeout 3 gr"'
+    )
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", script], env=_with_command(tmp_path), capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("consume\ngroup\n", "")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh: apt-get install zsh")
+def test_completion_in_zsh(tmp_path: Path) -> None:
+    """At a terminal: its completion works nowhere else."""
+    shell, terminal = pty.openpty()
+    setup = 'PS1="> "; autoload -Uz compinit; compinit -u -d "$HOME/dump"; eval "$(barnabas completion zsh)"'
+    with subprocess.Popen(
+        ["zsh", "-f", "-i"],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=_with_command(tmp_path),
+        start_new_session=True,
+    ) as process:
+        os.close(terminal)
+        try:
+            os.write(shell, f"{setup}\necho re''ady\n".encode())
+            _read_until(shell, b"ready")
+            os.write(shell, b"barnabas topic cons\t")
+            _read_until(shell, b"consume")
+        finally:
+            process.kill()
+            os.close(shell)
+
+
+def _with_command(folder: Path) -> dict[str, str]:
+    program = folder / "barnabas"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m barnabas "$@"\n')
+    program.chmod(0o755)
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "HOME": str(folder), "TERM": "vt100"}
+
+
+def _read_until(shell: int, wanted: bytes) -> None:
+    seen = b""
+    deadline_s = time.monotonic() + 60
+    while wanted not in seen:
+        ready, _, _ = select.select([shell], [], [], max(0.0, deadline_s - time.monotonic()))
+        assert ready, f"no {wanted!r} in {seen!r}"
+        seen += os.read(shell, 65_536)
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)

@@ -65,6 +65,7 @@ async def _topics(call: Caller, cluster: Cluster) -> None:
     await call("GET", TOPIC, topic_name="orders")
     await call("PATCH", TOPIC, {"partitions_count": 3}, topic_name="orders")
     await call("DELETE", TOPIC, topic_name="gone")
+    await call("GET", f"{TOPIC}/barnabas/partition", query="?key=five", topic_name="orders")
     for path in ("/overview", "/partitions", "/partitions/-/reassignment"):
         await call("GET", TOPIC + path, topic_name="orders")
     for path in ("", "/replicas"):
@@ -186,7 +187,7 @@ async def _brokers(call: Caller, cluster: Cluster) -> None:
     await call("DELETE", "quorum/voters/{broker_id}", broker_id=3)
 
     async def is_observer() -> bool:
-        return (await call("GET", "quorum"))["voters"] == [0, 1, 2]
+        return bool((await call("GET", "quorum"))["voters"] == [0, 1, 2])
 
     await until(is_observer, "the broker that is asked knows it, too")
     last: dict[str, Any] = {"broker_id": 3}

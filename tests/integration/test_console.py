@@ -33,6 +33,7 @@ PAGES: Final = {
     "groups": "billing",
     "groups/billing": "partitions moved, epoch",
     "brokers": "Data folders",
+    "configuration": "min.insync.replicas",
     "performance": "The last ten seconds",
     "quorum": "As the leader sees them",
     "events": "topic",

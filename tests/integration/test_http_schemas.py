@@ -186,13 +186,14 @@ async def _brokers(call: Caller, cluster: Cluster) -> None:
     await call("PUT", "quorum/voters/{broker_id}", broker_id=3)
     await call("DELETE", "quorum/voters/{broker_id}", broker_id=3)
 
-    async def is_observer() -> bool:
-        return bool((await call("GET", "quorum"))["voters"] == [0, 1, 2])
-
-    await until(is_observer, "the broker that is asked knows it, too")
     last: dict[str, Any] = {"broker_id": 3}
     await call("POST", f"{BROKER}/barnabas/fill", **last)
-    await call("POST", f"{BROKER}/barnabas/decommission", **last)
+
+    async def leaves() -> bool:
+        """Refused as long as the broker that is asked takes it for a voter, and the leader of the quorum does not."""
+        return (await asyncio.to_thread(call.ask, "POST", f"{BROKER}/barnabas/decommission", None, "", last))[0] == 202
+
+    await until(leaves, "broker 3 may leave")
     await call("DELETE", f"{BROKER}/barnabas/decommission", **last)
     await call("POST", f"{BROKER}/barnabas/decommission", **last)
 

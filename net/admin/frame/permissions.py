@@ -173,6 +173,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     f"PATCH {_TOPIC}": _topic(Operation.ALTER),
     f"DELETE {_TOPIC}": _topic(Operation.DELETE),
     f"GET {_TOPIC}/overview": _topic(Operation.DESCRIBE),
+    f"GET {_TOPIC}/barnabas/partition": _topic(Operation.DESCRIBE),
     f"GET {_TOPIC}/partitions": _topic(Operation.DESCRIBE),
     f"GET {_TOPIC}/partitions/-/reassignment": _topic(Operation.DESCRIBE),
     f"GET {_PARTITION}": _topic(Operation.DESCRIBE),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
+from barnabas.log.settings.table import CLUSTER_SETTINGS
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.client.admin.admin import BROKER as BROKER_RESOURCE
 from barnabas.net.client.admin.admin import TOPIC as TOPIC_RESOURCE
@@ -52,7 +53,8 @@ def _shown(call: Call, kind: _Kind, resource: str, entry: ConfigEntry) -> Json:
             "name": entry.key,
             "value": None if entry.sensitive else entry.value,
             "is_default": entry.source == "default",
-            "is_read_only": entry.read_only,
+            # Of one broker a setting of the cluster cannot be changed, but of the cluster it can.
+            "is_read_only": entry.read_only and not (kind is _DEFAULTS and entry.key in CLUSTER_SETTINGS),
             "is_sensitive": entry.sensitive,
             "source": sources.get(entry.source, entry.source),
             "documentation": entry.documentation,

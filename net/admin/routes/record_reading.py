@@ -104,8 +104,9 @@ def _text_size(text: str) -> int:
 class _Page:
     """The records of an answer, until it is full."""
 
-    def __init__(self, limit: int, max_bytes: int = 0) -> None:
-        """`max_bytes` of its JSON; 0: MAX_ANSWER_BYTES."""
+    def __init__(self, limit: int, max_bytes: int = 0, key: str | None = None) -> None:
+        """`max_bytes` of its JSON; 0: MAX_ANSWER_BYTES. `key`: only records with it."""
+        self._key = None if key is None else key.encode()
         self._limit = limit
         self._max_bytes = max_bytes or MAX_ANSWER_BYTES
         self.rows: list[Json] = []
@@ -118,6 +119,8 @@ class _Page:
     def add(self, records: Iterator[Any]) -> None:
         """For a thread, of a page that is not full. What does not fit stays in the iterator."""
         for record in records:
+            if self._key is not None and record.key != self._key:
+                continue
             row, size = _row(record)
             self._size_bytes += size
             self.rows.append(row)
@@ -179,7 +182,7 @@ async def _page(call: Call, admin: Admin, place: TopicPartition, limit: int, is_
         is_committed_only=is_committed_only,
         timeout_ms=TIMEOUT_MS,
     )
-    page = _Page(limit)
+    page = _Page(limit, key=call.query.get("key"))
     scanned = 0
     try:
         while not page.is_full and scanned < MAX_SCANNED_BYTES and (chunk := await reader.next_chunk()) is not None:
@@ -242,7 +245,7 @@ async def _tail(call: Call, admin: Admin, place: TopicPartition, is_committed_on
         assert chunk is not None, "there is no end"
         records = _records_of(chunk, MAX_INT64)
         while True:
-            page = _Page(min(left, MAX_LIMIT), TAIL_BYTES)
+            page = _Page(min(left, MAX_LIMIT), TAIL_BYTES, call.query.get("key"))
             async with call.reads:
                 await asyncio.to_thread(page.add, records)
             for row in page.rows:
@@ -270,6 +273,11 @@ _QUERY: Final = (
     Field(name="timestamp_ms", type="integer", description="Begin with the first record of this time or later."),
     Field(name="last", type="integer", description=f"Begin so many offsets before the end; default: {DEFAULT_LIMIT}."),
     Field(name="limit", type="integer", description=f"At most so many records, up to {MAX_LIMIT}."),
+    Field(
+        name="key",
+        type="string",
+        description="Only records with this key. Go on from next_offset, also after no record.",
+    ),
     Field(name="isolation", type="string", description="read_committed (default) or read_uncommitted."),
 )
 _CELL: Final = (

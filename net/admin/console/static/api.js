@@ -29,4 +29,5 @@ export const query = (parts, parameters) => call("GET", `${path(parts)}?${new UR
 export const post = (parts, body) => call("POST", path(parts), body);
 export const put = (parts, body) => call("PUT", path(parts), body);
 export const remove = (...parts) => call("DELETE", path(parts));
+export const removeWith = (parts, body) => call("DELETE", path(parts), body);
 export const streamUrl = () => `${path(["overview", "stream"])}`;

@@ -3,6 +3,7 @@
 import { get, loadSettings, settings, streamUrl } from "./api.js";
 import { badge, fill, h } from "./dom.js";
 import { brokersPage } from "./brokers.js";
+import { configurationPage } from "./configuration.js";
 import { doctorPage, eventsPage, overviewPage, quorumPage } from "./cluster.js";
 import { groupPage, groupsPage } from "./groups.js";
 import { performancePage } from "./performance.js";
@@ -15,6 +16,7 @@ const PAGES = [
   ["topics", "Topics", topicsPage],
   ["groups", "Groups", groupsPage],
   ["brokers", "Brokers", brokersPage],
+  ["configuration", "Configuration", configurationPage],
   ["performance", "Performance", performancePage],
   ["quorum", "Quorum", quorumPage],
   ["events", "Events", eventsPage],
@@ -35,6 +37,7 @@ function parts() {
 
 function show() {
   leave();
+  for (const dialog of document.querySelectorAll("dialog")) dialog.dispatchEvent(new Event("cancel"));
   const [name = "", ...rest] = parts();
   const found = PAGES.find(([path]) => path === name) || PAGES[0];
   const page = rest.length && DETAILS[name] ? DETAILS[name] : found[2];

@@ -101,6 +101,20 @@ export function chart(values, title) {
   return root;
 }
 
+// A form in a dialog. It closes when `work` is done, and shows its error otherwise.
+export function asked(title, fields, action, work) {
+  const failure = h("p", { class: "notice bad", role: "alert", hidden: true });
+  const close = () => { dialog.close(); dialog.remove(); };
+  const dialog = h("dialog", { "aria-label": title, oncancel: () => dialog.remove() }, h("h2", {}, title), failure, h("form", {
+    onsubmit: async (event) => {
+      event.preventDefault();
+      try { await work(); close(); } catch (error) { failure.hidden = false; failure.textContent = error.message; }
+    },
+  }, fields, h("div", { class: "bar" }, h("button", { class: "primary" }, action), h("button", { type: "button", onclick: close }, "Cancel"))));
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
 // Asks before something is done; resolves to true or false.
 export function confirmed(question, action) {
   return new Promise((resolve) => {

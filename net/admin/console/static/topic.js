@@ -1,7 +1,8 @@
 // One topic: its partitions, its messages, its configuration.
 
-import { get, post, put, query, remove, settings } from "./api.js";
-import { badge, confirmed, fill, h, number, size, table, time } from "./dom.js";
+import { get, post, query, remove, settings } from "./api.js";
+import { configurationTable } from "./configuration.js";
+import { asked, badge, confirmed, fill, h, number, size, table, time } from "./dom.js";
 
 const PARTITIONS_EVERY_MS = 2_000;
 const TAIL_EVERY_MS = 1_000;
@@ -40,6 +41,7 @@ function partitionsTab(context, name) {
       ["Size", (row) => h("span", { title: row.sizes.map((item) => `broker ${item.broker_id}: ${size(item.size_bytes)}`).join(", ") },
         size(row.size_bytes)), "number"],
       ["Records/s", (row) => rateCell(rates.get(row.partition_id), busiest, total, topic.partitions.length), "number"],
+      ...(settings.can_change ? [["", (row) => moving(context, name, row)]] : []),
     ], topic.partitions));
   });
 }
@@ -69,6 +71,27 @@ function replica(row, node) {
   return row.isr.includes(node) ? badge(node, "good") : badge(`${node} behind`, "warn");
 }
 
+// Begins a move. The form stays open while the table is drawn again.
+function moving(context, name, row) {
+  return h("button", {
+    "aria-label": `Move partition ${row.partition_id}`,
+    onclick: () => {
+      const to = h("input", {
+        required: true, value: row.replicas.join(", "), pattern: "\\s*\\d+(\\s*,\\s*\\d+)*\\s*", "aria-label": "Brokers, the preferred leader first",
+      });
+      const limit = h("input", { type: "number", min: 0, value: 0, "aria-label": "MiB per second for each broker; 0: no limit" });
+      asked(`Move ${name}-${row.partition_id}`, [
+        h("label", {}, "Brokers, the preferred leader first", to), h("label", {}, "MiB per second for each broker; 0: no limit", limit),
+      ], "Move", async () => {
+        await post(["topics", name, "partitions", row.partition_id, "reassignment"], {
+          replicas: to.value.split(",").map(Number), throttle_bytes_per_s: Number(limit.value) * 1_048_576,
+        });
+        context.works();
+      });
+    },
+  }, "Move");
+}
+
 function deletion(context, name) {
   return h("button", {
     class: "danger",
@@ -88,6 +111,7 @@ function messagesTab(context, name) {
       .map(([value, text]) => h("option", { value }, text)));
   const at = h("input", { hidden: true, "aria-label": "Offset, or a time such as 2026-11-27T12:00Z" });
   const filter = h("input", { type: "search", placeholder: "filter by text", "aria-label": "Filter by text", oninput: () => draw() });
+  const key = h("input", { type: "search", placeholder: "only this key", "aria-label": "Only this key" });
   const format = h("select", { "aria-label": "Format", onchange: () => draw() },
     ["auto", "JSON", "text", "hex"].map((value) => h("option", { value }, value)));
   const newestFirst = h("input", { type: "checkbox", checked: true, onchange: () => draw() });
@@ -111,7 +135,8 @@ function messagesTab(context, name) {
 
   async function read(parameters, isMore) {
     try {
-      const page = await query(["topics", name, "partitions", partition.value || "0", "records"], { limit: PAGE, ...parameters });
+      const page = await query(["topics", name, "partitions", partition.value || "0", "records"], {
+        limit: PAGE, ...(key.value && { key: key.value }), ...parameters });
       if (!context.isHere) return;
       context.works();
       rows = isMore ? [...rows, ...page.data].slice(-MAX_TAIL) : page.data;
@@ -130,9 +155,14 @@ function messagesTab(context, name) {
     return { timestamp_ms: ms };
   }
 
-  const go = (event) => {
+  const go = async (event) => {
     event?.preventDefault();
-    try { read(target(), false); } catch (error) { context.fail(error); }
+    try {
+      if (event && key.value) { // where producers put it, if they choose partitions as Kafka's do
+        partition.value = (await query(["topics", name, "barnabas", "partition"], { key: key.value })).partition_id;
+      }
+      await read(key.value && where.value === "last" ? { offset: 0 } : target(), false);
+    } catch (error) { context.fail(error); }
   };
   const produce = producing(context, name, go);
   context.main.append(
@@ -140,7 +170,7 @@ function messagesTab(context, name) {
       h("label", {}, "Partition", partition), h("label", {}, "From", where), at, h("button", { class: "primary" }, "Read"),
       h("button", { type: "button", onclick: () => next !== null && read({ offset: next }, true) }, "More"),
       h("label", { class: "inline" }, tail, "follow"), h("label", { class: "inline" }, newestFirst, "newest first"),
-       h("label", {}, "Show as", format), filter),
+       h("label", {}, "Show as", format), key, filter),
     note, list, settings.can_change && produce.section);
   context.onOverview((overview) => {
     const topic = overview.topics.find((item) => item.topic_name === name);
@@ -230,39 +260,6 @@ function producing(context, name, done) {
 
 // --- configuration
 
-const SOURCES = { DYNAMIC_TOPIC_CONFIG: "topic", STATIC_BROKER_CONFIG: "broker", DEFAULT_CONFIG: "default" };
-
 function configurationTab(context, name) {
-  const section = h("section");
-  context.main.append(section);
-  const load = async () => {
-    try {
-      const { data: entries } = await get("topics", name, "configs");
-      if (!context.isHere) return;
-      context.works();
-      fill(section, table("Configuration", [
-        ["Key", (row) => [h("strong", {}, row.name), h("div", { class: "soft" }, row.documentation)]],
-        ["Value", (row) => h("span", { class: "mono" }, row.is_sensitive ? "hidden" : row.value ?? "")],
-        ["Source", (row) => badge(SOURCES[row.source] || row.source, row.source === "DYNAMIC_TOPIC_CONFIG" ? "good" : "")],
-        ["", (row) => settings.can_change && !row.is_read_only && editing(context, name, row, load)],
-      ], entries));
-    } catch (error) { context.fail(error); }
-  };
-  load();
-}
-
-function editing(context, name, row, done) {
-  const change = async (work) => { try { await work(); await done(); } catch (error) { context.fail(error); } };
-  const open = () => {
-    const input = h("input", { value: row.value ?? "", "aria-label": `Value of ${row.name}` });
-    fill(place, h("form", {
-      class: "bar",
-      onsubmit: (event) => { event.preventDefault(); change(() => put(["topics", name, "configs", row.name], { value: input.value })); },
-    }, input, h("button", { class: "primary" }, "Set"),
-    row.source === "DYNAMIC_TOPIC_CONFIG"
-      && h("button", { type: "button", onclick: () => change(() => remove("topics", name, "configs", row.name)) }, "Reset")));
-    input.focus();
-  };
-  const place = h("div", {}, h("button", { onclick: open, "aria-label": `Edit ${row.name}` }, "Edit"));
-  return place;
+  configurationTable(context, ["topics", name, "configs"]);
 }

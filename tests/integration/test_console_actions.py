@@ -1,0 +1,147 @@
+"""What operators change in the console, in a real browser on a real cluster: configurations, access, moves."""
+
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from integration.browser import browser, needs_chromium, page_of
+from integration.cluster import Cluster, full_isr, partitions_of, until
+
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.producer import Producer
+
+pytestmark = [needs_chromium, pytest.mark.timeout(180)]
+WAIT_MS: Final = 20_000
+
+
+async def shows(page: Any, text: str) -> None:
+    await page.wait_for_function(
+        "text => document.querySelector('#main')?.textContent.includes(text)", arg=text, timeout=WAIT_MS
+    )
+
+
+async def is_accessible(page: Any) -> None:
+    from axe_playwright_python.async_playwright import Axe
+
+    found = (await Axe().run(page)).response["violations"]
+    assert not [(item["id"], item["impact"]) for item in found if item["impact"] in ("serious", "critical")]
+
+
+async def ready(cluster: Cluster) -> str:
+    """With a topic and a group that lags. The address of the console."""
+    await cluster.ready()
+    async with cluster.admin() as admin:
+        await admin.create_topic("orders", assignment=[[0, 1], [1, 2]])
+        await full_isr(admin, ["orders"])
+    async with Producer(cluster.bootstrap, **cluster.security) as producer:
+        for number in range(60):
+            await producer.send("orders", b"value %d" % number, key=b"k%d" % (number % 30))
+    place = TopicPartition("orders", 0)
+    async with Consumer(
+        "orders", bootstrap=cluster.bootstrap, group="billing", auto_commit=False, **cluster.security
+    ) as consumer:
+        while place not in consumer.assignment:
+            await consumer.poll(timeout_ms=200)
+        await consumer.commit({place: 1})
+    scheme = "https" if cluster.logins else "http"
+    return f"{scheme}://{cluster.nodes[0].property('admin.listener').rpartition('//')[2]}/"
+
+
+async def test_sizes_moves_keys_and_configurations(new_cluster: Callable[..., Cluster]) -> None:
+    cluster = new_cluster(3)
+    url = await ready(cluster)
+    async with browser() as chromium, page_of(chromium) as (page, complaints):
+        await page.goto(f"{url}#/topics")
+        await shows(page, "billing")
+        await is_accessible(page)
+        await _moves(page, url, cluster)
+        await page.goto(f"{url}#/topics/orders/messages")
+        await page.get_by_label("Only this key").fill("k7")
+        await page.get_by_role("button", name="Read").click()
+        await shows(page, "2 of 2 messages")
+        await shows(page, "value 37")
+        await is_accessible(page)
+        await _configures(page, url, cluster)
+        await page.goto(f"{url}#/access")
+        await page.get_by_role("button", name="Set a quota").click()
+        await is_accessible(page)
+        await page.get_by_label("Name; empty: the default").fill("eve")
+        await page.get_by_label("Value", exact=True).fill("1000000")
+        await page.get_by_role("dialog").get_by_role("button", name="Set", exact=True).click()
+        await shows(page, '{"producer_byte_rate":1000000}')
+        await page.get_by_role("button", name="Remove").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+        await shows(page, "no quotas")
+        assert complaints == []
+
+
+async def _moves(page: Any, url: str, cluster: Cluster) -> None:
+    await page.goto(f"{url}#/topics/orders")
+    await shows(page, " B")
+    await page.get_by_role("button", name="Move partition 0").click()
+    await is_accessible(page)
+    await page.get_by_label("Brokers, the preferred leader first").fill("2, 1")
+    await page.get_by_role("dialog").get_by_role("button", name="Move", exact=True).click()
+    async with cluster.admin() as admin:
+
+        async def has_moved() -> bool:
+            return (await partitions_of(admin, "orders"))[0].replicas == (2, 1)
+
+        await until(has_moved, "the partition has moved")
+
+
+async def _configures(page: Any, url: str, cluster: Cluster) -> None:
+    await page.goto(f"{url}#/configuration")
+    await shows(page, "min.insync.replicas")
+    await is_accessible(page)
+    await page.get_by_role("button", name="Edit min.insync.replicas").click()
+    await page.get_by_label("Value of min.insync.replicas").fill("2")
+    await page.get_by_role("button", name="Set", exact=True).click()
+    await page.get_by_role("button", name="Edit min.insync.replicas").wait_for()
+    await page.get_by_label("Whose configuration").select_option("1")
+    await shows(page, "log.dirs")
+    await page.get_by_label("Filter keys").fill("min.insync")
+    async with cluster.admin() as admin:
+        values = {entry.key: entry.value for entry in await admin.describe_configs("", resource_type="broker")}
+    assert values["min.insync.replicas"] == "2"
+
+
+async def test_users_and_permissions_of_a_secure_cluster(new_cluster: Callable[..., Cluster]) -> None:
+    cluster = new_cluster(3, secure=True)
+    url = await ready(cluster)
+    login = b64encode(f"admin:{cluster.login['sasl_plain_password']}".encode()).decode()
+    async with browser() as chromium:
+        context = await chromium.new_context(
+            ignore_https_errors=True, extra_http_headers={"Authorization": f"Basic {login}"}
+        )
+        page = await context.new_page()
+        await page.goto(f"{url}#/access")
+        await page.get_by_role("button", name="Add a user").click()
+        await page.get_by_label("User", exact=True).fill("eve")
+        await page.get_by_label("New password").fill("pencil")
+        await is_accessible(page)
+        await page.get_by_role("dialog").get_by_role("button", name="Save").click()
+        await shows(page, "SCRAM-SHA-512")
+        await page.get_by_role("button", name="Password of eve").click()
+        await page.get_by_label("New password").fill("another")
+        await page.get_by_role("dialog").get_by_role("button", name="Save").click()
+        await page.get_by_role("button", name="Add a permission").click()
+        await page.get_by_label("Who").fill("User:eve")
+        await page.get_by_label("Name", exact=True).fill("orders")
+        await is_accessible(page)
+        await page.get_by_role("dialog").get_by_role("button", name="Add").click()
+        await shows(page, "topic orders")
+        async with cluster.admin() as admin:
+            assert [(acl.principal, acl.name) for acl in await admin.acls.find()] == [("User:eve", "orders")]
+            row = page.get_by_role("row").filter(has_text="User:eve")
+            await row.get_by_role("button", name="Remove").click()
+            await page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+            await shows(page, "no permissions")
+            row = page.get_by_role("row").filter(has_text="SCRAM")
+            await row.get_by_role("button", name="Remove").click()
+            await page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+            await shows(page, "no users with passwords")
+            assert not await admin.users.list()
+            assert not await admin.acls.find()

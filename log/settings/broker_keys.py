@@ -110,6 +110,12 @@ class BrokerKeys:
         "Web console at `/` of the HTTP API. `readonly`: its pages have no actions; permissions decide what a user may do.",
     )
 
+    admin_schema_registry_url: str | None = key(
+        None,
+        optional(TEXT),
+        "Address of a schema registry with Confluent's HTTP API, such as `http://registry:8081`: the console and the "
+        "HTTP API show Avro and JSON Schema decoded. Default: none.",
+    )
     metrics_public: bool = key(
         False,
         BOOLEAN,

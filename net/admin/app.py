@@ -23,7 +23,7 @@ from ..access.access import Access
 from ..access.changes import DONE
 from ..wire.tcp import ListeningServer, TcpListener
 from . import streams
-from .console import history, overview, pages
+from .console import decoding, history, overview, pages
 from .frame import openapi, shapes
 from .frame.backend import AdminBackend
 from .frame.call import Call, DocumentsHandler, Json, Reply, Route, check_body, check_query
@@ -80,6 +80,7 @@ SHUTDOWN_TIMEOUT_S: Final = 2.0  # a stopping broker waits at most this long for
 _BACKEND: Final = web.AppKey("backend", AdminBackend)
 _LAGS: Final = web.AppKey("lags", LagsOfGroups)
 _FEED: Final = web.AppKey("feed", Feed)
+_DECODING: Final = web.AppKey("decoding", decoding.Decoding)
 _TAILS: Final = web.AppKey("tails", Places)
 _PRODUCING: Final = web.AppKey("producing", Places)
 _READS: Final = web.AppKey("reads", asyncio.Semaphore)
@@ -184,6 +185,7 @@ def build_app(backend: AdminBackend, connections: AdminConnections | None = None
     app[_LAGS] = LagsOfGroups()
     app[_FEED] = Feed(backend.image, lambda: overview.overview_of(backend.image()))
     app[_READS] = asyncio.Semaphore(record_reading.READS_AT_ONCE)
+    app[_DECODING] = decoding.Decoding(backend.schema_registry)
     app[_TAILS] = Places(record_reading.TAILS_AT_ONCE, record_reading.TOO_MANY_TAILS)
     app[_PRODUCING] = Places(
         PRODUCING_AT_ONCE, f"{PRODUCING_AT_ONCE} callers send records to this broker already: use another broker"
@@ -287,6 +289,7 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.StreamRespon
             lags=request.app[_LAGS],
             feed=request.app[_FEED],
             reads=request.app[_READS],
+            decoding=request.app[_DECODING],
             tails=request.app[_TAILS],
             known_etags=request.headers.get("If-None-Match", ""),
             wants_events=EVENTS in request.headers.get("Accept", ""),

@@ -49,6 +49,10 @@ class BrokerBackend:
         return self._broker.config.metrics_public
 
     @property
+    def schema_registry(self) -> str:
+        return self._broker.config.admin_schema_registry_url or ""
+
+    @property
     def console(self) -> str:
         return self._broker.config.admin_console
 

@@ -7,10 +7,13 @@ from typing import Any, Final
 import pytest
 from integration.browser import browser, needs_chromium, page_of
 from integration.cluster import Cluster, full_isr, partitions_of, until
+from unit.net.client.serde.registry_stub import running_registry
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
+from barnabas.net.client.serde.avro_format import Avro
+from barnabas.net.client.serde.registry import SchemaRegistry
 
 pytestmark = [needs_chromium, pytest.mark.timeout(180)]
 WAIT_MS: Final = 20_000
@@ -145,3 +148,31 @@ async def test_users_and_permissions_of_a_secure_cluster(new_cluster: Callable[.
             await shows(page, "no users with passwords")
             assert not await admin.users.list()
             assert not await admin.acls.find()
+
+
+async def test_avro_is_decoded_with_the_registry_of_the_broker(new_cluster: Callable[..., Cluster]) -> None:
+    schema = {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "fruit", "type": "string"}, {"name": "n", "type": "long"}],
+    }
+    with running_registry() as stub:
+        cluster = await new_cluster(1, admin_schema_registry_url=stub.url).ready()
+        async with cluster.admin() as admin:
+            await admin.create_topic("orders", partitions=1)
+        async with Producer(cluster.bootstrap, value_serializer=Avro(SchemaRegistry(stub.url), schema)) as producer:
+            await producer.send("orders", {"fruit": "<b>pear</b>", "n": 5})
+        async with Producer(cluster.bootstrap) as producer:
+            await producer.send("orders", b"\0\0\0\1\0 no such schema")
+            await producer.send("orders", b"plain")
+        async with browser() as chromium, page_of(chromium) as (page, complaints):
+            await page.goto(f"http://{cluster.nodes[0].property('admin.listener')}/#/topics/orders/messages")
+            await shows(page, '{"fruit":"<b>pear</b>","n":5}')
+            await shows(page, "schema 1")
+            await shows(page, "not decoded")
+            await shows(page, "plain")
+            await is_accessible(page)
+            stub.schemas.clear()  # what is known is not asked for again
+            await page.get_by_role("button", name="Read").click()
+            await shows(page, '{"fruit":"<b>pear</b>","n":5}')
+            assert complaints == []

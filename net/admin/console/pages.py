@@ -74,6 +74,7 @@ async def _settings(call: Call) -> Reply:
             "cluster_id": call.image.cluster_id,
             "node_id": call.backend.node_id,
             "can_change": call.backend.console == "on",
+            "has_registry": bool(call.backend.schema_registry),
             "is_secure": call.backend.access is not None,
         },
         headers={"Cache-Control": "no-store"},
@@ -84,6 +85,7 @@ _SETTINGS: Final = (
     shapes.text("cluster_id", "The cluster."),
     shapes.whole("node_id", "This broker."),
     shapes.flag("can_change", "admin.console=on."),
+    shapes.flag("has_registry", "admin.schema.registry.url is set."),
     shapes.flag("is_secure", "The cluster has permissions."),
 )
 

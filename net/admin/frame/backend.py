@@ -68,5 +68,9 @@ class AdminBackend(Protocol):
     def console(self) -> str:
         """`admin.console`: "off", "readonly" or "on"."""
 
+    @property
+    def schema_registry(self) -> str:
+        """`admin.schema.registry.url`; empty: none."""
+
     def admin(self) -> Admin:
         """An admin client for one call, not yet started. It routes each request to the right broker of the cluster."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import quote
 
 from barnabas.kraft.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -74,6 +74,7 @@ class Call:
     lags: "LagsOfGroups"  # for metrics: the result of the last scrape
     feed: "Feed"  # of the overview, for the streams of all callers
     reads: asyncio.Semaphore  # the calls that may read records at a time
+    decoding: "Decodes"  # of records that were written with a schema registry
     tails: "Places"  # of readers that wait for records
     body: Json = field(default_factory=dict)
     query: Json = field(default_factory=dict)  # the parameters that the route declares
@@ -162,6 +163,13 @@ class Call:
     def listed(self, kind: str, path: Sequence[object], data: Sequence[Json]) -> Reply:
         """Wrap a list in Confluent's envelope. Lists are not paged; Confluent's proxy returns whole lists too."""
         return Reply(body={"kind": kind, "metadata": {"self": self.url(*path), "next": None}, "data": list(data)})
+
+
+class Decodes(Protocol):
+    """net/admin/console/decoding.py implements it."""
+
+    async def fill(self, topic: str, rows: Sequence[Json]) -> None:
+        """Raises ApiError."""
 
 
 Handler = Callable[[Call], Awaitable[Reply]]

@@ -22,7 +22,7 @@ from barnabas.net.protocol.requests import READ_COMMITTED, READ_UNCOMMITTED
 
 from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route
-from ..frame.errors import ApiError, bad_request, refusal
+from ..frame.errors import SHOWN_CHARS, ApiError, bad_request, refusal
 from ..frame.feed import EVENTS, HEARTBEAT, HEARTBEAT_S, MAX_STREAM_S, Follower, event_of
 from .topics import PARTITION
 
@@ -161,6 +161,9 @@ async def _read(call: Call) -> Reply:
     isolation = call.query.get("isolation", "read_committed")
     if isolation not in ("read_committed", "read_uncommitted"):
         raise bad_request(f"isolation is {isolation!r}; it must be read_committed or read_uncommitted")
+    decode = call.query.get("decode", "registry")
+    if decode != "registry":
+        raise bad_request(f"decode is {decode[:SHOWN_CHARS]!r}; it must be registry")
     place = TopicPartition(topic.name, index)
     if call.wants_events:
         return Reply(stream=_follow(call, place, isolation == "read_committed"))
@@ -195,6 +198,7 @@ async def _page(call: Call, admin: Admin, place: TopicPartition, limit: int, is_
         next_offset = page.rows[-1]["offset"] + 1
     else:
         next_offset = min(max(reader.position, start), end)
+    await _decode(call, place, page)
     return {"start_offset": first, "end_offset": end, "next_offset": next_offset, "data": page.rows}
 
 
@@ -248,6 +252,7 @@ async def _tail(call: Call, admin: Admin, place: TopicPartition, is_committed_on
             page = _Page(min(left, MAX_LIMIT), TAIL_BYTES, call.query.get("key"))
             async with call.reads:
                 await asyncio.to_thread(page.add, records)
+            await _decode(call, place, page)
             for row in page.rows:
                 yield event_of(row, number=row["offset"])
             left -= len(page.rows)
@@ -268,6 +273,11 @@ async def _first(call: Call, admin: Admin, place: TopicPartition, level: int) ->
     return (await _range(call, admin, place, level))[1]
 
 
+async def _decode(call: Call, place: TopicPartition, page: _Page) -> None:
+    if "decode" in call.query:
+        await call.decoding.fill(place.topic, page.rows)
+
+
 _QUERY: Final = (
     Field(name="offset", type="integer", description="The first offset to read; the nearest one if it does not exist."),
     Field(name="timestamp_ms", type="integer", description="Begin with the first record of this time or later."),
@@ -278,6 +288,11 @@ _QUERY: Final = (
         type="string",
         description="Only records with this key. Go on from next_offset, also after no record.",
     ),
+    Field(
+        name="decode",
+        type="string",
+        description="registry: also decode what was written with the schema registry of the broker.",
+    ),
     Field(name="isolation", type="string", description="read_committed (default) or read_uncommitted."),
 )
 _CELL: Final = (
@@ -285,6 +300,9 @@ _CELL: Final = (
     shapes.flag("cut", f"True: it is longer than {MAX_CELL_BYTES} bytes, and only its start is here.", optional=True),
     shapes.text("text", "It, if it is text.", optional=True),
     shapes.text("base64", "It, if it is not.", optional=True),
+    Field(name="decoded", type="any", description="It as JSON, if it was decoded."),
+    shapes.whole("schema_id", "The id of its schema in the registry.", optional=True),
+    shapes.text("undecoded", "Why it was not decoded.", optional=True),
 )
 _RECORD: Final = (
     shapes.whole("offset", "Its offset."),

@@ -1,6 +1,6 @@
 // Calls of the HTTP API of this broker. Errors have the words of the broker.
 
-export const settings = { cluster_id: "", node_id: -1, can_change: false, is_secure: false };
+export const settings = { cluster_id: "", node_id: -1, can_change: false, has_registry: false, is_secure: false };
 
 export class ApiError extends Error {
   constructor(status, message) { super(message); this.status = status; }

@@ -136,7 +136,7 @@ function messagesTab(context, name) {
   async function read(parameters, isMore) {
     try {
       const page = await query(["topics", name, "partitions", partition.value || "0", "records"], {
-        limit: PAGE, ...(key.value && { key: key.value }), ...parameters });
+        limit: PAGE, ...(key.value && { key: key.value }), ...(settings.has_registry && { decode: "registry" }), ...parameters });
       if (!context.isHere) return;
       context.works();
       rows = isMore ? [...rows, ...page.data].slice(-MAX_TAIL) : page.data;
@@ -206,13 +206,24 @@ function pretty(text) {
 
 function data(cell, format, empty) {
   if (cell === null) return h("span", { class: "soft" }, empty);
+  if (format === "auto" && cell.decoded !== undefined) return decoded(cell);
   const text = shown(cell, format);
-  const rest = cell.cut && h("span", { class: "soft" }, `the start of ${size(cell.size)}`);
+  const rest = [cell.cut && h("span", { class: "soft" }, `the start of ${size(cell.size)}`),
+    cell.undecoded && h("span", { class: "soft" }, `not decoded: ${cell.undecoded}`)];
   const line = text.length > LINE ? `${text.slice(0, LINE)}…` : text;
   if (format !== "auto") return [h("pre", {}, text), rest];
   const whole = pretty(text);
   if (whole === line) return [h("pre", {}, text), rest];
   return h("details", {}, h("summary", {}, h("span", { class: "line" }, line)), h("pre", {}, whole), rest);
+}
+
+// As the schema registry of the broker has it.
+function decoded(cell) {
+  const line = JSON.stringify(cell.decoded);
+  const whole = JSON.stringify(cell.decoded, null, 2);
+  const schema = h("span", { class: "soft" }, `schema ${cell.schema_id}`);
+  if (whole.length < LINE) return [h("pre", {}, line), schema];
+  return h("details", {}, h("summary", {}, h("span", { class: "line" }, line.length > LINE ? `${line.slice(0, LINE)}…` : line)), h("pre", {}, whole), schema);
 }
 
 function headers(row, format) {

@@ -77,6 +77,7 @@ class FakeBroker:
         self.ready = (True, "")
         self.origins: tuple[str, ...] = ()
         self.console = "on"
+        self.schema_registry = ""
         self.are_metrics_public = False
         self.topics = dict(an_image().topics)  # as clients are told
         self.access: AccessControl | None = None

@@ -406,7 +406,13 @@ async def test_the_console_can_be_switched_off(client: HttpClient, broker: Broke
         assert (await client.get(path)).status == (404 if mode == "off" else 200)
     if mode != "off":
         answer = await (await client.get("/console/settings")).json()
-        assert answer == {"cluster_id": "c1", "node_id": 0, "can_change": mode == "on", "is_secure": False}
+        assert answer == {
+            "cluster_id": "c1",
+            "node_id": 0,
+            "can_change": mode == "on",
+            "has_registry": False,
+            "is_secure": False,
+        }
     assert (await client.get(f"{CLUSTER}/overview")).status == 200, "programs may go on"
 
 

@@ -103,6 +103,7 @@ async def _configures(page: Any, url: str, cluster: Cluster) -> None:
     await page.get_by_label("Value of min.insync.replicas").fill("2")
     await page.get_by_role("button", name="Set", exact=True).click()
     await page.get_by_role("button", name="Edit min.insync.replicas").wait_for()
+    await shows(page, "default: 1")
     await page.get_by_label("Whose configuration").select_option("1")
     await shows(page, "log.dirs")
     await page.get_by_label("Filter keys").fill("min.insync")

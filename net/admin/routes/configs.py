@@ -52,6 +52,7 @@ def _shown(call: Call, kind: _Kind, resource: str, entry: ConfigEntry) -> Json:
             **owner,
             "name": entry.key,
             "value": None if entry.sensitive else entry.value,
+            "default_value": None if entry.sensitive else entry.default,
             "is_default": entry.source == "default",
             # Of one broker a setting of the cluster cannot be changed, but of the cluster it can.
             "is_read_only": entry.read_only and not (kind is _DEFAULTS and entry.key in CLUSTER_SETTINGS),
@@ -73,6 +74,7 @@ def _shape(kind: _Kind) -> tuple[Field, ...]:
         *owners.get(kind.label, ()),
         shapes.text("name", "The key."),
         shapes.text("value", "Its value; null: it is hidden, or there is none.", null=True),
+        shapes.text("default_value", "Without a value of its own; null: hidden, or none.", null=True),
         shapes.flag("is_default", "It is the default."),
         shapes.flag("is_read_only", "It is read when the broker starts."),
         shapes.flag("is_sensitive", "Its value is hidden."),

@@ -102,8 +102,3 @@ def _ignored_settings(broker: BrokerImage, image: MetadataImage) -> tuple[Ignore
     return tuple(
         IgnoredSetting(key=key, of_file=of_file, of_cluster=of_cluster) for key, (of_file, of_cluster) in found.items()
     )
-
-
-def voter_ids(services: Services) -> tuple[int, ...]:
-    """The voters of the quorum, sorted."""
-    return tuple(sorted(voter.node_id for voter in services.metadata.image.voters or services.config.voters()))

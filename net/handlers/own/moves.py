@@ -9,7 +9,7 @@ from barnabas.kraft.metadata.image import PartitionImage
 from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT, REASSIGNMENT_THROTTLE
 from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.protocol.requests import AlterVotersRequest, DescribeMovesRequest
+from barnabas.net.protocol.requests import AlterVotersRequest, DescribeMovesRequest, DescribeQuorumRequest
 from barnabas.net.protocol.responses import (
     CatchingUp,
     DescribeMovesResponse,
@@ -20,7 +20,6 @@ from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.changes import CHANGE_TIMEOUT_MS, decided
 from ..common.services import Services
-from .cluster import voter_ids
 from .voters import VoterHandlers
 
 
@@ -71,8 +70,12 @@ class MoveHandlers:
 
     async def decommission(self, request: DecommissionBrokerRequest, context: RequestContext) -> EmptyResponse:
         await decided(self._services, request)
-        if not request.cancel and request.node_id in voter_ids(self._services):
+        if not request.cancel and await self._votes(request.node_id, context):
             # After the controller has agreed: a broker that must stay keeps its vote. A repeated request does the rest.
             leaving = AlterVotersRequest(node_id=request.node_id, add=False, timeout_ms=CHANGE_TIMEOUT_MS)
             await self._voters.alter(leaving, context)
         return EmptyResponse()
+
+    async def _votes(self, node_id: int, context: RequestContext) -> bool:
+        """As the leader of the quorum knows it: the metadata here may be behind a change that has just ended."""
+        return node_id in (await self._voters.describe(DescribeQuorumRequest(), context)).voters

@@ -26,7 +26,8 @@ export function configurationTable(context, parts) {
   };
   const draw = () => fill(section, table("Configuration", [
     ["Key", (row) => [h("strong", {}, row.name), h("div", { class: "soft" }, row.documentation)]],
-    ["Value", (row) => h("span", { class: "mono" }, row.is_sensitive ? "hidden" : row.value ?? ""), "value"],
+    ["Value", (row) => h("span", { class: "mono" }, row.is_sensitive ? "hidden" : row.value ?? "",
+      !row.is_default && row.default_value !== row.value && h("div", { class: "soft" }, `default: ${row.default_value ?? "none"}`)), "value"],
     ["Source", (row) => badge(SOURCES[row.source] || row.source, OWN.includes(row.source) ? "good" : "")],
     ["", (row) => settings.can_change && !row.is_read_only && editing(context, parts, row, load)],
   ], entries.filter((row) => `${row.name} ${row.value ?? ""}`.includes(filter.value)), "no keys"));

@@ -17,8 +17,8 @@ from barnabas.log.vocabulary.cluster_changes import (
 from barnabas.log.vocabulary.errors import InvalidReplicationFactorError
 from barnabas.net.handlers.common.changes import ForwardingHandler
 from barnabas.net.handlers.own.moves import MoveHandlers
-from barnabas.net.protocol.requests import AlterVotersRequest, DescribeMovesRequest
-from barnabas.net.protocol.responses import AlterVotersResponse, CatchingUp
+from barnabas.net.protocol.requests import AlterVotersRequest, DescribeMovesRequest, DescribeQuorumRequest
+from barnabas.net.protocol.responses import AlterVotersResponse, CatchingUp, DescribeQuorumResponse
 from barnabas.net.server.dispatcher import RequestContext
 
 MOVING = topic(
@@ -54,6 +54,9 @@ class Voters:
         assert not request.add
         self.removed.append(request.node_id)
         return AlterVotersResponse(state="done")
+
+    async def describe(self, request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
+        return DescribeQuorumResponse(leader_id=0, term=1, committed_index=1, voters=(0,))
 
 
 @simulated

@@ -37,7 +37,7 @@ from barnabas.net.client.admin.transactions import TransactionDescription
 from barnabas.net.client.connection.records import OffsetAndTimestamp
 from barnabas.net.protocol import group_responses, responses
 from barnabas.net.protocol.lag import Lag
-from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, DeleteOffsetsRequest
+from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, DeleteOffsetsRequest, UnreadRequest
 from barnabas.net.protocol.transaction_operations import ListedTransaction, ListTransactionsResponse, OpenTransaction
 from barnabas.net.wire.greeting import Greeting
 
@@ -337,10 +337,40 @@ class FakeCoordinators:
             raise InconsistentGroupProtocolError("the group is classic")
 
 
+class FakeAdminClient:
+    """Node 0 leads all partitions, and is the one that is asked for what has not been read."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self.coordinators = FakeCoordinators(cluster)
+        self.metadata = SimpleNamespace(leader=lambda place: SimpleNamespace(node_id=0))
+
+    def want_topic(self, name: str) -> None:
+        """All topics are known."""
+
+    async def refresh(self) -> None:
+        """Nothing changes."""
+
+    async def call(self, node_id: int, request: UnreadRequest) -> group_responses.UnreadResponse:
+        if self._cluster.trouble:
+            await asyncio.get_running_loop().create_future()
+        return group_responses.UnreadResponse(
+            partitions=tuple(
+                group_responses.UnreadPartitionResponse(
+                    topic=item.topic,
+                    partition=item.partition,
+                    log_start_offset=0,
+                    log_end_offset=len(self._cluster.logs[TopicPartition(item.topic, item.partition)]),
+                )
+                for item in request.partitions
+            )
+        )
+
+
 class FakeAdmin:
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
-        self.client = SimpleNamespace(coordinators=FakeCoordinators(cluster))
+        self.client = FakeAdminClient(cluster)
         self.transactions = cluster.transactions
         self.events = cluster.events
         self.acls = cluster.acls
@@ -408,19 +438,6 @@ class FakeAdmin:
         source = "topic" if resource_type == 2 else "broker"
         entry = responses.ConfigEntry(key="a", value="1", source=source, default=None, documentation="")
         return [entry, replace(entry, key="password", value="x", source="default", sensitive=True)]
-
-    async def unread_now(self, places: Sequence[tuple[TopicPartition, int]]) -> Mapping[Any, Any]:
-        if self._cluster.trouble:
-            await asyncio.get_running_loop().create_future()
-        return {
-            (place, offset): group_responses.UnreadPartitionResponse(
-                topic=place.topic,
-                partition=place.partition,
-                log_start_offset=0,
-                log_end_offset=len(self._cluster.logs[place]),
-            )
-            for place, offset in places
-        }
 
     async def describe_cluster(self) -> responses.DescribeClusterResponse:
         brokers = tuple(

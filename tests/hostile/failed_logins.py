@@ -232,9 +232,9 @@ async def _phase(
         phase.processes_s += sum(map(_used_s, pids)) - processes_s
         phase.seconds += seconds
         if attacker is not None:
-            sent_per_s, used = map(float, (await attacker.communicate())[0].split())
+            sent_per_s, used_share = map(float, (await attacker.communicate())[0].split())
             phase.attempts += round(sent_per_s * seconds)
-            phase.attackers_s += used * seconds
+            phase.attackers_s += used_share * seconds
 
 
 def _summarize(phases: dict[str, Phase]) -> None:

@@ -35,6 +35,8 @@ ADDED = {
     "ControllerCallResponse": ("wall_ms",),
     "DescribeBrokerRequest": ("history",),
     "DescribeBrokerResponse": ("history",),
+    "DescribeStorageRequest": ("topic",),
+    "DescribeStorageResponse": ("sizes",),
     "LoadShareStatesResponse": (),
     "LoadedShareState": ("written_epoch",),
 }

@@ -22,6 +22,7 @@ from barnabas.net.handlers.own.classic_groups import ClassicGroupHandlers
 from barnabas.net.handlers.own.groups import GroupHandlers
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.responses import ErrorResponse
+from barnabas.net.server.memory_budget import MemoryBudget
 from barnabas.net.settings.group_config import GroupTimes
 
 CONTEXT: Any = SimpleNamespace(client_id="", client_host="127.0.0.1")
@@ -36,7 +37,9 @@ class FakeGroups:
         self.machines: dict[int, GroupCoordinator] = {}
         self.parked: dict[int, asyncio.Future[Any]] = {}
         self.tickets = 0
-        services: Any = SimpleNamespace(groups=self, node_id=0, group_times=lambda group_id: GroupTimes())
+        services: Any = SimpleNamespace(
+            groups=self, node_id=0, memory=MemoryBudget(), group_times=lambda group_id: GroupTimes()
+        )
         groups, classic = GroupHandlers(services), ClassicGroupHandlers(services)
         for api, handler in {
             ApiKey.CONSUMER_GROUP_HEARTBEAT: groups.heartbeat,

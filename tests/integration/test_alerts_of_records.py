@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from integration.cluster import Cluster, until
+from integration.cluster import Cluster, partitions_of, until
 from integration.faulty import admins, wait_for_finding
 from integration.load import send
 from integration.prometheus import LIMIT_S, Prometheus, needs_prometheus
@@ -23,6 +23,7 @@ from simulation.log_building import batch_of
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.producer.producer import Producer
 
 MAX_CONNECTIONS = 60
 # While the follower is still taken to be in sync, acks=all waits for it.
@@ -44,6 +45,7 @@ async def made(admin: Admin, bootstrap: str) -> None:
     """Broker 0 is the only voter, and has none of this."""
     await admin.create_topic("damaged", assignment=[[1]], configs={"segment.bytes": "30000"})
     await admin.create_topic("stray", assignment=[[1]])
+    await admin.create_topic("undecided", assignment=[[1]])
     await admin.create_topic("torn", assignment=[[1, 2]], configs={"min.insync.replicas": "1"})
     for _ in range(8):
         await send(bootstrap, "damaged", [b"x" * 1_000] * 10)
@@ -66,8 +68,13 @@ def _go_through_faults(cluster: Cluster, folder: Path) -> None:
         flip(sorted((one.data / "damaged-0").glob("*.log"))[0])
         watched.wait_for("RecordsDamaged")
 
+        asyncio.run(_left_prepared(bootstrap))
+        watched.wait_for("TransactionsOverdue")
+        wait_for_finding(bootstrap, "problem: 1 prepared transactions wait for their decision")
+        run("transaction", "abort", "left", bootstrap=bootstrap)
+
         cluster.kill(2)
-        asyncio.run(send(bootstrap, "torn", [b"2"], acks=1))
+        asyncio.run(_written_by_one_alone(cluster))
         cluster.kill(1)
         write_stray_transaction(one.data, "stray")
         two.launch()
@@ -84,6 +91,25 @@ def _go_through_faults(cluster: Cluster, folder: Path) -> None:
         cluster.kill(0, 1)  # the only voter
         one.launch()
         watched.wait_for("BrokerFenced", "NoController")
+
+
+async def _left_prepared(bootstrap: str) -> None:
+    """By a program that does not come back to decide it."""
+    async with Producer(bootstrap, transactional_id="left", transaction_timeout_ms=1_000) as producer:
+        transaction = producer.transaction()
+        await transaction.begin()
+        await transaction.send("undecided", b"1")
+        assert await transaction.prepare("a test") is not None
+
+
+async def _written_by_one_alone(cluster: Cluster) -> None:
+    async with cluster.admin() as admin:
+
+        async def is_alone() -> bool:
+            return [part.isr for part in await partitions_of(admin, "torn")] == [(1,)]
+
+        await until(is_alone, "broker 2 is out of the ISR")
+    await send(cluster.bootstrap, "torn", [b"2"])
 
 
 async def _elected(cluster: Cluster) -> None:

@@ -86,11 +86,7 @@ class GuardedLog:
     @property
     def awaits_flush(self) -> bool:
         """Are there records that do not count before they are flushed, and that can be flushed?"""
-        return (
-            self.log.config.flush_messages == FLUSH_FIRST
-            and self.is_usable
-            and self.durable_end_offset < self.log.log_end_offset
-        )
+        return self.is_usable and self.durable_end_offset < self.log.log_end_offset
 
     def flush_what_counts(self) -> list[Effect]:
         return [FlushLog(topic_partition=self.log.topic_partition)] if self.awaits_flush else []

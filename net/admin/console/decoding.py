@@ -87,9 +87,7 @@ class Decoding:
             found = json.loads(data[HEAD_SIZE:])
         else:
             raise ValueError(f"its schema {schema_id} is {kind}; Avro and JSON Schema are decoded here")
-        text = json.dumps(found, default=_shown, allow_nan=False)
-        if len(text) > MAX_DECODED_BYTES:
-            raise ValueError(f"it is larger than {MAX_DECODED_BYTES} bytes as JSON")
+        text = _as_json(found)
         cell |= {"decoded": json.loads(text), "schema_id": schema_id}
         return len(text)
 
@@ -104,6 +102,18 @@ def _cells(rows: Sequence[Json]) -> Iterator[tuple[Part, Json, bytes]]:
             data = cell["text"].encode() if "text" in cell else base64.b64decode(cell["base64"])
             if len(data) >= HEAD_SIZE and data[0] == MAGIC:
                 yield part, cell, data
+
+
+def _as_json(found: Any) -> str:
+    """Piece by piece: one byte may stand for a symbol or a field whose name has megabytes. Raises ValueError."""
+    pieces: list[str] = []
+    left = MAX_DECODED_BYTES
+    for piece in json.JSONEncoder(default=_shown, allow_nan=False).iterencode(found):
+        left -= len(piece)
+        if left < 0:
+            raise ValueError(f"it is larger than {MAX_DECODED_BYTES} bytes as JSON")
+        pieces.append(piece)
+    return "".join(pieces)
 
 
 def _shown(value: Any) -> Any:

@@ -18,6 +18,8 @@ from .serdes import Part
 # than a kilobyte of the stack for each. The reader in Python stops at the interpreter's limit.
 MAX_COMPILED_BYTES: Final = 1_000
 MAX_FREE: Final = 10_000  # values (of null, in records) that a record without bytes may have
+# Such values in all records of a schema: so many may come with each byte of the data. Real schemas have hardly any.
+MAX_FREE_A_BYTE: Final = 100
 
 
 class Avro:
@@ -141,6 +143,7 @@ class _Types:
         self._open: set[str] = set()  # records that the walk is in
         self._done: set[str] = set()
         self._counted: dict[str, int] = {}  # by the name of a record, what `_free` has found
+        self._all_free = 0  # values without bytes, of all records so far
 
     def visit(self, schema: Any, always: frozenset[str]) -> None:
         """`always`: the records around it whose every value has one of this type. Raises ValueError."""
@@ -174,6 +177,11 @@ class _Types:
             return
         if self._free_record(schema, frozenset()) > MAX_FREE:
             raise ValueError(f"{name} takes no bytes and has more than {MAX_FREE} values")
+        self._all_free += sum(self._free(field["type"], frozenset((name,))) for field in schema["fields"])
+        if self._all_free > MAX_FREE_A_BYTE:
+            raise ValueError(
+                f"its records have more than {MAX_FREE_A_BYTE} values that take no bytes, all of which could come with each byte"
+            )
         self._open.add(name)
         for field in schema["fields"]:
             self.visit(field["type"], always | {name})

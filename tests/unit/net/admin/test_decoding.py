@@ -1,6 +1,7 @@
 """Records that were written with a schema registry, over HTTP."""
 
 import json
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -59,6 +60,25 @@ async def test_an_answer_has_a_limit_and_a_part_of_a_value_is_not_decoded(
     await decoding.Decoding(registry.url).fill("t", found)
     assert ["decoded" in row["value"] for row in found] == [False, True, True, False]
     assert "at most 10 bytes" in found[3]["value"]["undecoded"]
+
+
+async def test_a_few_bytes_that_stand_for_gigabytes_of_text_are_refused_before_it_is_made(
+    registry: RegistryStub,
+) -> None:
+    """Of an enum, a byte is a symbol of any length: 3 kB took 600 MB."""
+    symbol = "A" * (decoding.MAX_DECODED_BYTES // 8)
+    enum = {"type": "array", "items": {"type": "enum", "name": "E", "symbols": [symbol]}}
+    number = registry.register("a", {"schema": json.dumps(enum)})
+    found = rows(framed(number, b"\x7e" + bytes(63) + b"\0"), framed(number, b"\x02\0\0"))
+    tracemalloc.start()
+    try:
+        await decoding.Decoding(registry.url).fill("t", found)
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "larger than" in found[0]["value"]["undecoded"]
+    assert found[1]["value"]["decoded"] == [symbol]
+    assert most_bytes < 4 * decoding.MAX_DECODED_BYTES, "the whole text would be twice that"
 
 
 async def test_a_registry_that_is_silent_keeps_no_answer_back(

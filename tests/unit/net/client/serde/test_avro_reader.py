@@ -94,6 +94,19 @@ def test_records_without_bytes_that_would_take_for_ever_are_refused() -> None:
         of(doubling("int", 100)).read(b"\x02" * 50, 0)
 
 
+@pytest.mark.parametrize("is_union", [False, True])
+def test_values_without_bytes_beside_one_with_a_byte_are_limited(is_union: bool) -> None:
+    """600 bytes took 200 MB: each byte of an array stood for 10,000 values."""
+    empty = {"type": "record", "name": "Z", "fields": [{"name": f"n{i}", "type": "null"} for i in range(60)]}
+    fields = [{"name": "flag", "type": "boolean"}, {"name": "z", "type": empty}, {"name": "again", "type": "Z"}]
+    many = {**empty, "fields": [{"name": f"n{i}", "type": "null"} for i in range(101)]}
+    item: Any = ["null", many] if is_union else {**FLAT, "fields": fields}
+    with pytest.raises(ValueError, match="more than 100 values that take no bytes"):
+        of({"type": "array", "items": item})
+    few = {**FLAT, "fields": [fields[0], {"name": "z", "type": EMPTY}]}
+    assert of({"type": "array", "items": few}).read(b"\x02\x01\x00", 0) == [{"flag": True, "z": {"n": None}}]
+
+
 @pytest.mark.parametrize("items", [["null", "int"], "string", FLAT, {"type": "enum", "name": "X", "symbols": ["A"]}])
 def test_other_arrays_are_not(items: Any) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": items}}]}

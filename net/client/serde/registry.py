@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from ...base.retries import Backoff
 from ...wire.surroundings import SURROUNDINGS, new_random
@@ -214,6 +214,7 @@ class SchemaRegistry:
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
         headers = self._headers if body is None else {**self._headers, "Content-Type": _MEDIA_TYPE}
         data = None if body is None else json.dumps(body)
+        told = f"{method} {_without_user(url)}"
         try:
             # A session for each request: there are few, and nothing stays open that somebody would have to close.
             async with (
@@ -221,12 +222,10 @@ class SchemaRegistry:
                 session.request(method, url, data=data, headers=headers, ssl=self._ssl or True) as response,
             ):
                 raw = await _limited(response.content)
-                return _answer(response.status, raw, f"{method} {url}")
+                return _answer(response.status, raw, told)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
-            raise SchemaRegistryUnavailableError(
-                f"the schema registry does not answer {method} {url}: {reason}"
-            ) from error
+            raise SchemaRegistryUnavailableError(f"the schema registry does not answer {told}: {reason}") from error
 
 
 async def _run(load: Callable[[], Awaitable[None]]) -> None:
@@ -298,6 +297,12 @@ def _keep(kept: dict[K, V], key: K, value: V) -> None:
     while len(kept) >= MAX_KEPT:
         del kept[next(iter(kept))]
     kept[key] = value
+
+
+def _without_user(url: str) -> str:
+    """For messages: a broker shows them to those who read records, and the address may have a password."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def _checked(url: str) -> str:

@@ -157,6 +157,19 @@ async def test_references_come_after_what_they_need_and_a_circle_is_an_error(stu
         await loaded(lambda: list(with_references(registry, circle)))
 
 
+@pytest.mark.parametrize("status", [200, 500])
+async def test_no_error_shows_a_password_in_the_address(
+    stub: RegistryStub, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker shows them to those who read records."""
+    monkeypatch.setattr(module, "MAX_ATTEMPTS", 1)
+    stub.failures = [web.Response(status=status, text="{")]
+    for address in (stub.url, "http://127.0.0.1:1"):
+        with pytest.raises(SchemaRegistryError) as caught:
+            await SchemaRegistry(address.replace("http://", "http://me:secret@")).latest("t")
+        assert address in str(caught.value) and "secret" not in str(caught.value)
+
+
 def test_addresses_are_checked() -> None:
     with pytest.raises(InvalidConfigError, match="'localhost:8081' of a schema registry must begin with http://"):
         SchemaRegistry("localhost:8081")

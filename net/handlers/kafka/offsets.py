@@ -16,7 +16,12 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    CoordinatorLoadInProgressError,
+    ErrorCode,
+    RequestTimedOutError,
+)
 from barnabas.log.vocabulary.group_messages import NO_OFFSET, CommittedOffset
 from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.kafka import bodies
@@ -107,12 +112,21 @@ class KafkaOffsetHandlers:
                     must_confirm=require_stable,
                 ),
             )
-            room.take(size_of_offsets(found.offsets))
+            _take(room, size_of_offsets(found.offsets))
         except BarnabasError as error:
             unknown = [CommittedOffset(topic=topic, partition=number, offset=NO_OFFSET) for topic, number in keys or ()]
             return _Fetched(error.code, [(item, error.code) for item in unknown])
         unstable = found.unstable if require_stable else frozenset()
         return _Fetched(ErrorCode.NONE, [_stable(item, unstable) for item in found.offsets])
+
+
+def _take(room: AnswerRoom, size_bytes: int) -> None:
+    try:
+        room.take(size_bytes)
+    except (
+        RequestTimedOutError
+    ) as error:  # It ends the poll of a Java consumer; this one is tried again by every client.
+        raise CoordinatorLoadInProgressError(error.message) from None
 
 
 class _Fetched(NamedTuple):

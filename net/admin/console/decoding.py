@@ -21,6 +21,7 @@ from ..frame.errors import bad_request
 
 REGISTRY_S: Final = 5.0  # for the registry to give all schemas of an answer
 MAX_SCHEMAS: Final = 50  # that an answer may need which are not known yet, referenced ones too
+DECODED_AT_ONCE: Final = 2  # answers, in threads; others wait for their turn
 MAX_DECODED_BYTES: Final = 4 * 1024 * 1024  # of an answer, as JSON
 Load = Callable[[], Awaitable[None]]
 
@@ -33,6 +34,7 @@ class Decoding:
         self._url = url
         self._registry: SchemaRegistry | None = None
         self._avro: Avro | None = None
+        self._turns = asyncio.Semaphore(DECODED_AT_ONCE)
 
     async def fill(self, topic: str, rows: Sequence[Json]) -> None:
         """Give keys and values of an answer `decoded` and `schema_id`, or `undecoded` with the reason. Raises ApiError."""
@@ -47,7 +49,8 @@ class Decoding:
         try:
             async with asyncio.timeout(REGISTRY_S):
                 for _ in range(MAX_SCHEMAS):
-                    load = await asyncio.to_thread(self._pass, topic, cells, sizes)
+                    async with self._turns:
+                        load = await asyncio.to_thread(self._pass, topic, cells, sizes)
                     if load is None:
                         return
                     await load()

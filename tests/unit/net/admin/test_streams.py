@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from integration.cluster import until
 from unit.net.admin.fake_broker import FakeBroker
+from unit.net.client.serde.registry_stub import running_registry
 
 from barnabas.log.format.record_batch import read_header
 from barnabas.log.format.record_codec import encode_batch
@@ -19,6 +20,7 @@ from barnabas.net.admin.app import build_app
 from barnabas.net.admin.frame.documents import MAX_DEPTH, Documents
 from barnabas.net.admin.frame.errors import ApiError
 from barnabas.net.admin.routes import record_reading
+from barnabas.net.client.serde.framing import framed
 from barnabas.net.protocol import requests, responses
 from barnabas.net.server.dispatcher import Reply
 
@@ -272,6 +274,26 @@ async def test_a_tail_says_what_it_skips_and_why_it_ends(client: HttpClient, bro
         broker.answers[requests.FetchRequest] = lambda _: responses.ErrorResponse(error=3, message="gone")
         ((kind, _, told),) = await events(answer, 1)
         assert kind == "failure" and told["error_code"] == 40403
+
+
+async def test_a_registry_that_is_silent_keeps_nobody_from_reading(
+    client: HttpClient, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Log(broker).values = [framed(7, b"pear")]
+    with running_registry() as registry:
+        monkeypatch.setattr(client.app[app._DECODING], "_url", registry.url)
+        registry.shut()
+        async with asyncio.TaskGroup() as tasks:
+            waiting = [
+                tasks.create_task(client.get(f"{TAIL}?offset=0&decode=registry"))
+                for _ in range(record_reading.READS_AT_ONCE)
+            ]
+            await until(lambda: registry.requests, "the registry is asked")
+            async with client.get(f"{TAIL}?offset=0") as answer:
+                assert len((await answer.json())["data"]) == 1
+            assert not any(task.done() for task in waiting)
+            registry.open()
+    assert ["7" in (await task.result().json())["data"][0]["value"]["undecoded"] for task in waiting] == [True] * 2
 
 
 async def test_a_reader_that_leaves_gives_its_place_back(

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from barnabas.kraft.metadata.image import TopicImage
 from barnabas.log.format.record_codec import encode_batch
-from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.murmur2 import murmur2_positive
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
@@ -32,6 +32,8 @@ from ..frame.errors import (
 from .topics import TOPIC
 
 PRODUCE_TIMEOUT_MS: Final = 30_000
+# Nothing of such a batch was written, and some of its records may be right: they are sent again in halves.
+_REFUSED_WHOLE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP})
 MAX_BATCH: Final = 1_000  # records of one request
 MAX_TIMESTAMP_MS: Final = (
     253_402_300_799_999  # the end of the year 9999, the last that ISO 8601 and datetime can express
@@ -122,25 +124,37 @@ def _record(body: Json, topic: TopicImage) -> _Record:
 
 
 async def _written(call: Call, topic: TopicImage, records: Sequence[_Record]) -> list[Json | ApiError]:
-    """Send the records, one batch for each partition; the outcomes in their order."""
+    """Send the records, if possible one batch for each partition; the outcomes in their order."""
     by_partition: dict[int, list[int]] = {}
     for index, record in enumerate(records):
         by_partition.setdefault(record.partition, []).append(index)
 
-    async def produce(admin: Admin) -> list[ProduceResponse | BarnabasError]:
+    async def produce(admin: Admin) -> list[tuple[list[int], ProduceResponse | BarnabasError]]:
         """Send each batch once: it is not sent again if it may have been written."""
         admin.client.want_topic(topic.name)
         await admin.client.refresh()
-        return [
-            await _sent(admin, topic.name, partition, [records[index] for index in indexes])
-            for partition, indexes in by_partition.items()
-        ]
+        waiting = list(reversed(by_partition.values()))  # the next one last
+        found = []
+        while waiting:
+            indexes = waiting.pop()
+            together = [records[index] for index in indexes]
+            response = await _sent(admin, topic.name, together[0].partition, together)
+            if len(indexes) > 1 and _code_of(response) in _REFUSED_WHOLE:
+                middle = len(indexes) // 2
+                waiting += indexes[middle:], indexes[:middle]
+            else:
+                found.append((indexes, response))
+        return found
 
     outcomes: dict[int, Json | ApiError] = {}
-    for indexes, response in zip(by_partition.values(), await call.ask(produce), strict=True):
+    for indexes, response in await call.ask(produce):
         for place, index in enumerate(indexes):
             outcomes[index] = _outcome(call, topic, records[index], response, place)
     return [outcomes[index] for index in range(len(records))]
+
+
+def _code_of(response: ProduceResponse | BarnabasError) -> int:
+    return response.code if isinstance(response, BarnabasError) else response.partitions[0].error
 
 
 async def _sent(

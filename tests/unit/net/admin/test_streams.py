@@ -15,6 +15,7 @@ from unit.net.client.serde.registry_stub import running_registry
 
 from barnabas.log.format.record_batch import read_header
 from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.admin import app, streams
 from barnabas.net.admin.app import build_app
 from barnabas.net.admin.frame.documents import MAX_DEPTH, Documents
@@ -114,6 +115,33 @@ async def test_several_objects_in_one_body_have_a_line_each(client: HttpClient, 
     assert "did you mean value?" in told[3]["message"]
     batches = [request for request in broker.asked if isinstance(request, requests.ProduceRequest)]
     assert [read_header(item.partitions[0].records).record_count for item in batches] == [2, 1], "written together"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_RECORD])
+async def test_a_record_that_is_refused_keeps_no_other_one_back(
+    client: HttpClient, broker: FakeBroker, code: ErrorCode
+) -> None:
+    """They were written together, so the log refused all of them."""
+    written = []
+
+    def produce(request: requests.ProduceRequest) -> responses.Response:
+        (item,) = request.partitions
+        batch = bytes(item.records)
+        is_refused = b"bad" in batch
+        if not is_refused:
+            written.append(batch)
+        first = sum(read_header(one).record_count for one in written[:-1])
+        answer = responses.ProducePartitionResponse(
+            topic=item.topic, partition=0, error=code if is_refused else ErrorCode.NONE, base_offset=first
+        )
+        return responses.ProduceResponse(partitions=(answer,))
+
+    broker.answers[requests.ProduceRequest] = produce
+    values = ["a", "b", "c", "bad", "d", "bad", "e"]
+    told = await lines(await client.post(RECORDS, data=b"".join(map(record, values)), headers=JSON))
+    assert [item.get("offset") for item in told] == [0, 1, 2, None, 3, None, 4]
+    assert [item["error_code"] for item in told if "offset" in item] == [200] * 5
+    assert sum(read_header(one).record_count for one in written) == 5, "each once"
 
 
 async def test_each_record_is_answered_before_the_next_one_is_sent(client: HttpClient) -> None:

@@ -40,6 +40,8 @@ async def http_login(authenticator: Authenticator, header: str, client_host: str
     RequestTimedOutError: too many logins wait for their check, or this broker has just started and may not know the user yet."""
     scheme, _, encoded = header.partition(" ")
     if scheme.lower() == BEARER:
+        if not encoded.isascii():  # bytes that are no text cannot be encoded again
+            raise SaslAuthenticationError("the token of the Authorization header must be ASCII")
         mechanism, message = OAUTHBEARER, first_message(encoded.strip())
     else:
         mechanism, message = PLAIN, _password(scheme, encoded)

@@ -58,7 +58,7 @@ def check_origin(method: str, headers: Mapping[str, str], scheme: str) -> None:
 
 def is_admitted(path: str, origin: str, allowed: Collection[str]) -> bool:
     """Whether a page of this origin may produce records here. `path` is not decoded."""
-    if _RECORDS.fullmatch(path) is None:
+    if _RECORDS.fullmatch(path) is None or not origin.isascii():  # others cannot be told in a header of the answer
         return False
     return ANY_ORIGIN in allowed or origin.lower().rstrip("/") in {known.lower().rstrip("/") for known in allowed}
 

@@ -30,7 +30,7 @@ from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest
 from barnabas.net.admin.app import ROUTES, build_app, start_admin
 from barnabas.net.admin.frame.call import Field, Route
 from barnabas.net.admin.frame.errors import ApiError
-from barnabas.net.admin.frame.origins import check_host
+from barnabas.net.admin.frame.origins import check_host, is_admitted
 from barnabas.net.protocol import requests, responses
 from barnabas.net.protocol.broker_figures import DescribeBrokerRequest
 from barnabas.net.protocol.user_messages import DescribeUsersRequest
@@ -364,3 +364,9 @@ async def test_what_is_not_http_is_refused_without_a_traceback(
     finally:
         await server.close()
     assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
+
+
+@pytest.mark.parametrize(("origin", "is_welcome"), [("https://shop.example", True), ("https://\udcff", False)])
+def test_an_origin_that_no_header_can_repeat_is_not_admitted(origin: str, is_welcome: bool) -> None:
+    """It is told in the answer: to encode it failed, with a traceback in the log."""
+    assert is_admitted("/v3/clusters/c1/topics/t/records", origin, ("*",)) is is_welcome

@@ -42,6 +42,8 @@ async def test_a_user_with_the_right_password(text: str, user: str) -> None:
         "Basic",
         "Basic !!!",
         "Basic /w==",
+        "Basic \udcff",  # as aiohttp gives bytes that are no text
+        "Bearer \udcff",
         "",
     ],
 )

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count
 from typing import Any, Final
 
@@ -121,4 +122,5 @@ def _yield_processors() -> None:
     """On Linux, each thread has a priority of its own. To lower it needs no permission."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)
+        with suppress(OSError):  # A sandbox may forbid even this; an error here would end all checks for good.
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)

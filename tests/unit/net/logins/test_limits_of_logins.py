@@ -200,6 +200,17 @@ async def test_checks_yield_the_processors_to_requests() -> None:
     checks.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no priorities of threads")
+async def test_passwords_are_checked_where_priorities_must_not_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", forbid)
+    checks = PasswordChecks()
+    assert await checks.is_right(check(PASSWORD), failures=0)
+    checks.close()
+
+
 async def test_a_check_that_cannot_be_made_fails_and_the_next_ones_go_on() -> None:
     checks = PasswordChecks()
     wrong = replace(CREDENTIAL, iterations=0)

@@ -123,10 +123,10 @@ def _lost(loop: LoopThread, client: Client, reader: RangeReader) -> str:
     start = loop.call(list_offsets(client, {partition: EARLIEST}))[partition].offset
     end = loop.call(list_offsets(client, {partition: LATEST}))[partition].offset
     if start > position:
-        reader.skip_to(min(start, reader.end))
+        reader.go_to(min(start, reader.end))
         return f"{partition} now begins at offset {start}: offsets {position} to {reader.position} are lost"
     if end < position:
-        reader.skip_to(reader.end)
+        reader.go_to(reader.end)
         return f"{partition} now ends at offset {end}: offsets {position} to {reader.end} are lost"
     return ""
 

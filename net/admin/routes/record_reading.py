@@ -242,9 +242,13 @@ async def _tail(call: Call, admin: Admin, place: TopicPartition, is_committed_on
             beats_s = clock.time() + HEARTBEAT_S if clock.time() >= beats_s else beats_s
             continue
         except OffsetOutOfRangeError:
-            first = (await list_offsets(admin.client, {place: EARLIEST}, timeout_ms=TIMEOUT_MS))[place].offset
-            yield event_of({"from_offset": reader.position, "to_offset": first}, "skipped")
-            reader.skip_to(first)
+            nearest = await _nearest(admin, place, reader.position, level)
+            if nearest == reader.position:  # it is there now
+                await asyncio.sleep(TICK_MS / 1000)
+                yield ""
+            else:
+                yield event_of({"from_offset": reader.position, "to_offset": nearest}, "skipped")
+                reader.go_to(nearest)
             continue
         assert chunk is not None, "there is no end"
         records = _records_of(chunk, MAX_INT64)
@@ -260,6 +264,15 @@ async def _tail(call: Call, admin: Admin, place: TopicPartition, is_committed_on
                 return
             if not page.is_full:
                 break
+
+
+async def _nearest(admin: Admin, place: TopicPartition, offset: int, level: int) -> int:
+    """Behind the end, the topic is another one, or has lost records."""
+    first, end = [
+        (await list_offsets(admin.client, {place: at}, timeout_ms=TIMEOUT_MS, isolation_level=level))[place].offset
+        for at in (EARLIEST, LATEST)
+    ]
+    return min(max(offset, first), end)
 
 
 async def _first(call: Call, admin: Admin, place: TopicPartition, level: int) -> int:

@@ -69,7 +69,7 @@ class RangeReader:
         """`timeout_ms` bounds the time of one chunk, including retries."""
         assert 0 <= start <= end
         self.partition = partition
-        self.position = start  # 0 <= start <= position; at `end` or after it, the range is complete.
+        self.position = start  # 0 <= position; at `end` or after it, the range is complete.
         self.end = end
         self._client = client
         self._max_bytes = max_bytes
@@ -102,9 +102,9 @@ class RangeReader:
                 )
         return None
 
-    def skip_to(self, offset: int) -> None:
-        """Continue from this offset: records before it are lost."""
-        self.position = max(self.position, offset)
+    def go_to(self, offset: int) -> None:
+        """Continue from this offset: its own one does not exist."""
+        self.position = offset
 
     async def _wait_for_topic(self) -> None:
         try:

@@ -220,7 +220,7 @@ class Log:
 
     def _fetch(self, request: requests.FetchRequest) -> responses.Response:
         (item,) = request.partitions
-        if item.fetch_offset < self.start:
+        if not self.start <= item.fetch_offset <= len(self.values):
             found = responses.FetchPartitionResponse(topic=item.topic, partition=item.partition, error=1)
         else:
             rest = self.values[item.fetch_offset :]
@@ -302,6 +302,18 @@ async def test_a_tail_says_what_it_skips_and_why_it_ends(client: HttpClient, bro
         broker.answers[requests.FetchRequest] = lambda _: responses.ErrorResponse(error=3, message="gone")
         ((kind, _, told),) = await events(answer, 1)
         assert kind == "failure" and told["error_code"] == 40403
+
+
+async def test_a_reader_that_comes_back_behind_the_end_goes_on_at_the_end(
+    client: HttpClient, broker: FakeBroker
+) -> None:
+    """The topic was made again, or has lost records: the tail told without a pause that it skips."""
+    log = Log(broker)
+    log.values = [b"0", b"1"]
+    async with client.get(TAIL, headers=EVENTS | {"Last-Event-ID": "40"}) as answer:
+        assert await events(answer, 1) == [("skipped", "", {"from_offset": 41, "to_offset": 2})]
+        log.values.append(b"2")
+        assert [row["offset"] for _, _, row in await events(answer, 1)] == [2]
 
 
 async def test_a_registry_that_is_silent_keeps_nobody_from_reading(

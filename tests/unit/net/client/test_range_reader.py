@@ -90,7 +90,7 @@ def test_what_the_log_does_not_have_is_told_and_can_be_skipped() -> None:
         found = reader(client, 5, 40)
         with pytest.raises(OffsetOutOfRangeError):
             await found.next_chunk()
-        found.skip_to(25)
+        found.go_to(25)
         assert await values(found) == list(range(25, 40))  # Not 20 to 24, though they are in the same batch.
         await client.close()
 

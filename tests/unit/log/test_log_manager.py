@@ -76,17 +76,6 @@ def test_restart(how):
     assert base_offsets(read_all(log)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_clean_stop_counts_for_one_start(seed):
-    """Else the loss of power after the next start would look like a clean stop, and nobody would look for lost records."""
-    disk = SimulatedDisk()
-    manager(disk).close()
-    assert manager(disk).was_stopped_cleanly
-    disk.power_loss(Random(seed))
-    again = manager(disk)
-    assert (again.was_stopped_cleanly, again.may_have_lost_writes) == (False, True)
-
-
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_bit_rot_behind_the_checkpoint_counts_as_a_loss(is_damaged):
     """A killed process leaves whole batches as they are. So this replica lacks records that may be acknowledged: nobody may

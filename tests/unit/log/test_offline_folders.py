@@ -1,4 +1,4 @@
-"""Data folders that fail, cannot be used at a start, and come back; loading them one by one."""
+"""Data folders that fail, cannot be used at a start, and come back; loading them one by one; clean stops."""
 
 from random import Random
 
@@ -252,3 +252,14 @@ def test_taking_a_failed_folder_out_waits_for_no_disk_and_it_stays_locked_until_
     assert ("write", "/two/.barnabas_lost_writes") in operations and logs.failing == {}
     loaded = logs.reopen_folder("/two", now_ms=NOW_MS, config_for=lambda topic: LogConfig())
     assert loaded.folder.may_have_lost_writes
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_clean_stop_counts_for_one_start(seed: int) -> None:
+    """Else the loss of power after the next start would look like a clean stop, and nobody would look for lost records."""
+    disk = SimulatedDisk()
+    manager(disk).close()
+    assert manager(disk).was_stopped_cleanly
+    disk.power_loss(Random(seed))
+    again = manager(disk)
+    assert (again.was_stopped_cleanly, again.may_have_lost_writes) == (False, True)

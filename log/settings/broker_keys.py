@@ -112,7 +112,7 @@ class BrokerKeys:
 
     admin_schema_registry_url: str | None = key(
         None,
-        optional(TEXT),
+        optional(PASSWORD),  # it may have a user and a password
         "Address of a schema registry with Confluent's HTTP API, such as `http://registry:8081`: the console and the "
         "HTTP API show Avro and JSON Schema decoded. Default: none.",
     )

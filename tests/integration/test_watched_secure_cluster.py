@@ -122,6 +122,7 @@ def test_a_client_whose_version_has_a_known_fault(cluster: Cluster) -> None:
         writer.write(struct.pack(">i", len(body)) + body)
         assert len(await reader.read(4)) == 4
         writer.close()
+        await writer.wait_closed()
 
     asyncio.run(greet())
     wait_for_finding("", "risk: clients use librdkafka 1.4.0, which has a known fault: ", options=login(cluster))

@@ -111,6 +111,7 @@ _TRANSACTION: Final = shapes.item(
     shapes.whole("duration_ms", "How long it is open; null: it is not.", null=True),
     shapes.whole("partition_count", "Partitions in it."),
     shapes.whole("group_count", "Groups in it."),
+    shapes.text("prepared_for", "What a prepared transaction waits for; null: it is not prepared.", null=True),
 )
 _OPEN: Final = (
     *_TRANSACTION,

@@ -399,6 +399,7 @@ class TransactionCoordinator:
 
     def _remove(self, known: TransactionRecord, decision: Decision) -> None:
         assert TransactionState.DEAD in TRANSACTION_TRANSITIONS[_state_of(known)]
+        self._timers.cancel((known.transactional_id, ""))
         self._stamps.forget(known.transactional_id)
         self._early_commits.forget(known.transactional_id)
         decision.add(

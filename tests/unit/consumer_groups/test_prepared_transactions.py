@@ -18,6 +18,8 @@ from barnabas.log.vocabulary.transaction_messages import (
     TransactionState,
 )
 
+DAY_MS = 24 * 3_600_000
+
 
 class PreparedWorld(World):
     def prepare(self, who: ProducerIdentity, prepared_for: str = "batch 7") -> None:
@@ -122,3 +124,13 @@ def test_an_id_whose_last_transaction_ends_is_forgotten() -> None:
     assert TX not in world.state.transactions
     with pytest.raises(InvalidProducerIdMappingError):
         world.end_id(who)
+
+
+def test_nothing_is_left_of_an_id_that_is_forgotten_and_its_coordinator_goes_on() -> None:
+    """A timer of it would end the tick in which the transactions of others time out."""
+    world, who = prepared_world()
+    world.end_id(who)
+    world.complete()
+    assert world.machine.next_deadline_ms() is None
+    world.now_ms += 10 * DAY_MS
+    world.tick()

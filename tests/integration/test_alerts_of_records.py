@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from integration.cluster import Cluster, partitions_of, until
 from integration.faulty import admins, wait_for_finding
 from integration.load import send
 from integration.prometheus import LIMIT_S, Prometheus, needs_prometheus
+from integration.prometheus import until as wait_until
 from integration.test_command import run
 from integration.test_damage import flip
 from integration.test_kafka_java_tools import write_stray_transaction
@@ -212,5 +214,9 @@ def test_a_broker_that_is_frozen_hides_no_other_metric(cluster: Cluster, tmp_pat
         for node in (0, 1):
             os.kill(cluster.nodes[node].process.pid, signal.SIGSTOP)
         watched.wait_for("NoController")
-        up = watched.ask("query", query="up == 1")["result"]
-        assert [item["metric"]["instance"] for item in up] == [admins(cluster)[2]]
+        # Of the two, the one that is no controller may be scraped later.
+        is_up = partial(watched.ask, "query", query="up == 1")
+        wait_until(
+            lambda: [item["metric"]["instance"] for item in is_up()["result"]] == [admins(cluster)[2]],
+            lambda: str(is_up()),
+        )

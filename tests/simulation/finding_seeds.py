@@ -45,6 +45,7 @@ FINDING_SEEDS: Final[dict[tuple[str, str], int]] = {  # by level and name
     ("groups", "a forward jump is taken for a gap"): 1,
     ("groups", "a new coordinator has an old snapshot"): 22,
     ("groups", "commits of stale members are taken"): 2,
+    ("prepared in clusters", "a prepared transaction times out"): 2,
     ("transactions in clusters", "stable offsets do not wait"): 9,
     ("flushes", "an acknowledgement before the flush"): 25,
     ("voters", "learners count"): 2,

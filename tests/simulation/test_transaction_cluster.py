@@ -1,7 +1,8 @@
 """Transactions in whole clusters: producers die, stop and fence each other, and so do brokers (see `transaction_history`).
 
 A failure prints its seed; `scripts/simulate --transactions --seed N --trace` replays it.
-BARNABAS_TRANSACTION_SIMULATION_SECONDS (60) is how long seeds are run.
+BARNABAS_TRANSACTION_SIMULATION_SECONDS (60) is how long seeds are run. With BARNABAS_PREPARED_SIMULATION_SEEDS (6) seeds, some
+transactions are prepared, and decided by a driver: `scripts/simulate --prepared`.
 """
 
 import os
@@ -12,18 +13,19 @@ from collections.abc import Callable
 import pytest
 
 from .history import Result
-from .transaction_history import run_transactions
+from .transaction_history import run_prepared, run_transactions
 
 SECONDS = float(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_SECONDS", "60"))
 # The same seeds at every run of CI, so that a change is judged by what it changed.
 FIRST_SEED = int(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_FIRST_SEED", "20"))
 MOST_SEEDS = int(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_SEEDS", "12"))
 ENOUGH_SEEDS = 8
+PREPARED_SEEDS = int(os.environ.get("BARNABAS_PREPARED_SIMULATION_SEEDS", "6"))
 REACHED = ("commits", "aborts", "fenced", "crashes", "zombies", "prepared_takeovers", "truncations", "early_commits")
 
 
-def passed(result: Result) -> Result:
-    replay = f"scripts/simulate --transactions --seed {result.seed} --trace"
+def passed(result: Result, kind: str = "--transactions") -> Result:
+    replay = f"scripts/simulate {kind} --seed {result.seed} --trace"
     assert not result.failure, f"seed {result.seed} failed, replay with: {replay}\n{result.failure}"
     return result
 
@@ -53,6 +55,17 @@ def test_fresh_seeds(report_line: Callable[[str], None]) -> None:
     assert totals["commits"] > 10 * len(results)  # the faults must leave something to commit
     if len(results) >= ENOUGH_SEEDS:
         assert not [name for name in REACHED if not totals[name]], totals  # what is never reached is not tested
+
+
+@pytest.mark.timeout(240)
+def test_what_a_driver_has_decided_is_what_readers_find(report_line: Callable[[str], None]) -> None:
+    results = [passed(run_prepared(seed), "--prepared") for seed in range(1, PREPARED_SEEDS + 1)]
+    totals = Counter[str]()
+    for result in results:
+        totals.update(result.counts)
+    names = ("prepared", "driven_commits", "driven_aborts", "unsure_decisions")
+    report_line(f"prepared in clusters: {len(results)} seeds, " + " ".join(f"{name}={totals[name]}" for name in names))
+    assert not [name for name in names if not totals[name]], totals
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

@@ -13,8 +13,9 @@ from barnabas.net.transactions import verification
 from barnabas.net.transactions.marker_sender import MarkerSender
 from barnabas.net.transactions.verification import TransactionVerification
 
+from .coordinator_bugs import a_new_producer_aborts_what_is_prepared, a_prepared_transaction_times_out
 from .planted import in_histories
-from .transaction_history import run_transactions
+from .transaction_history import run_prepared, run_transactions
 
 
 @contextlib.contextmanager
@@ -94,5 +95,12 @@ BUGS = in_histories(
         "the aborted list of the first batch": (_list_of_the_first_batch, ("kill",)),
         "early commits are refused": (_early_commits_are_refused, ()),
         "a successor sends no markers": (_successor_sends_no_markers, ("kill",)),
+    },
+) + in_histories(
+    "prepared in clusters",
+    run_prepared,
+    {
+        "a prepared transaction times out": (a_prepared_transaction_times_out, ()),
+        "a new producer aborts what is prepared": (a_new_producer_aborts_what_is_prepared, ()),
     },
 )

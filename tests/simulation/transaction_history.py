@@ -31,6 +31,7 @@ from .checkers.transactions import TransactionChecker
 from .checkers.violation import Violation
 from .faults import WEIGHTS
 from .history import SETTLE_S, START_LIMIT_S, History, Result, Scenario, run_history
+from .prepared_driver import Driver, Ledger
 from .transactors import GROUP, INPUT, INPUTS, OUTPUT, OUTPUTS, TIMEOUT_MS, Transactor
 from .workload import Client
 
@@ -54,6 +55,8 @@ class TransactionHistory(History):
         super().__init__(seed, scenario, trace_line)
         self.checker = TransactionChecker()
         self.transactors: list[Transactor] = []
+        self.ledger: Ledger | None = None
+        self.driver: Driver | None = None
         self.positions = [0] * OUTPUTS  # of the reader of committed records
         self.prepared_takeovers = 0  # coordinators that found a decided transaction
         self._led: dict[tuple[SimulatedProcess, int], _Led] = {}
@@ -182,8 +185,12 @@ class TransactionHistory(History):
         for number, source in enumerate(COPIES):
             client = self.workload.client(f"copier-{source}-{number}")
             transactor = Transactor(self.cluster, self.checker, client, Random(rng.getrandbits(64)), source=source)
+            transactor.ledger = self.ledger
             self.transactors.append(transactor)
             self._run(transactor.run())
+        if self.ledger is not None:
+            self.driver = Driver(self.ledger, self.checker, self.workload.client("driver"), Random(rng.getrandbits(64)))
+            self._run(self.driver.run())
         self._run(self._read_all(self.workload.client("reader")))
         self._run(self._audit(self.workload.client("auditor")))
         await self.faults.run(self.scenario.faults_s or rng.choice((4.0, 8.0)))
@@ -202,6 +209,8 @@ class TransactionHistory(History):
     async def _settle(self) -> None:
         for transactor in self.transactors:
             transactor.is_calm = True
+        if self.driver is not None:
+            self.driver.is_calm = True
         await self._require(self._is_up, SETTLE_S, "not every broker was unfenced again")
         await self._give_back()
         await self._require(self._all_in_sync, SETTLE_S, "not every replica was in sync again")
@@ -225,7 +234,9 @@ class TransactionHistory(History):
         self._count()
 
     def _is_decided(self) -> bool:
-        if any(record.state in ("Ongoing", "PrepareCommit", "PrepareAbort") for record in self._transactions()):
+        if any(
+            record.state in ("Ongoing", "Prepared", "PrepareCommit", "PrepareAbort") for record in self._transactions()
+        ):
             return False
         logs = [log for key, found in self._replicas() for _, log in found if log.topic_partition.topic == OUTPUT]
         return bool(logs) and all(log.last_stable_offset == log.log_end_offset for log in logs)
@@ -244,6 +255,7 @@ class TransactionHistory(History):
         for transactor in self.transactors:
             for name, count in transactor.counts.items():
                 counts[name] = counts.get(name, 0) + count
+        counts |= self.ledger.counts if self.ledger is not None else {}
         counts |= {
             "transactions": len(self.checker.transactions),
             "shown": self.checker.reads,
@@ -352,7 +364,25 @@ def _batches(log: Any) -> Iterator[tuple[int, int, int, list[int], bool | None]]
             position = header.next_offset
 
 
+class PreparedHistory(TransactionHistory):
+    """Some transactions are prepared, and a driver decides them."""
+
+    def __init__(self, seed: int, scenario: Scenario, trace_line: Callable[[str], None] | None) -> None:
+        super().__init__(seed, scenario, trace_line)
+        self.ledger = Ledger()
+
+    def _is_decided(self) -> bool:
+        assert self.ledger is not None
+        return not any(self.ledger.undecided()) and super()._is_decided()
+
+
 def run_transactions(
     seed: int, scenario: Scenario | None = None, *, trace_line: Callable[[str], None] | None = None
 ) -> Result:
     return run_history(seed, scenario, trace_line=trace_line, make=TransactionHistory)
+
+
+def run_prepared(
+    seed: int, scenario: Scenario | None = None, *, trace_line: Callable[[str], None] | None = None
+) -> Result:
+    return run_history(seed, scenario, trace_line=trace_line, make=PreparedHistory)

@@ -17,6 +17,7 @@ from barnabas.net.testing.simulation.cluster import SimulatedCluster
 from .checkers.transactions import Outcome, Transaction, TransactionChecker
 from .checkers.violation import Violation
 from .kafka_wire import KafkaWire, made
+from .prepared_driver import PATIENCE_S, Intent, Ledger
 from .workload import Client
 
 GROUP = "copies"
@@ -25,6 +26,7 @@ INPUTS, OUTPUTS = 3, 3
 TIMEOUT_MS = 1_500  # of a transaction
 ASK_S = 1.0
 PRODUCE, OFFSET_FETCH, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 0, 9, 22, 24, 25, 26, 28
+PREPARED = 0.5  # of the transactions of the second version, where there is a ledger
 EARLY_COMMIT_EVERY = 8  # transactions of the second version
 NO_ANSWER = -2  # whether the request had an effect is not known
 FENCED = frozenset(
@@ -65,6 +67,7 @@ class Transactor:
             ("commits", "aborts", "fenced", "crashes", "zombies", "unknown_ends", "early_commits"), 0
         )
         self.is_calm = False  # from the end of the faults on: each transaction is committed
+        self.ledger: Ledger | None = None  # of prepared transactions
         self.told = ""  # by whom it was asked last, and what was answered
         self._wire = KafkaWire(cluster.world.node(client.name))
         self._uses_v2 = False
@@ -144,7 +147,40 @@ class Transactor:
             if transaction.outcome is Outcome.UNKNOWN and not transaction.asks_for_commit and self.rng.random() < 0.5:
                 await self._end(transaction, is_commit=False)  # then the outcome is known; else a timeout decides
             raise
+        if self.ledger is not None and self._uses_v2 and not self.is_calm and self.rng.random() < PREPARED:
+            await self._prepare(transaction, self.ledger)
         await self._end(transaction, is_commit=self.is_calm or self.rng.random() < 0.75)
+
+    async def _prepare(self, transaction: Transaction, ledger: Ledger) -> None:
+        """Leave it to the driver, which knows of it before the coordinator does."""
+        intent = Intent(
+            transaction,
+            self.transactional_id,
+            *self._producer,
+            ready_s=self.client.loop.time() + self.rng.uniform(*PATIENCE_S),
+        )
+        ledger.intents.append(intent)
+        try:
+            while True:
+                try:
+                    await self.client.ask(await self._coordinator(self.transactional_id), intent.prepare_request())
+                    break
+                except TimeoutError:
+                    self._coordinators.clear()
+                    await self.client.pause(0.02, 0.1)
+                except BarnabasError as error:
+                    self._maybe_stop(0.03, "crashes")
+                    if error.code is None or error.code not in LOST:
+                        self._coordinators.clear()
+                        await self.client.pause(0.02, 0.1)
+                        continue
+                    self._fenced_by(error.code)
+            self._maybe_stop(0.1, "crashes")
+            intent.is_whole = not intent.is_decided
+            ledger.counts["prepared"] += intent.is_whole
+        finally:
+            intent.is_given_up = not intent.is_whole
+        raise EndOfLifeError("its transaction is left to the driver")
 
     async def _commit_early(self) -> None:
         """A commit that overtakes the first record, as Kafka's Java client sends it at times, is asked for again later."""

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from barnabas.net.client.share.share_record import DecodedShareRecord as DecodedShareRecord
     from barnabas.net.client.share.share_record import ShareRecord as ShareRecord
     from barnabas.net.client.tracing.tracing import Tracing as Tracing
+    from barnabas.net.client.transactions.prepared import PreparedTransaction as PreparedTransaction
     from barnabas.net.client.transactions.transform_once import transform_once as transform_once
 
 _MODULES = {
@@ -93,6 +94,7 @@ _MODULES = {
     "net.client.share.share_consumer": ("ShareConsumer",),
     "net.client.share.share_record": ("DecodedShareRecord", "ShareRecord"),
     "net.client.tracing.tracing": ("Tracing",),
+    "net.client.transactions.prepared": ("PreparedTransaction",),
     "net.client.transactions.transform_once": ("transform_once",),
     "net.client.connection.records": (
         "ConsumerRecord",

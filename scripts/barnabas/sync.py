@@ -54,6 +54,7 @@ from barnabas.net.client.serde.dead_letters import dead_letters as _dead_letters
 from barnabas.net.client.share import share_consumer as _share_consumer
 from barnabas.net.client.share.share_record import ShareRecord
 from barnabas.net.client.transactions.machine import Outcome
+from barnabas.net.client.transactions.prepared import PreparedTransaction
 from barnabas.net.client.transactions.transform_once import MAX_RECORDS as MAX_TRANSFORMED
 from barnabas.net.client.transactions.transform_once import TransformOnce
 
@@ -226,6 +227,9 @@ class Producer(_Blocking[_producer.Producer]):
     def transaction(self) -> "Transaction":
         return Transaction(self, self._client.transaction())
 
+    def take_over(self, transactional_id: str) -> None:
+        self._call(self._client.take_over(transactional_id))
+
     def flush(self, timeout: float | None = None) -> None:
         self._call(self._client.flush(), timeout)
 
@@ -260,6 +264,9 @@ class Transaction:
 
     def commit(self) -> None:
         self._owner._call(self._transaction.commit())
+
+    def prepare(self, prepared_for: str = "") -> PreparedTransaction | None:
+        return self._owner._call(self._transaction.prepare(prepared_for))
 
     def abort(self) -> Outcome:
         return self._owner._call(self._transaction.abort())

@@ -13,7 +13,9 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import ProducerFencedError, TransactionStateError, TransactionTimedOutError
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
+from barnabas.net.client.transactions.prepared import PreparedTransaction
 from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.sync import Producer as BlockingProducer  # type: ignore[import-not-found]  # not in the tree that mypy sees
 
 PARTITIONS = 3
 
@@ -168,3 +170,27 @@ async def test_lost_answers_of_every_kind_lose_and_double_nothing(new_cluster: C
     await eventually(cluster, topic, sorted(kept))
     for proxy in proxies:
         await proxy.close()
+
+
+async def test_another_process_decides_and_a_blocking_producer_prepares(shared_cluster: Cluster) -> None:
+    topic = await topic_of(shared_cluster)
+
+    def prepare() -> list[str]:
+        with BlockingProducer(shared_cluster.bootstrap, transactional_id=f"{topic}-0") as producer:
+            texts = []
+            for number in range(2):
+                if number:
+                    producer.take_over(f"{topic}-{number}")
+                with producer.transaction() as transaction:
+                    transaction.send(topic, b"%d" % number)
+                    prepared = transaction.prepare("a test")
+                texts.append(str(prepared))
+        return texts
+
+    committed, aborted = await asyncio.to_thread(prepare)
+    assert await committed_values(shared_cluster, topic) == []
+    async with shared_cluster.admin() as admin:
+        for _ in range(2):
+            await admin.transactions.end_prepared(PreparedTransaction.parse(aborted), is_commit=False)
+            await admin.transactions.end_prepared(PreparedTransaction.parse(committed), is_commit=True)
+    await eventually(shared_cluster, topic, [b"0"])

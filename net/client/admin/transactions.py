@@ -31,6 +31,7 @@ from ...protocol.transaction_operations import (
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, CoordinatorNotAvailableError
 from ..positions.offset_lookup import LATEST, list_offsets
+from ..transactions.prepared import PreparedTransaction, end_prepared
 from .asking import Ask
 
 # In a partition. Brokers verify a transaction before its first record, and end it when its time is over: younger ones are normal.
@@ -125,6 +126,14 @@ class TransactionAdmin:
         Raises TransactionalIdNotFoundError, InvalidTxnStateError (no transaction is open).
         """
         await self._ask.coordinator(transactional_id, AbortTransactionRequest(transactional_id=transactional_id))
+
+    async def end_prepared(self, prepared: PreparedTransaction, *, is_commit: bool, is_last: bool = False) -> None:
+        """Commit or abort what `transaction.prepare` gave; return when that is decided, also if it was before: make your decision
+        durable first, and repeat this until it returns. `is_last`: the transactional id is forgotten.
+
+        Raises TransactionAbortedError for a commit if an operator has aborted it.
+        """
+        await end_prepared(self._client, prepared, is_commit=is_commit, is_last=is_last, timeout_ms=self._timeout_ms)
 
     async def hanging(self, *, older_than_ms: int = HANGING_AFTER_MS) -> Sequence[OpenTransaction]:
         """Transactions that are open in partitions, and that no coordinator knows there: nothing will end them.

@@ -125,9 +125,9 @@ class Transaction:
             positions.on_committed()
 
     async def prepare(self, prepared_for: str = "") -> PreparedTransaction | None:
-        """Deliver all records, and leave the decision to another process, which calls `end_prepared`: no timeout ends the
-        transaction any more, and readers of committed records wait for it. `prepared_for` tells operators what is decided. None:
-        it is empty, and has ended.
+        """Deliver all records, and leave the decision to a process that calls `admin.transactions.end_prepared`: no timeout ends
+        the transaction any more, and readers of committed records wait for it. `prepared_for` tells operators what is decided.
+        None: it is empty, and has ended.
 
         The producer goes on with `producer.take_over`. Raises as `commit`; after an error, and in a block that an exception
         leaves, the transaction is aborted.

@@ -1,7 +1,7 @@
 """`PreparedTransaction`: a transaction that is whole and waits for a decision that is made elsewhere (after KIP-939).
 
-    prepared = await transaction.prepare("batch 17")        # in a worker
-    await end_prepared(client, prepared, is_commit=True)    # in the process that decides, when its decision is durable
+    prepared = await transaction.prepare("batch 17")                 # in a worker
+    await admin.transactions.end_prepared(prepared, is_commit=True)  # in the process that decides; its decision is durable
 
 The coordinator keeps a prepared transaction without a timeout, so that a decision may be carried out however late. Until then,
 readers of committed records wait. To end it may be repeated, by any process that knows it.
@@ -9,6 +9,7 @@ readers of committed records wait. To end it may be repeated, by any process tha
 
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final, Self
 
 from barnabas.log.vocabulary.errors import TransactionAbortableError, TransactionalIdNotFoundError
 from barnabas.log.vocabulary.transaction_messages import EndTransactionRequest, ProducerIdentity, TransactionState
@@ -22,13 +23,30 @@ from ..connection.errors import (
     TransactionAbortedError,
 )
 
+TOLD_CHARACTERS: Final = 100  # of a text that cannot be read
 _ABORTED = (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTransaction:
+    """What the process that decides must know. `str(prepared)` is a text to store with the decision; `parse` reads it."""
+
     transactional_id: str
     producer: ProducerIdentity
+
+    def __str__(self) -> str:
+        return f"{self.producer.producer_id}:{self.producer.producer_epoch}:{self.transactional_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ValueError."""
+        producer_id, producer_epoch, transactional_id = [*text.split(":", 2), "", ""][:3]
+        if not (producer_id.isdecimal() and producer_epoch.isdecimal() and transactional_id):
+            raise ValueError(
+                f"{text[:TOLD_CHARACTERS]!r} is no prepared transaction: use what str() of one gave, such as '17:0:orders'"
+            )
+        identity = ProducerIdentity(producer_id=int(producer_id), producer_epoch=int(producer_epoch))
+        return cls(transactional_id=transactional_id, producer=identity)
 
 
 async def end_prepared(

@@ -10,6 +10,8 @@ from unit.net.client.test_producer import refusing
 from unit.net.client.virtual_time import run
 
 from barnabas.log.vocabulary.errors import InvalidTxnStateError
+from barnabas.log.vocabulary.transaction_messages import ProducerIdentity
+from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import NetworkError, TransactionAbortedError, TransactionStateError
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.transactions.prepared import PreparedTransaction, end_prepared
@@ -153,3 +155,30 @@ def test_a_commit_waits_a_while_until_readers_see_it(delay_s: float) -> None:
             assert world.state() == "PrepareCommit" and 1 < loop.time() - began_s < 4
 
     run(main())
+
+
+def test_a_text_that_is_stored_with_the_decision_is_enough_to_carry_it_out() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.producer:
+            text = str(await world.prepared())
+        async with Admin(client=world.cluster.client()) as admin:
+            for _ in range(2):
+                await admin.transactions.end_prepared(PreparedTransaction.parse(text), is_commit=True)
+        assert world.coordinator.committed("t") == [b"value"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("name", ["plain", "with:colons:7", "ü"])
+def test_a_prepared_transaction_is_read_as_it_was_written(name: str) -> None:
+    prepared = PreparedTransaction(
+        transactional_id=name, producer=ProducerIdentity(producer_id=2**62, producer_epoch=7)
+    )
+    assert PreparedTransaction.parse(str(prepared)) == prepared
+
+
+@pytest.mark.parametrize("text", ["", "7", "7:0", "7:0:", "-1:0:orders", "7:x:orders", "orders"])
+def test_another_text_is_no_prepared_transaction(text: str) -> None:
+    with pytest.raises(ValueError, match="is no prepared transaction: use what str"):
+        PreparedTransaction.parse(text)

@@ -45,6 +45,7 @@ from ..model.messages import CoordinatorResult
 from .counts import TransactionCounts
 from .ends import EarlyCommits, EndAnswer, concurrent, early, judged, refused
 from .identity import (
+    aborted_by_operator,
     check_expected,
     check_producer,
     completed,
@@ -176,7 +177,8 @@ class TransactionCoordinator:
 
         `fresh_producer_id` is needed if the epoch of the request is the last one (`is_exhausted`). Raises
         InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError, and
-        TransactionAbortableError if the transaction has timed out: its producer may ask for an abort, and go on.
+        TransactionAbortableError if the transaction has timed out: its producer may ask for an abort, and go on; or if it was
+        prepared, and an operator has aborted it.
         """
         self._check_id(request.transactional_id)
         known = self._existing(request.transactional_id)
@@ -256,7 +258,7 @@ class TransactionCoordinator:
                 f"transactional id {transactional_id!r} has no open transaction: it is {known.state}"
             )
         decision = self._decision(now_ms)
-        self._abort(fenced_by_abort(known), decision)
+        self._abort(aborted_by_operator(known), decision)
         self._counts.fenced += 1
         return _result(decision, None)
 

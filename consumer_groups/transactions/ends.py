@@ -66,10 +66,15 @@ class EarlyCommits:
 
 def judged(known: TransactionRecord, request: EndTransactionRequest) -> EndAnswer:
     """Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError, and
-    TransactionAbortableError for a commit after the timeout."""
+    TransactionAbortableError for a commit after the timeout, and for that of a prepared transaction that an operator aborted."""
     if not request.uses_v2:
         check_producer(known, request.producer_id, request.producer_epoch)
         return _judged_by_state(known, request, is_repeated=True)
+    if request.is_commit and (request.producer_id, request.producer_epoch) in known.given_up:
+        raise TransactionAbortableError(
+            f"the prepared transaction of {known.transactional_id!r} with producer id {request.producer_id} and epoch "
+            f"{request.producer_epoch} was aborted, by an operator"
+        )
     is_repeated = _is_repeated(known, request)
     if not is_repeated:
         check_producer(known, request.producer_id, request.producer_epoch)

@@ -10,10 +10,12 @@ from msgspec.structs import replace
 
 from barnabas.kraft.metadata.records import TransactionRecord
 from barnabas.log.vocabulary.errors import InvalidProducerIdMappingError, ProducerFencedError
-from barnabas.log.vocabulary.transaction_messages import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from barnabas.log.vocabulary.transaction_messages import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionState
 
 LAST_EPOCH: Final = 32_766  # of a producer
 FENCING_EPOCH: Final = 32_767
+# Each was aborted by hand. An older one is only asked for by a process that was away while its id was given up so often.
+MAX_GIVEN_UP: Final = 32
 
 
 def is_exhausted(producer_epoch: int) -> bool:
@@ -79,6 +81,15 @@ def fenced_by_abort(known: TransactionRecord) -> TransactionRecord:
         last_producer_epoch=NO_PRODUCER_EPOCH,
         next_producer_id=NO_PRODUCER_ID,
     )
+
+
+def aborted_by_operator(known: TransactionRecord) -> TransactionRecord:
+    """As `fenced_by_abort`. Somebody may have decided to commit a prepared transaction, and ask for it later, when its id has gone
+    on to others: it is remembered."""
+    aborted = fenced_by_abort(known)
+    if TransactionState(known.state) is not TransactionState.PREPARED:
+        return aborted
+    return replace(aborted, given_up=(*known.given_up, (known.producer_id, known.producer_epoch))[-MAX_GIVEN_UP:])
 
 
 def timed_out(known: TransactionRecord) -> TransactionRecord:

@@ -415,6 +415,9 @@ class TransactionRecord(Record, frozen=True, kw_only=True, tag=51):
     uses_v2: bool = False  # the producer's epoch grows with every end (KIP-890)
     prepared_for: str = ""  # what the decision of a Prepared transaction is about; feature level 6
     is_last: bool = False  # the transactional id is forgotten when the transaction is complete
+    # (producer id, epoch) of the last Prepared transactions that an operator aborted: their commit is an error, also when the id
+    # has gone on.
+    given_up: tuple[tuple[int, int], ...] = ()
 
 
 class RemoveTransactionRecord(Record, frozen=True, kw_only=True, tag=52):

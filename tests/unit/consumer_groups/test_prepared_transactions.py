@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 from unit.consumer_groups.test_transactions import T0, TX, World
 
+from barnabas.consumer_groups.transactions.identity import MAX_GIVEN_UP
 from barnabas.log.vocabulary.errors import (
     InvalidProducerIdMappingError,
     InvalidRequestError,
@@ -94,9 +95,49 @@ def test_a_prepared_transaction_may_be_aborted(how: str) -> None:
         world.machine.abort(transactional_id=TX, now_ms=world.now_ms)
     assert world.phase is TransactionState.PREPARE_ABORT
     world.complete()
-    with pytest.raises(TransactionAbortableError if how == "end" else ProducerFencedError):
+    with pytest.raises(TransactionAbortableError):
         world.end(who, v2=True)
     assert world.init().producer_epoch > who.producer_epoch
+
+
+def test_the_commit_of_what_an_operator_aborted_is_refused_although_the_id_has_gone_on() -> None:
+    world, first = prepared_world()
+    given_up = [first]
+    for _ in range(3):
+        world.machine.abort(transactional_id=TX, now_ms=world.now_ms)
+        world.complete()
+        who = world.init()
+        world.add(who, T0, uses_v2=True)
+        world.prepare(who)
+        given_up.append(who)
+        world.fail_over()
+    last = given_up.pop()
+    for who in given_up:
+        with pytest.raises(TransactionAbortableError, match="by an operator"):
+            world.end(who, v2=True)
+        with pytest.raises(ProducerFencedError):
+            world.end(who, commit=False, v2=True)
+    world.end(last, v2=True)
+    world.complete()
+    assert world.phase is TransactionState.COMPLETE_COMMIT
+
+
+def test_an_id_remembers_a_limited_number_of_transactions_that_were_given_up() -> None:
+    world, who = prepared_world()
+    for _ in range(MAX_GIVEN_UP + 3):
+        world.machine.abort(transactional_id=TX, now_ms=world.now_ms)
+        world.complete()
+        who = world.init()
+        world.add(who, T0, uses_v2=True)
+        world.prepare(who)
+    assert len(world.known.given_up) == MAX_GIVEN_UP
+    world.machine.abort(transactional_id=TX, now_ms=world.now_ms)
+    assert world.known.given_up[-1] == (who.producer_id, who.producer_epoch)
+    world.complete()
+    who = world.init()
+    world.add(who, T0, uses_v2=True)
+    world.machine.abort(transactional_id=TX, now_ms=world.now_ms)
+    assert (who.producer_id, who.producer_epoch) not in world.known.given_up, "nobody decides what is not prepared"
 
 
 def test_only_an_open_transaction_of_its_producer_is_prepared() -> None:

@@ -50,7 +50,7 @@ ADDED = {
     "BrokerImage": ("machine",),
     "ShareStateRecord": ("written_epoch",),
     "ShareMemberRecord": ("principal",),
-    "TransactionRecord": ("prepared_for", "is_last"),
+    "TransactionRecord": ("prepared_for", "is_last", "given_up"),
 }
 READ_ONLY = (
     "full RegisterBrokerRecord",

@@ -84,8 +84,8 @@ def fenced_by_abort(known: TransactionRecord) -> TransactionRecord:
 
 
 def aborted_by_operator(known: TransactionRecord) -> TransactionRecord:
-    """As `fenced_by_abort`. Somebody may have decided to commit a prepared transaction, and ask for it later, when its id has gone
-    on to others: it is remembered."""
+    """As `fenced_by_abort`. The commit of a prepared transaction may be decided already, and asked for when its id has gone on to
+    others: it is remembered."""
     aborted = fenced_by_abort(known)
     if TransactionState(known.state) is not TransactionState.PREPARED:
         return aborted

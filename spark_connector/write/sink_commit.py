@@ -128,6 +128,9 @@ class SinkCommitter:
         self._probe("staged")
         holds = await self._decide(mine)
         self._probe("decided")
+        while holds is not None and holds.batch_id < batch_id:  # Of another driver, since the ledger was read.
+            await self._publish(holds, is_last=False)
+            holds = self._ledger.pending(sink_id)
         if holds is None:
             logger.warning("another driver has published the micro-batch sink=%s batch=%d", sink_id, batch_id)
             return False
@@ -146,7 +149,6 @@ class SinkCommitter:
                 "one decision; nothing of it was published: write with fewer partitions (coalesce)"
             )
         await self._write([(mine.key, value)])
-        await self._read_ledger()
         return self._ledger.pending(mine.sink_id)
 
     async def _cancelled(self, sink_id: str) -> Decision | None:
@@ -169,7 +171,6 @@ class SinkCommitter:
         self._probe("copied")
         ledger = self._ledger
         await self._write(ledger.records_of_forgetting(decision) if is_last else ledger.records_of_publishing(decision))
-        await self._read_ledger()
         self._probe("published")
         logger.info(
             "micro-batch published sink=%s batch=%d transactions=%d",
@@ -244,20 +245,31 @@ class SinkCommitter:
     # --- the ledger --------------------------------------------------------------------------------------------------
 
     async def _write(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """The first record is the essential one; the tombstones after it may get lost."""
+        """Write them and read the ledger up to them. The first record is the essential one; the tombstones after it may get
+        lost."""
         keys = [key for key, _ in records]
-        await (await self._producer.send_many(LEDGER_TOPIC, [value for _, value in records], keys, partition=0))
+        written = await (
+            await self._producer.send_many(LEDGER_TOPIC, [value for _, value in records], keys, partition=0)
+        )
+        await self._read_ledger(behind=written[-1].offset)
 
-    async def _read_ledger(self) -> None:
-        """Read the ledger up to its current end."""
+    async def _read_ledger(self, *, behind: int = -1) -> None:
+        """Read the ledger up to its current end, which is `behind` an offset that was written: what a decision means depends on
+        every record before it."""
         if not self._is_ready:
             await self._topics.ensure_ledger()
             self._is_ready = True
         end = (await list_offsets(self._client, {LEDGER: LATEST}, timeout_ms=self._timeout_ms))[LEDGER].offset
+        end = max(
+            end, behind + 1
+        )  # A new leader may not know yet how far the log is committed; the reader waits for it.
+        if end < self._ledger.position:
+            logger.error("%s was deleted or has lost decisions: it is read from its beginning", LEDGER_TOPIC)
+            self._ledger = SinkLedger()
         reader = RangeReader(
             self._client,
             LEDGER,
-            start=min(self._ledger.position, end),
+            start=self._ledger.position,
             end=end,
             max_bytes=LEDGER_FETCH_BYTES,
             is_committed_only=False,

@@ -62,8 +62,8 @@ async def end_prepared(
     `completion_ms`: wait for at most this time until readers see it, which takes longer where a partition has no leader.
 
     If the id has gone on to another transaction, or is forgotten, this one has ended: the caller knows how, because it is the one
-    that decides. Raises TransactionAbortedError for a commit if an operator has aborted it, until the coordinator forgets an id that is not used
-    any more (`transactional.id.expiration.ms`).
+    that decides. Raises TransactionAbortedError for a commit if an operator has aborted it, until the coordinator forgets an id
+    that is not used any more (`transactional.id.expiration.ms`).
     """
     name, producer = prepared.transactional_id, prepared.producer
     request = EndTransactionRequest(

@@ -1,13 +1,21 @@
 """A decided micro-batch whose rows cannot be published is an error, however the driver and its tasks go on: never a success."""
 
 import asyncio
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from unit.net.client.fake_cluster import FakeLog
 from unit.net.client.virtual_time import run
-from unit.spark_connector.test_sink_commit import Died, Driver, World, dying_at
+from unit.spark_connector.test_sink_commit import SINK, Died, Driver, World, dying_at
 
+from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import TransactionAbortedError
+from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.spark_connector.common.sink_ledger import LEDGER_TOPIC, Decision
 
+LEDGER = TopicPartition(LEDGER_TOPIC, 0)
 DAY_S = 86_400
 
 
@@ -27,5 +35,67 @@ def test_an_operators_abort_of_what_is_decided_is_an_error_although_the_tasks_ha
             for _ in range(3):
                 with pytest.raises(TransactionAbortedError, match="by an operator"):
                     await driver.commit(0)
+
+    run(main())
+
+
+def test_a_ledger_that_was_deleted_and_created_again_loses_no_later_micro_batch() -> None:
+    async def main() -> None:
+        world = World()
+        async with Driver(world, "one") as driver:
+            for batch_id in range(3):
+                assert await driver.commit(batch_id)
+            world.cluster.logs[LEDGER] = FakeLog()
+            assert await driver.commit(3)
+        world.check_once(dict.fromkeys(range(4), "one"))
+
+    run(main())
+
+
+@pytest.mark.parametrize("when", [1, 2, 3])
+def test_an_answer_that_tells_an_old_end_of_the_ledger_hides_no_decision(when: int) -> None:
+    """Brokers refuse such a question right after an election. It is the answer to the read before the decision, to that behind
+    the decision, or to that behind the record of publication."""
+
+    async def main() -> None:
+        world = World()
+        async with Driver(world, "one") as driver:
+            assert await driver.commit(0)
+            count = 0
+            answer: Any = world.cluster.answers[ApiKey.LIST_OFFSETS]
+
+            def old_end(node_id: int, request: Any) -> Any:
+                nonlocal count
+                count += 1
+                found = answer(node_id, request)
+                if count != when:
+                    return found
+                behind = tuple(replace(item, offset=item.offset - 1) for item in found.partitions)
+                return replace(found, partitions=behind)
+
+            world.cluster.answers[ApiKey.LIST_OFFSETS] = old_end
+            assert await driver.commit(1)
+            assert await driver.commit(2)
+            assert count > when
+        world.check_once(dict.fromkeys(range(3), "one"))
+
+    run(main())
+
+
+def test_the_older_micro_batch_of_another_driver_is_not_taken_for_the_own_one() -> None:
+    async def main() -> None:
+        world = World()
+        async with Driver(world, "behind") as behind, Driver(world, "ahead") as ahead:
+            prepared = await behind.write(1)
+
+            def decided_meanwhile(step: str) -> None:
+                if step == "staged":
+                    older = Decision(sink_id=SINK, batch_id=1, attempt="behind", transactions=tuple(prepared))
+                    world.cluster.logs[LEDGER].append(
+                        encode_batch([older.to_bytes()], keys=[older.key], timestamps_ms=0)
+                    )
+
+            assert await ahead.commit(2, probe=decided_meanwhile)
+        world.check_once({1: "behind", 2: "ahead"})
 
     run(main())

@@ -103,11 +103,12 @@ def _prepared(reports: list[TaskReport]) -> list[PreparedTransaction]:
 def _abort(
     options: WriteOptions, sink_id: str | None, messages: Sequence[WriterCommitMessage | None], *, is_job: bool
 ) -> None:
-    """Abort what the tasks have prepared, unless a commit may have decided it: with all reports here, one has been tried."""
+    """Abort what the tasks have prepared, unless a commit may have decided it: with all reports here, one has been tried.
+    `is_job`: no later driver does it, so this one does, also for tasks that were lost before their report."""
     reports = _reports(messages)
     if options.is_effectively_once:
         prepared = _prepared(reports)
-        if prepared and sink_id is not None and (is_job or len(reports) < len(messages)):
+        if sink_id is not None and (is_job or (prepared and len(reports) < len(messages))):
             loop, committer = _committer(options)
             loop.call(committer.abort(sink_id, prepared, is_job=is_job))
         return

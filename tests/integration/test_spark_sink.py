@@ -2,19 +2,27 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 from integration.cluster import Cluster
 from integration.spark_world import FORMAT, Options, create_topic, in_admin, numbers, send
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
+from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.records import ConsumerRecord
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.partitioner import partition_of_key
+from barnabas.spark_connector.common.sink_ledger import ids_prefix
+from barnabas.spark_connector.source import BarnabasDataSource
+from barnabas.spark_connector.write.sink_task import TaskReport
+from barnabas.spark_connector.write.write_options import parse_write_options
+from barnabas.spark_connector.write.writer import BatchWriter
 
 DEADLINE_S = 90
 EFFECTIVELY: Options = {"delivery": "effectively_once"}
@@ -165,6 +173,40 @@ def test_a_job_with_a_sink_id_writes_its_rows_once_however_often_it_runs(
     write(rows, spark_cluster, topic=topic, **EFFECTIVELY)
     write(rows, spark_cluster, topic=topic, **EFFECTIVELY)
     assert Counter(Counter(values(read(spark_cluster, topic))).values()) == {3: 100}
+
+
+def test_a_job_that_fails_without_any_report_leaves_no_prepared_transaction(
+    spark: SparkSession, spark_cluster: Cluster
+) -> None:
+    """A worker may be lost between the end of its transaction and its report; no other driver knows the id of such a job."""
+
+    class Losing(BatchWriter):
+        def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> TaskReport:
+            BatchWriter.write(self, iterator)
+            raise RuntimeError("the report is lost")
+
+    class LosingSource(BarnabasDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "losing"
+
+        def writer(self, schema: StructType, overwrite: bool) -> Losing:
+            return Losing(parse_write_options(self.options), schema, overwrite=overwrite)
+
+    topic = create_topic(spark_cluster, "losing")
+    spark.dataSource.register(LosingSource)
+    rows = spark.range(10).selectExpr("cast(id as string) as value").coalesce(1)
+    losing = rows.write.format("losing").option("bootstrap.servers", spark_cluster.bootstrap).options(**EFFECTIVELY)
+    assert "the report is lost" in refused(losing.option("topic", topic).mode("append").save)
+    opened: list[Any] = []
+    in_admin(spark_cluster, lambda admin: _open_transactions(admin, opened))
+    assert not opened
+    write(rows, spark_cluster, topic=topic, **EFFECTIVELY)
+    assert values(read(spark_cluster, topic)) == list(range(10)), "readers of committed records wait for nothing"
+
+
+async def _open_transactions(admin: Admin, found: list[Any]) -> None:
+    found += await admin.transactions.of_prefix(ids_prefix("")[:-1], states=("Ongoing", "Prepared"))
 
 
 def test_what_cannot_be_written_is_refused_with_the_cure(spark: SparkSession, spark_cluster: Cluster) -> None:

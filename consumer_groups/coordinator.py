@@ -47,6 +47,7 @@ from .explain.watch import GroupAlert, Watch
 from .members.membership import USUAL_INTERVAL, Membership
 from .members.targets import Targets
 from .model.classic_messages import LeaveOutcome, Ticket
+from .model.deadlines import earliest_ms
 from .model.decision import Decision
 from .model.messages import CommitPlace, CoordinatorResult, GroupDescription, ListedGroup
 from .model.rebalance_log import RebalanceLog, RebalanceNews
@@ -127,6 +128,16 @@ class GroupCoordinator:
             classic=self._classic,
         )
         self._watch = Watch(view=self.view)
+        self._timers = (
+            self._membership.timers.sessions,
+            self._membership.timers.revocations,
+            self._membership.parked.ends,
+            self._membership.parked.wakes,
+            self._targets.due,
+            self._classic.members.sessions,
+            self._classic.rebalancing.steps,
+            self._watch.due,
+        )
         self._tracker = RebalanceTracker(view=self.view, watch=self._watch)
         self._tracker.take_over(moved_from, now_ms)
 
@@ -269,19 +280,11 @@ class GroupCoordinator:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None: no timer is running."""
-        timers = (
-            self._membership.timers.sessions,
-            self._membership.timers.revocations,
-            self._membership.parked.ends,
-            self._membership.parked.wakes,
-            self._targets.due,
-            self._targets.subscriptions,
-            self._classic.members.sessions,
-            self._classic.rebalancing.steps,
-            self._watch.due,
-            self._expiry,
+        deadlines_ms = (
+            earliest_ms(self._timers),
+            self._targets.subscriptions.next_deadline_ms(),
+            self._expiry.next_deadline_ms(),
         )
-        deadlines_ms = [timer.next_deadline_ms() for timer in timers]
         return min([at_ms for at_ms in deadlines_ms if at_ms is not None], default=None)
 
     # --- offsets ------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Timers of a coordinator: keys with a deadline. Postponing one, as every heartbeat does, is cheap."""
 
 import heapq
+from collections.abc import Iterable
 
 SPARE_ENTRIES = 64  # the heap is rebuilt once it has this many entries beyond twice the number of deadlines
 
@@ -79,3 +80,10 @@ class Deadlines:
             del self._earliest_ms[key]
             if deadline_ms is not None:
                 self._push(key, deadline_ms)
+
+
+def earliest_ms(timers: Iterable[Deadlines]) -> int | None:
+    """The next deadline of all of them. Most hold none at most times, and are not asked."""
+    return min(
+        [timer._heap[0][0] for timer in timers if timer._heap and timer.next_deadline_ms() is not None], default=None
+    )

@@ -203,7 +203,7 @@ class SlotState:
         if record.coordinator_epoch != self.coordinator_epoch and not self.moved(record.coordinator_epoch):
             return False
         if not isinstance(record, StagedDecisionRecord):
-            self._apply(record, log_offset)
+            self.apply(record, log_offset)
         return True
 
     def stage(self, record: StagedDecisionRecord) -> tuple[SlotStateRecord, ...]:
@@ -346,7 +346,7 @@ class SlotState:
         """Groups with pending offsets of this topic."""
         return self.pending.groups_with(name)
 
-    def _apply(self, record: SlotStateRecord, log_offset: int) -> None:
+    def apply(self, record: SlotStateRecord, log_offset: int = NO_LOG_OFFSET) -> None:
         match record:
             case OffsetCommitRecord():
                 self.pending.overruled(record.group_id, (record.topic, record.partition))
@@ -523,12 +523,12 @@ class GroupSlots:
                 slot.put_offset(commit, log_offset)
                 self._tails[slot.slot].append(log_offset, commit)
         elif of_snapshot >= 0 or not isinstance(record, SHOWN_RECORDS):
-            slot.replay(record)
+            slot.apply(record)
             if of_snapshot >= 0:
                 self._tails[slot.slot].restart(of_snapshot)
         else:
             log_offset = self._next_place(index)
-            slot.replay(record, log_offset)
+            slot.apply(record, log_offset)
             self._tails[slot.slot].append(log_offset, record)
 
     def _next_place(self, index: int) -> int:

@@ -84,10 +84,12 @@ class Subscriber:
         self._positions.find_soon()
 
     def adopted(self, partitions: list[TopicPartition]) -> None:
-        """The group has assigned these."""
+        """The group has assigned these. Ask for what the metadata lacks; a leader that has moved says so itself."""
+        metadata = self._client.metadata
         for partition in partitions:
             self._client.want_topic(partition.topic)
-        self._client.request_refresh()
+        if any(metadata.leader(partition).node_id < 0 for partition in partitions):
+            self._client.request_refresh()
 
     def metadata_changed(self) -> None:
         """Handle new leaders; for a consumer of whole topics, read added partitions from their start."""

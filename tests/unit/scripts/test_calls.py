@@ -29,8 +29,8 @@ CEILINGS: Final = {
     "create topic (SDK)": 1_462,
     "send acks=1, 3 replicas (SDK)": 656,
     "send acks=all, 3 replicas (SDK)": 875,
-    "transaction of one record, 3 replicas (SDK)": 7_210,
-    "join group (SDK)": 4_420,
+    "transaction of one record, 3 replicas (SDK)": 7_180,
+    "join group (SDK)": 3_980,
 }
 
 

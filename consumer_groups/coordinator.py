@@ -47,7 +47,7 @@ from .explain.watch import GroupAlert, Watch
 from .members.membership import USUAL_INTERVAL, Membership
 from .members.targets import Targets
 from .model.classic_messages import LeaveOutcome, Ticket
-from .model.deadlines import earliest_ms
+from .model.deadlines import Deadlines, earliest_ms
 from .model.decision import Decision
 from .model.messages import CommitPlace, CoordinatorResult, GroupDescription, ListedGroup
 from .model.rebalance_log import RebalanceLog, RebalanceNews
@@ -128,16 +128,7 @@ class GroupCoordinator:
             classic=self._classic,
         )
         self._watch = Watch(view=self.view)
-        self._timers = (
-            self._membership.timers.sessions,
-            self._membership.timers.revocations,
-            self._membership.parked.ends,
-            self._membership.parked.wakes,
-            self._targets.due,
-            self._classic.members.sessions,
-            self._classic.rebalancing.steps,
-            self._watch.due,
-        )
+        self._timers = _timers_of(self._membership, self._targets, self._classic, self._watch)
         self._tracker = RebalanceTracker(view=self.view, watch=self._watch)
         self._tracker.take_over(moved_from, now_ms)
 
@@ -397,3 +388,19 @@ class GroupCoordinator:
             raise GroupIdNotFoundError(
                 f"group {group_id} is a share group: read it with a share consumer, or choose another name"
             )
+
+
+def _timers_of(
+    membership: Membership, targets: Targets, classic: ClassicMembership, watch: Watch
+) -> tuple[Deadlines, ...]:
+    """All timers that are sets of deadlines."""
+    return (
+        membership.timers.sessions,
+        membership.timers.revocations,
+        membership.parked.ends,
+        membership.parked.wakes,
+        targets.due,
+        classic.members.sessions,
+        classic.rebalancing.steps,
+        watch.due,
+    )

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from barnabas.kraft.raft.net.mutual_tls import tls_name
+from barnabas.log.disk.files import write_beside
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
 AUTHORITY_DAYS: Final = 3_650
@@ -163,16 +164,15 @@ def write_public(path: Path, data: bytes) -> None:
 def _write(path: Path, data: bytes, *, mode: int, replace: bool = True) -> None:
     """The new file is one that nobody else has opened or linked: its name is random, and it must not exist."""
     beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if replace:
-            beside.replace(path)
-        else:
-            path.hardlink_to(beside)  # fails if another process has made the file meanwhile
+        write_beside(
+            str(beside),
+            str(path),
+            data,
+            flags=os.O_EXCL | os.O_NOFOLLOW,
+            mode=mode,
+            put_in_place=os.replace if replace else os.link,  # a link fails where there is a file
+        )
     except FileExistsError:
         raise FileExistsError(f"{path} exists already; remove it yourself if it is no longer needed") from None
     finally:

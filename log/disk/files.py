@@ -11,7 +11,7 @@ import fcntl
 import mmap
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -158,6 +158,35 @@ def _storage_error(action: str, path: str, error: OSError) -> StorageError:
     return kind(f"cannot {action} {path}: {error.strerror or error}; {cure}")
 
 
+def write_beside(
+    temporary: str,
+    path: str,
+    data: Buffer,
+    *,
+    flags: int = os.O_TRUNC,
+    mode: int = 0o666,
+    put_in_place: Callable[[str, str], None] = os.replace,
+) -> None:
+    """Write a whole new file in the same folder, and put it at `path`, durably: after a crash the old one is there or the new
+    one. The mode is given to open(): a umask belongs to the whole process. Raises OSError, and may leave `temporary`."""
+    opened = _spare.opened(lambda: os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, mode))
+    with os.fdopen(opened, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    put_in_place(temporary, path)
+    sync_folder(os.path.dirname(path) or os.curdir)
+
+
+def sync_folder(path: str) -> None:
+    """Raises OSError."""
+    descriptor = _spare.opened(lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class RealAppendFile:
     """An O_APPEND descriptor. `size_bytes` is kept here, so that the hot path does not ask the kernel for it."""
 
@@ -273,14 +302,8 @@ class RealFiles:
             return file.read()
 
     def write_atomically(self, path: str, data: Buffer) -> None:
-        temporary = path + _TEMPORARY_SUFFIX
         with _refused("write", path):
-            with _spare.opened(lambda: open(temporary, "wb")) as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        self.sync_dir(os.path.dirname(path))
+            write_beside(path + _TEMPORARY_SUFFIX, path, data)
 
     def map_readonly(self, path: str) -> Buffer:
         with _refused("map", path), _spare.opened(lambda: open(path, "rb")) as file:
@@ -340,11 +363,7 @@ class RealFiles:
 
     def sync_dir(self, path: str) -> None:
         with _refused("flush the folder", path):
-            descriptor = _spare.opened(lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_folder(path)
 
     def lock(self, path: str) -> FileLock:
         with _refused("open the lock", path):

@@ -10,7 +10,6 @@ backup of before. A file of batches is never changed once it is named.
 
 import contextlib
 import hashlib
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from barnabas.log.disk.files import RealFiles
+from barnabas.log.disk.files import write_beside
 from barnabas.log.vocabulary.access.acls import Acl
 from barnabas.log.vocabulary.access.quotas import EntityQuotas
 from barnabas.log.vocabulary.errors import BarnabasError
@@ -32,7 +31,6 @@ SUFFIX: Final = ".batches"
 PRIVATE: Final = 0o600  # records and permissions are for whoever may read the topics
 PRIVATE_FOLDER: Final = 0o700
 READ_BYTES: Final = 1 << 20
-_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # a name of a folder, and never a path out of the backup
 CONSUMER: Final = "consumer"  # protocols of groups, as they are listed
 SHARE: Final = "share"
@@ -107,15 +105,8 @@ def write_sealed(path: Path, content: msgspec.Struct) -> None:
     """Replace the file atomically and durably, with a checksum of its content."""
     raw = msgspec.json.encode(content)
     sealed = msgspec.json.encode(_Sealed(sha256=hashlib.sha256(raw).hexdigest(), content=msgspec.Raw(raw)))
-    temporary = path.with_name(f"{path.name}.new")
     with writing(path):
-        # The mode is given to open(): a umask belongs to the whole process, and other threads make folders meanwhile.
-        with os.fdopen(os.open(temporary, _NEW_FILE, PRIVATE), "wb") as file:
-            file.write(sealed)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        RealFiles().sync_dir(str(path.parent))
+        write_beside(str(path.with_name(f"{path.name}.new")), str(path), sealed, mode=PRIVATE)
 
 
 @contextlib.contextmanager

@@ -72,15 +72,15 @@ def test_a_rotation_that_breaks_off_has_left_an_authority_whose_certificates_are
     run: Any, tmp_path: Path, refused: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("security", "ca", str(tmp_path), "--name", "first")
-    replace = Path.replace
+    replace = os.replace
 
-    def failing(self: Path, target: Path) -> Path:
-        if target.name == refused:
+    def failing(source: str, target: str) -> None:
+        if Path(target).name == refused:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return replace(self, target)
+        replace(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", failing)
+        patch.setattr(os, "replace", failing)
         assert run("security", "ca", str(tmp_path), "--rotate", "--name", "second")[0] == 1
     assert run("security", "broker", str(tmp_path), "0", "localhost")[0] == 0
     assert rows(run, tmp_path / "broker-0.pem")[0]["issuer"] == "CN=first"

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from .ports import NoFreePorts, free_ports
@@ -118,7 +119,7 @@ def is_secure(folder: Path) -> bool:
 def restart(broker: Broker, *, die_with_parent: bool = False, launcher: tuple[str, ...] = LAUNCHER) -> Broker:
     """Start a broker that has ended again, with the same configuration."""
     assert broker.process.poll() is not None, f"broker {broker.node_id} still runs"
-    process = _launch(launcher, broker.folder, die_with_parent=die_with_parent)
+    process = launch(launcher, broker.folder, die_with_parent=die_with_parent)
     return replace(broker, process=process)
 
 
@@ -147,8 +148,8 @@ def add(folder: Path, overrides: Mapping[str, str], launcher: tuple[str, ...] = 
         **_emptiest_machine(folder, known),
         **overrides,
     }
-    _write_properties(added, values)
-    process = _launch(launcher, added, die_with_parent=False)
+    write_properties(added / "server.properties", values)
+    process = launch(launcher, added, die_with_parent=False)
     return Broker(node_id=node_id, folder=added, address=address, process=process)
 
 
@@ -187,6 +188,11 @@ class HasFolder(Protocol):
     def folder(self) -> Path: ...
 
 
+class HasProcess(HasFolder, Protocol):
+    @property
+    def process(self) -> "subprocess.Popen[bytes]": ...
+
+
 def stop_added(folder: Path, brokers: Sequence[HasFolder], timeout_s: float = STOP_TIMEOUT_S) -> None:
     """Stop the brokers that were added to a cluster after its start with `brokers`, while these can still take over."""
     own = {broker.folder / "broker.pid" for broker in brokers}
@@ -196,7 +202,7 @@ def stop_added(folder: Path, brokers: Sequence[HasFolder], timeout_s: float = ST
         _await_end(path, process, max(deadline_s - time.monotonic(), 0))
 
 
-def stop(brokers: Sequence[Broker], timeout_s: float = STOP_TIMEOUT_S) -> None:
+def stop(brokers: Sequence[HasProcess], timeout_s: float = STOP_TIMEOUT_S) -> None:
     """Controlled shutdown of a whole cluster, also of brokers that the user started again. Processes that do not end in time are
     killed."""
     running = [broker.process.pid for broker in brokers if broker.process.poll() is None]
@@ -292,12 +298,12 @@ def _await_end(pid_file: Path, process: _Process, timeout_s: float) -> None:
     pid_file.unlink(missing_ok=True)
 
 
-def last_lines(broker: Broker) -> list[str]:
+def last_lines(broker: HasFolder, count: int = LAST_LINES) -> list[str]:
     """The end of a broker's log."""
     try:
         with (broker.folder / "broker.log").open("rb") as log:
             log.seek(max(log.seek(0, os.SEEK_END) - LAST_BYTES, 0))
-            return log.read().decode(errors="replace").splitlines()[-LAST_LINES:]
+            return log.read().decode(errors="replace").splitlines()[-count:]
     except OSError:
         return []
 
@@ -488,8 +494,8 @@ def _start_broker(
         **({_MACHINE: machine} if (machine := machines[node_id]) else {}),
         **plan.overrides,
     }
-    _write_properties(folder, values)
-    process = _launch(plan.launcher, folder, die_with_parent=plan.die_with_parent)
+    write_properties(folder / "server.properties", values)
+    process = launch(plan.launcher, folder, die_with_parent=plan.die_with_parent)
     return Broker(node_id=node_id, folder=folder, address=address, process=process)
 
 
@@ -508,19 +514,25 @@ def _addresses(folder: Path, node_id: int, ports: NodePorts) -> dict[str, str]:
     }
 
 
-def _write_properties(folder: Path, values: Mapping[str, str]) -> None:
-    text = "".join(f"{key}={value}\n" for key, value in values.items())
-    (folder / "server.properties").write_text(text, encoding="utf-8")
+def write_properties(path: Path, values: Mapping[str, str]) -> None:
+    path.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
 
 
-def _launch(launcher: tuple[str, ...], folder: Path, *, die_with_parent: bool) -> "subprocess.Popen[bytes]":
+def launch(
+    launcher: tuple[str, ...],
+    folder: Path,
+    *,
+    die_with_parent: bool = False,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> "subprocess.Popen[bytes]":
+    """Start the broker of this folder; its output is added to its log. `environment`: beside `clean_environment`."""
     with (folder / "broker.log").open("ab") as log:
         process = subprocess.Popen(
             [*launcher, str(folder / "server.properties")],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=_environment(),
+            env={**clean_environment(), **environment},
             start_new_session=True,  # only the parent receives Ctrl-C, and then stops the brokers in order
             preexec_fn=end_with_parent if die_with_parent and sys.platform == "linux" else None,
         )
@@ -528,7 +540,7 @@ def _launch(launcher: tuple[str, ...], folder: Path, *, die_with_parent: bool) -
     return process
 
 
-def _environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """The environment of this process without configuration keys: BARNABAS_LOG_DIRS would put all brokers into one folder."""
     return {
         key: value for key, value in os.environ.items() if key == LOG_LEVEL_VARIABLE or not key.startswith("BARNABAS_")

@@ -32,6 +32,7 @@ T = TypeVar("T")
 Brokers = int | Iterable[int] | None  # None: all
 
 START_TIMEOUT_S: Final = 60.0  # for what takes less than a second on an idle machine
+LOG_LINES: Final = 40  # of each broker
 # A dead broker is noticed, an initial rebalance ends, and a deleted log disappears sooner than in production: tests wait for it.
 DEFAULTS: Final[Mapping[str, str]] = {
     "broker.heartbeat.interval.ms": "500",
@@ -115,6 +116,11 @@ class Cluster:
 
     def is_running(self, broker: int) -> bool:
         return self._started.backend.is_running(broker)
+
+    def logs(self, lines: int = LOG_LINES) -> str:
+        """The state of each broker and, of a process, the last lines of its log. The pytest plugin shows them where a test
+        fails."""
+        return "" if self._parts is None else self._parts.backend.logs(lines)
 
     @property
     def controller(self) -> int:

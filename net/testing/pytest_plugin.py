@@ -8,7 +8,7 @@ Barnabas imports this module, so it imports nothing but pytest; the first cluste
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +37,15 @@ def pytest_configure(config: pytest.Config) -> None:
         " fixtures `barnabas`, `barnabas_topic` and `bootstrap_servers`; `partitions` of `barnabas_topic`; `reset=False` leaves"
         " topics and groups for the next test",
     )
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
+    """Show what the brokers say where a test fails."""
+    report = (yield).get_result()
+    cluster = getattr(item, "funcargs", {}).get("barnabas")
+    if report.failed and cluster is not None:
+        report.sections.append((f"brokers of barnabas.testing, {cluster.backend}", cluster.logs()))
 
 
 @dataclass(frozen=True, kw_only=True)

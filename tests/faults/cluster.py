@@ -1,21 +1,20 @@
 """Three real brokers that can be hurt: each on a host, a disk and a preloaded library of its own where the machine allows.
 
-What a test asks for and the machine cannot do is in `lacking`; faults that need it are then left out, and said so.
+Each is a process of `barnabas.testing`, with the program that users start. What a test asks for and the machine cannot do is in
+`lacking`; faults that need it are then left out, and said so.
 """
 
-import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from barnabas.net.client.admin.admin import Admin
-from barnabas.net.local_cluster import LAUNCHER, free_node_ports
+from barnabas.net.local_cluster import LAUNCHER, free_node_ports, write_properties
 from barnabas.net.settings.endpoints import read_endpoints, remove_endpoints
+from barnabas.net.testing.brokers.processes import BrokerProcess
 
 from . import disks, network, shim
 
@@ -43,48 +42,30 @@ DISK_NEED: Final = "disk"
 SHIM_NEED: Final = "shim"
 
 
-@dataclass(slots=True)
-class FaultBroker:
-    """One broker: its machine, and its process while there is one."""
+class FaultBroker(BrokerProcess):
+    """One broker: its machine, and its process once it was started."""
 
-    node_id: int
-    folder: Path
-    address: str
-    launcher: tuple[str, ...]
-    disk: disks.LoopDisk | None
-    shim: shim.Shim | None
-    process: subprocess.Popen[bytes] | None = None
-    peak_rss_mib: float = 0.0
-    frozen: bool = False
-    environment: dict[str, str] = field(default_factory=dict)
-    program: tuple[str, ...] = LAUNCHER  # the path of the configuration is appended
-
-    @property
-    def data(self) -> Path:
-        return self.folder / "data"
-
-    @property
-    def log_path(self) -> Path:
-        return self.folder / "broker.log"
+    def __init__(
+        self,
+        node_id: int,
+        folder: Path,
+        address: str,
+        *,
+        launcher: tuple[str, ...],
+        disk: disks.LoopDisk | None,
+        injected: shim.Shim | None,
+    ) -> None:
+        environment = injected.environment if injected is not None else None
+        super().__init__(node_id, folder, address, launcher=launcher, environment=environment)
+        self.disk = disk
+        self.shim = injected
+        self.peak_rss_mib = 0.0
+        self.frozen = False
 
     @property
     def has_started(self) -> bool:
         """Whether the process that runs now has bound its ports."""
         return self.is_running and read_endpoints(str(self.data / "logs")) is not None
-
-    @property
-    def is_running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    @property
-    def config_path(self) -> Path:
-        return self.folder / "server.properties"
-
-    def set(self, key: str, value: str) -> None:
-        """In its file: it holds from the next start on."""
-        lines = self.config_path.read_text(encoding="utf-8").splitlines()
-        kept = [line for line in lines if line.partition("=")[0] != key]
-        self.config_path.write_text("".join(f"{line}\n" for line in [*kept, f"{key}={value}"]), encoding="utf-8")
 
     def wipe(self) -> None:
         """Its disk is empty. Only while it does not run."""
@@ -92,58 +73,32 @@ class FaultBroker:
         for entry in self.data.iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
-    def start(self) -> None:
-        assert not self.is_running
+    def launch(self) -> None:
         remove_endpoints(str(self.data / "logs"))  # of a process that was killed
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self.launcher, *self.program, str(self.config_path)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self.environment,
-                start_new_session=True,
-            )
+        super().launch()
 
     def kill(self) -> None:
-        if self.is_running:
-            self.signal(signal.SIGKILL)
-        self.wait()
+        super().kill()
         self.frozen = False
-
-    def wait(self, timeout_s: float | None = None) -> int:
-        """Until it has ended; its exit code."""
-        assert self.process is not None
-        return self.process.wait(timeout_s)
-
-    def signal(self, number: signal.Signals) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
 
     def freeze(self) -> None:
         self.signal(signal.SIGSTOP)
         self.frozen = True
 
     def thaw(self) -> None:
-        if self.is_running:
-            self.signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
         self.frozen = False
 
     def rss_mib(self) -> float:
         """Resident memory now; 0 when it does not run."""
-        if not self.is_running or self.process is None:
+        if not self.is_running:
             return 0.0
         try:
-            status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
+            rss_mib = super().rss_mib()
         except OSError:
             return 0.0
-        found = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")]
-        rss_mib = int(found[0]) / 1024 if found else 0.0
         self.peak_rss_mib = max(self.peak_rss_mib, rss_mib)
         return rss_mib
-
-    def log(self) -> str:
-        return self.log_path.read_text(encoding="utf-8", errors="replace")
 
 
 class FaultCluster:
@@ -225,28 +180,16 @@ class FaultCluster:
             "log.dirs": str(folder / "data" / "logs"),
             **self._config,
         }
-        text = "".join(f"{key}={value}\n" for key, value in values.items())
-        (folder / "server.properties").write_text(text, encoding="utf-8")
+        write_properties(folder / "server.properties", values)
         on_disk = disk.launcher() if disk is not None else ()
         on_host = self.network.launcher(node_id) if self.network is not None else ()
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("BARNABAS_")}
-        if injected is not None:
-            environment |= injected.environment
-        return FaultBroker(
-            node_id=node_id,
-            folder=folder,
-            address=address,
-            launcher=(*on_disk, *on_host),
-            disk=disk,
-            shim=injected,
-            environment=environment,
-            program=self._program,
-        )
+        launcher = (*on_disk, *on_host, *self._program)
+        return FaultBroker(node_id, folder, address, launcher=launcher, disk=disk, injected=injected)
 
     def start(self) -> None:
         for broker in self.brokers:
             if not broker.is_running:
-                broker.start()
+                broker.launch()
 
     def kill_all(self) -> None:
         """All at the same moment."""
@@ -258,7 +201,7 @@ class FaultCluster:
 
     def _stop_all(self) -> None:
         for broker in self.brokers:
-            if broker.process is not None:
+            if broker.was_started:
                 broker.kill()
 
     @property

@@ -25,7 +25,7 @@ async def _lose_power(injector: Injector, broker: FaultBroker) -> None:
     broker.kill()
     await asyncio.to_thread(broker.disk.restore_power)
     await injector.hold(0.0, 4.0)
-    broker.start()
+    broker.launch()
 
 
 async def lost_power_in_turn(injector: Injector) -> None:
@@ -63,33 +63,33 @@ async def write_errors(injector: Injector) -> None:
     """EIO. The broker may stop; what its memory says is not what its disk says, so it starts again from the disk."""
     broker = await _orders(injector, write_errno=errno.EIO)
     broker.kill()
-    broker.start()
+    broker.launch()
 
 
 async def sync_errors(injector: Injector) -> None:
     broker = await _orders(injector, sync_errno=errno.EIO)
     broker.kill()
-    broker.start()
+    broker.launch()
 
 
 async def log_write_errors(injector: Injector) -> None:
     """EIO for the partitions' files only: the broker keeps running, and must stop serving partitions that it cannot write."""
     broker = await _orders(injector, write_errno=errno.EIO, logs_only=1)
     broker.kill()
-    broker.start()
+    broker.launch()
 
 
 async def log_sync_errors(injector: Injector) -> None:
     broker = await _orders(injector, sync_errno=errno.EIO, logs_only=1)
     broker.kill()
-    broker.start()
+    broker.launch()
 
 
 async def torn_write(injector: Injector) -> None:
     """Dies in the middle of a write."""
     broker = await _orders(injector, torn_kill=TORN_CHANCE)
     broker.kill()
-    broker.start()
+    broker.launch()
 
 
 async def short_writes(injector: Injector) -> None:

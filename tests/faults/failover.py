@@ -137,7 +137,7 @@ class Failover:
         broker, affected = await self._one_that_leads(candidates)
         began_s = time.monotonic()
         broker.kill()
-        return began_s, affected, broker.start
+        return began_s, affected, broker.launch
 
     async def freeze_leader(self) -> tuple[float, list[int], Callable[[], None]]:
         """SIGSTOP: no connection breaks, so the session has to run out."""
@@ -180,7 +180,7 @@ class Failover:
     async def _bounce(self, broker: FaultBroker) -> None:
         broker.signal(signal.SIGTERM)
         await asyncio.to_thread(broker.wait, STOP_S)
-        broker.start()
+        broker.launch()
 
     async def hang_leader(self) -> tuple[float, list[int], Callable[[], None]]:
         """A kind of call to the disk hangs, on a broker that leads partitions and not the quorum."""

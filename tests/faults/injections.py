@@ -62,7 +62,7 @@ MOVES_S: Final = 30.0  # until a move is accepted, whatever else goes on
 async def _kill(injector: Injector, broker: FaultBroker) -> None:
     broker.kill()
     await injector.hold(0.0, 5.0)
-    broker.start()
+    broker.launch()
 
 
 async def kill_leader(injector: Injector) -> None:
@@ -92,7 +92,7 @@ async def kill_two(injector: Injector) -> None:
     second.kill()
     await injector.hold(0.0, 3.0)
     for broker in injector.rng.sample([first, second], 2):
-        broker.start()
+        broker.launch()
         await injector.hold(0.0, 1.0)
 
 
@@ -100,7 +100,7 @@ async def _bounce(broker: FaultBroker) -> None:
     broker.signal(signal.SIGTERM)
     await asyncio.to_thread(broker.wait, STOP_S)
     if not broker.is_running:  # another fault may have started it
-        broker.start()
+        broker.launch()
 
 
 async def bounce(injector: Injector) -> None:
@@ -305,9 +305,9 @@ async def different_settings(injector: Injector) -> None:
         follower.kill()
         await injector.hold(1.0, 3.0)
         leader.kill()
-        follower.start()
+        follower.launch()
         await injector.hold(1.0, 3.0)
-        leader.start()
+        leader.launch()
     finally:
         for broker in changed:
             broker.set(SETTING, "2")
@@ -324,7 +324,7 @@ async def wiped(injector: Injector) -> None:
     broker.kill()
     await asyncio.to_thread(broker.wipe)
     await injector.hold(0.0, 3.0)
-    broker.start()
+    broker.launch()
 
 
 async def churn(injector: Injector) -> None:
@@ -350,7 +350,7 @@ async def _kill_leaders(injector: Injector) -> None:
             broker.kill()
             await injector.hold(0.0, 2.0)
             if not broker.is_running:
-                broker.start()
+                broker.launch()
 
 
 async def bombs(injector: Injector) -> None:

@@ -93,4 +93,4 @@ class Kind:
 
 async def restarted_if_ended(broker: FaultBroker) -> None:
     if not broker.is_running:
-        broker.start()
+        broker.launch()

@@ -114,7 +114,7 @@ async def watched(folder: Path, *, planted: str | None = None) -> set[str]:
                 await asyncio.gather(*sent)
                 leader = (await admin.describe_topic(TOPIC)).partitions[share].leader
                 cluster.brokers[leader].kill()
-                cluster.brokers[leader].start()
+                cluster.brokers[leader].launch()
 
                 async def is_whole() -> bool:
                     partitions = (await admin.describe_topic(TOPIC)).partitions

@@ -22,7 +22,6 @@ from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.local_cluster import LAUNCHER
 
 Maker = Callable[..., Cluster]
 POOR = 2  # the broker with two folders
@@ -47,19 +46,9 @@ class TwoFolders:
     async def launch(self) -> None:
         """Start it, and wait until it takes part."""
         size = self.node.log_size()
-        self._start()
+        self.node.environment = self.shim.environment
+        self.node.launch()
         await until(lambda: any("broker unfenced" in line for line in self.node.log_since(size)), "it takes part")
-
-    def _start(self) -> None:
-        with self.node.log_path.open("ab") as log:
-            self.node.process = subprocess.Popen(
-                [*LAUNCHER, str(self.node.config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**clean_environment(), **self.shim.environment},
-                start_new_session=True,
-            )
 
     def in_second(self, topic: str, count: int) -> set[int]:
         """The partitions of a topic that lie in the second folder."""

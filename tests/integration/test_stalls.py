@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import socket
 import struct
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,11 +15,10 @@ from pathlib import Path
 
 import pytest
 from faults.shim import Shim, build, why_not
-from integration.cluster import Cluster, Node, clean_environment, describe_cluster, until
+from integration.cluster import Cluster, Node, describe_cluster, until
 
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.local_cluster import LAUNCHER
 
 Maker = Callable[..., Cluster]
 TOPIC, PARTITIONS = "events", 6
@@ -48,7 +46,8 @@ class Shimmed:
         cluster.kill(*(node.node_id for node in cluster.nodes))
         self._sizes = [node.log_size() for node in cluster.nodes]
         for node, shim in zip(cluster.nodes, self.shims, strict=True):
-            self._launch(node, shim)
+            node.environment = shim.environment
+            node.launch()
 
     async def ready(self) -> None:
         """The new processes are: for a moment, the metadata still shows the old ones, which were killed."""
@@ -57,17 +56,6 @@ class Shimmed:
                 partial(_says, node, size, f"broker unfenced node={node.node_id}"), f"broker {node.node_id} serves"
             )
         await self.cluster.ready()
-
-    def _launch(self, node: Node, shim: Shim) -> None:
-        with node.log_path.open("ab") as log:
-            node.process = subprocess.Popen(
-                [*LAUNCHER, str(node.config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**clean_environment(), **shim.environment},
-                start_new_session=True,
-            )
 
 
 def _says(node: Node, size: int, text: str) -> bool:

@@ -63,7 +63,7 @@ async def roll(cluster: Cluster, node_id: int, launcher: tuple[str, ...]) -> Non
     node = cluster.nodes[node_id]
     node.signal(signal.SIGTERM)
     assert await asyncio.to_thread(node.process.wait, STOP_S) == 0
-    node.use(launcher)
+    node.launcher = launcher
     node.launch()
     await cluster.ready()
     async with cluster.admin() as admin:
@@ -107,11 +107,11 @@ async def test_after_a_newer_feature_was_used_an_older_broker_refuses_to_start(
         node = cluster.nodes[2]
         node.signal(signal.SIGTERM)
         await asyncio.to_thread(node.process.wait, STOP_S)
-        node.use(old_launcher)
+        node.launcher = old_launcher
         node.launch()
         await until(lambda: not node.is_running, "the older broker stops")
         assert "not known to this version" in node.log() or "feature level" in node.log()
-        node.use(LAUNCHER)
+        node.launcher = LAUNCHER
         node.launch()
         await cluster.ready()
         await full_isr(admin, ["t"])

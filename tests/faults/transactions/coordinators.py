@@ -52,7 +52,7 @@ async def kill_transaction_coordinator(injector: Injector) -> None:
     broker = await transaction_coordinator(injector)
     broker.kill()
     await injector.hold(0.0, 5.0)
-    broker.start()
+    broker.launch()
 
 
 async def pause_transaction_coordinator(injector: Injector) -> None:
@@ -69,7 +69,7 @@ async def bounce_transaction_coordinator(injector: Injector) -> None:
     broker = await transaction_coordinator(injector)
     broker.signal(signal.SIGTERM)
     await asyncio.to_thread(broker.wait, STOP_S)
-    broker.start()
+    broker.launch()
 
 
 async def isolate_transaction_coordinator(injector: Injector) -> None:
@@ -88,7 +88,7 @@ async def kill_group_coordinator(injector: Injector) -> None:
     broker = injector.broker(node_id if node_id >= 0 else injector.rng.randrange(BROKERS))
     broker.kill()
     await injector.hold(0.0, 5.0)
-    broker.start()
+    broker.launch()
 
 
 COORDINATOR_FAULTS: Final[dict[str, Kind]] = {

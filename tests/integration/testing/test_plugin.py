@@ -111,6 +111,24 @@ def test_an_option_chooses_the_backend(tmp_path: Path) -> None:
     assert "1 passed" in ended.stdout, ended.stdout + ended.stderr
 
 
+@pytest.mark.parametrize("backend", ["in-process", "processes"])
+def test_a_test_that_fails_shows_what_the_brokers_say(tmp_path: Path, backend: str) -> None:
+    text = (
+        "import pytest\n@pytest.mark.barnabas(brokers=2, voters=1)\ndef test_it(barnabas):\n"
+        "    barnabas.kill(1)\n    raise ValueError('it fails')\n\n"
+        "@pytest.mark.barnabas(brokers=2, voters=1)\ndef test_passes(barnabas):\n    assert barnabas.is_running(1)\n"
+    )
+    ended = run_pytest(tmp_path, text, f"--barnabas-backend={backend}")
+    assert "1 failed, 1 passed" in ended.stdout, ended.stdout + ended.stderr
+    assert ended.stdout.count(f"brokers of barnabas.testing, {backend}") == 1
+    assert "--- broker 0 (running)" in ended.stdout
+    first, _, second = ended.stdout.partition("--- broker 0 (running)")[2].partition("--- broker 1 (ended")
+    assert second.startswith(" with -9)" if backend == "processes" else ")")
+    assert ("broker unfenced" in first) == (backend == "processes"), (
+        first
+    )  # its log has it, and pytest captures the other one
+
+
 @pytest.mark.timeout(TIMEOUT_S + 30)
 def test_many_tests_on_several_workers_do_not_disturb_each_other(tmp_path: Path) -> None:
     ended = run_pytest(tmp_path, MANY.format(tests=TESTS), "-n", "2", "-rP")

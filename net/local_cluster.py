@@ -22,10 +22,8 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from .ports import NoFreePorts, free_ports
+from .secure_layout import SECURITY
 
-SECURITY: Final = "security"  # in the folder of a secure cluster: its authority, and the certificates of its users
-CLIENT_PROPERTIES: Final = "client.properties"  # what clients of a secure cluster need
-ADMIN: Final = "admin"  # the user whose certificate `up --secure` makes
 DECOMMISSIONED: Final = "decommissioned"  # beside the configuration of a broker that has left permanently
 DEFAULT_FOLDER: Final = "barnabas-data"
 MAX_BROKERS: Final = 100  # on one machine; each is a process of tens of megabytes

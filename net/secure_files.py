@@ -22,9 +22,9 @@ from .certificates import (
     read_authority,
     write_secret,
 )
-from .local_cluster import ADMIN, CLIENT_PROPERTIES, SECURITY
 from .sasl.scram import SALT_BYTES, credential_for
 from .sasl.verifiers import user_line
+from .secure_layout import ADMIN, CLIENT_PROPERTIES, SECURITY
 
 BROKER_FILE: Final = "broker.pem"
 USERS_FILE: Final = "users"

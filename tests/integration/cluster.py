@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.log.vocabulary.errors import BarnabasError
-from barnabas.net import local_cluster
 from barnabas.net.cli.frame.client_file import read_client_file
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.security import SecurityOptions
@@ -21,6 +20,7 @@ from barnabas.net.local_cluster import LAUNCHER
 from barnabas.net.local_cluster import clean_environment as clean_environment
 from barnabas.net.local_cluster import write_properties as write_properties
 from barnabas.net.protocol.responses import DescribeClusterResponse, PartitionMetadata
+from barnabas.net.secure_layout import CLIENT_PROPERTIES, SECURITY
 from barnabas.net.testing.brokers.processes import BrokerProcess, Processes
 
 DEADLINE_S = 60.0  # for whatever should take a second: two cores are shared with much else
@@ -88,10 +88,10 @@ class Cluster:
             self._secure()
 
     def _secure(self) -> None:
-        home = self.folder.absolute() / local_cluster.SECURITY
+        home = self.folder.absolute() / SECURITY
         certificate, authority = str(home / "admin.pem"), str(home / "ca.pem")
         self.security = SecurityOptions(security_protocol="SSL", ssl_cafile=authority, ssl_certfile=certificate)
-        told = read_client_file(self.folder / local_cluster.CLIENT_PROPERTIES)
+        told = read_client_file(self.folder / CLIENT_PROPERTIES)
         self.login, self.logins = told.security, told.bootstrap or ""
         for node in self.nodes:
             node.address = node.property("listeners").rpartition("//")[2]  # where brokers meet

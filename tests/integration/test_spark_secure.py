@@ -19,7 +19,7 @@ from joserfc import jwt
 from joserfc.jwk import RSAKey
 from pyspark.sql import DataFrame, SparkSession
 
-from barnabas.net.local_cluster import CLIENT_PROPERTIES
+from barnabas.net.secure_layout import CLIENT_PROPERTIES
 from barnabas.net.settings.properties import parse_properties
 
 pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.

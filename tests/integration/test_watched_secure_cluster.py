@@ -20,7 +20,7 @@ from integration.faulty import admins, findings, wait_for_finding
 from integration.prometheus import LIMIT_S, Prometheus, needs_prometheus, until
 
 from barnabas.net.certificates import broker_certificate, read_authority, write_secret
-from barnabas.net.local_cluster import CLIENT_PROPERTIES, SECURITY
+from barnabas.net.secure_layout import CLIENT_PROPERTIES, SECURITY
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from barnabas.net.access.own_rules import visible_group
-from barnabas.net.groups.group_explanation import explanation, rebalance_row
+from barnabas.net.client.group.group_explanation import explanation, rebalance_row
 from barnabas.net.protocol.group_responses import DescribeGroupResponse
 
 from ..frame import shapes

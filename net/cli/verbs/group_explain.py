@@ -8,7 +8,7 @@ from barnabas.consumer_groups.model.rebalance_causes import CAUSES
 from barnabas.log.vocabulary.group_messages import OwnerChange, RebalanceEvent, RebalanceReason
 from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMember
 
-from ...groups.group_explanation import explanation, time_text
+from ...client.group.group_explanation import explanation, time_text
 from ..frame.command import Context
 from ..frame.exit_codes import CommandError, ExitCode
 

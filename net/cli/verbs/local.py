@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.net import local_cluster
 from barnabas.net.local_cluster import Broker, ClusterError, Plan
+from barnabas.net.secure_layout import CLIENT_PROPERTIES
 
 from ..frame.command import Verb, key_value
 from ..frame.exit_codes import CommandError, ExitCode
@@ -120,7 +121,7 @@ class Watch:
         print(f"ready {addresses} in {took_s:.2f} s, logs in {self._logs()}", flush=True)
         folder = self._brokers[0].folder.parent
         if local_cluster.is_secure(folder):
-            print(f"secure: clients need what {folder / local_cluster.CLIENT_PROPERTIES} says", flush=True)
+            print(f"secure: clients need what {folder / CLIENT_PROPERTIES} says", flush=True)
         return ExitCode.OK
 
     async def until_stopped(self) -> int:
@@ -201,7 +202,7 @@ def _security(folder: Path) -> "SecurityOptions":
         return {}
     from ..frame.client_file import read_client_file
 
-    return read_client_file(folder / local_cluster.CLIENT_PROPERTIES).security
+    return read_client_file(folder / CLIENT_PROPERTIES).security
 
 
 def _listens(broker: Broker) -> bool:

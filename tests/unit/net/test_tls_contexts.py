@@ -19,8 +19,8 @@ from barnabas.net.certificates import (
     read_authority,
     write_secret,
 )
-from barnabas.net.local_cluster import SECURITY
 from barnabas.net.secure_files import prepare
+from barnabas.net.secure_layout import SECURITY
 from barnabas.net.wire.tls import TlsContexts, TlsFiles, TlsRules
 
 NOW = datetime.datetime.now(datetime.UTC)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from barnabas.log.vocabulary.group_messages import RebalanceEvent, TopicPartitions
 
-from ..protocol.group_responses import DescribeGroupResponse, GroupMember
+from ...protocol.group_responses import DescribeGroupResponse, GroupMember
 
 Json = dict[str, object]
 

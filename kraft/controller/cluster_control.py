@@ -16,6 +16,7 @@ from collections import deque
 from barnabas.log.vocabulary.cluster_changes import BrokerIdNotRegisteredError, UnregisterBrokerRequest
 from barnabas.log.vocabulary.cluster_mismatch import cluster_mismatch
 from barnabas.log.vocabulary.errors import (
+    BrokerNotAvailableError,
     DuplicateBrokerRegistrationError,
     InconsistentClusterIdError,
     InvalidRequestError,
@@ -35,6 +36,7 @@ from ..metadata.records import BrokerChangeRecord, Record, RegisterBrokerRecord,
 from ..metadata.requests import BrokerHeartbeat, FenceBroker, HeartbeatAnswer, RegisterBroker, Registered
 from .group_control import slot_moves
 from .memory.broker_heartbeats import BrokerHeartbeats
+from .memory.departures import Departures
 from .replication_control import ReplicationControl, leads_anything
 
 # A registration is repeated if its outcome is not known, so a copy may arrive late: after its process has died and another one
@@ -55,6 +57,7 @@ class ClusterControl:
         self._heartbeats = heartbeats
         self._replication = replication
         self._shutdown_offsets: dict[int, int] = {}  # broker -> the committed offset at which its shutdown began
+        self._departures = Departures()
         self._replaced: dict[int, deque[str]] = {}  # broker -> its last incarnations that another one has replaced
         self._former: frozenset[int] = frozenset()  # unfenced when the quorum was recovered, and not fenced since
         self.refused: dict[int, str] = {}  # broker -> how its metadata contradicts ours; at most MAX_REFUSED
@@ -80,9 +83,6 @@ class ClusterControl:
             )
         if existing is None and len(view.brokers()) >= MAX_BROKERS:
             raise InvalidRequestError(f"the cluster has the maximum of {MAX_BROKERS} brokers; unregister one first")
-        if existing is not None:
-            self._replaced.setdefault(request.node_id, deque(maxlen=_MAX_REPLACED)).append(existing.incarnation)
-        self._heartbeats.touch(request.node_id, now_ms=now_ms)
         lost = frozenset({request.node_id}) if request.lost_unflushed_data else frozenset[int]()
         registration = RegisterBrokerRecord(
             node_id=request.node_id,
@@ -96,17 +96,22 @@ class ClusterControl:
             file_settings=file_settings_of(request.file_settings),
             machine=request.machine,
         )
-        return ControllerResult(
-            records=(*self._moved_away(view, frozenset({request.node_id}), lost), registration),
-            respond=_registered(request),
-            atomic=False,
-        )
+        moved, is_last = self._moved_away(view, frozenset({request.node_id}), lost)
+        if existing is not None and not is_last:
+            return self._must_wait(existing, moved, has_lost_data=bool(lost))
+        if existing is not None:
+            self._replaced.setdefault(request.node_id, deque(maxlen=_MAX_REPLACED)).append(existing.incarnation)
+        self._heartbeats.touch(request.node_id, now_ms=now_ms)
+        return ControllerResult(records=(*moved, registration), respond=_registered(request), atomic=False)
 
     def unregister(self, view: MetadataDelta, request: UnregisterBrokerRequest) -> ControllerResult:
-        if view.broker(request.node_id) is None:
+        broker = view.broker(request.node_id)
+        if broker is None:
             raise BrokerIdNotRegisteredError(f"broker {request.node_id} is not registered")
+        moved, is_last = self._moved_away(view, frozenset({request.node_id}))
+        if not is_last:
+            return self._must_wait(broker, moved)
         self.refused.pop(request.node_id, None)
-        moved = self._moved_away(view, frozenset({request.node_id}))
         return ControllerResult(records=(*moved, UnregisterBrokerRecord(node_id=request.node_id)), atomic=False)
 
     def _check_registration(self, view: MetadataDelta, request: RegisterBroker) -> None:
@@ -161,18 +166,60 @@ class ClusterControl:
         if request.want_shut_down:
             return self._shut_down(view, broker)
         if request.want_fence:
-            records = () if broker.fenced else self.fence(view, frozenset({broker.node_id}))
-            return _heartbeat_result(records, fenced=True)
+            records, is_fenced = ((), True) if broker.fenced else self._fence(view, broker)
+            return _heartbeat_result(records, fenced=is_fenced)
+        if self._departures.is_cancelled(broker):
+            self._replication.begin_sweep(view)  # it may be the only one that can lead what it has left
         caught_up = request.metadata_offset >= broker.broker_epoch
         if broker.fenced and caught_up and not broker.in_controlled_shutdown:
             return _heartbeat_result(self._unfence(view, broker), fenced=False)
         return _heartbeat_result((), fenced=broker.fenced)
 
-    def fence(self, view: MetadataDelta, node_ids: frozenset[int]) -> tuple[Record, ...]:
-        """The records that fence these brokers. All of them are unfenced now."""
-        brokers = [broker for broker in view.brokers().values() if broker.node_id in node_ids]
-        assert not any(broker.fenced for broker in brokers)
-        return (*self._moved_away(view, node_ids), *(_change(broker, fenced=True) for broker in brokers))
+    def _fence(self, view: MetadataDelta, broker: BrokerImage) -> tuple[tuple[Record, ...], bool]:
+        """The records that fence an unfenced broker, or (False) the first piece; the departure continues at every tick."""
+        assert not broker.fenced
+        moved, is_last = self._moved_away(view, frozenset({broker.node_id}))
+        if is_last:
+            return (*moved, _change(broker, fenced=True)), True
+        self._departures.begin(broker)
+        return moved, False
+
+    def depart(self, view: MetadataDelta) -> tuple[Record, ...]:
+        """The next piece of all departures; () if there are none. The last piece fences the brokers, or lets them shut down."""
+        if not self._departures:
+            return ()
+        moved, is_last = self._moved_away(view, self._departures.node_ids, self._departures.lost)
+        if not is_last:
+            return moved
+        ended: list[Record] = []
+        for node_id, departure in self._departures.end().items():
+            broker = view.broker(node_id)
+            assert broker is not None  # `departing` has dropped the others
+            if departure.drains:
+                ended.append(_change(broker, in_controlled_shutdown=True))
+            elif not broker.fenced:
+                ended.append(_change(broker, fenced=True))
+        return (*moved, *ended)
+
+    def departing(self, view: MetadataDelta) -> frozenset[int]:
+        """The brokers that no decision may give anything. To be read before every decision."""
+        self._departures.drop_ended(view)
+        return self._departures.node_ids
+
+    @property
+    def has_more(self) -> bool:
+        """Is the next piece due?"""
+        return bool(self._departures or self._former)
+
+    def _must_wait(
+        self, broker: BrokerImage, moved: tuple[Record, ...], *, has_lost_data: bool = False
+    ) -> ControllerResult:
+        """A request that replaces or removes the broker must be repeated: its partitions are moved away in pieces first."""
+        self._departures.begin(broker, has_lost_data=has_lost_data)
+        error = BrokerNotAvailableError(
+            f"the partitions of broker {broker.node_id} are being moved to other brokers first; try again in a moment"
+        )
+        return ControllerResult(records=moved, respond=answer(error), atomic=False)
 
     def fence_gone(self, view: MetadataDelta, request: FenceBroker) -> ControllerResult:
         """Fence one incarnation; no records if it is fenced already, or another one has registered since."""
@@ -180,25 +227,43 @@ class ClusterControl:
         if broker is None or broker.fenced or broker.broker_epoch != request.broker_epoch:
             return ControllerResult()
         # One command would be too large for the quorum from 20,000 partitions on. The broker is fenced by the last one.
-        return ControllerResult(records=self.fence(view, frozenset({request.node_id})), atomic=False)
+        records, _ = self._fence(view, broker)
+        return ControllerResult(records=records, atomic=False)
 
     def fence_former_processes(self, view: MetadataDelta) -> tuple[Record, ...]:
         """After a recovery, the state of the processes that were registered before is not known, and many will never return.
 
         All are fenced at once, so that every member of an ISR stays eligible. If they were fenced one by one, the first to
         register again (most often on the machine where the quorum was recovered) would lose its place to brokers that are gone.
+        Of many partitions, this is the next piece: nothing may be decided before the last one, see `is_fencing_former_processes`.
         """
-        former, self._former = self._former, frozenset()
-        return self.fence(view, former & frozenset(unfenced_brokers(view))) if former else ()
+        former = self._former & frozenset(unfenced_brokers(view))
+        if not former:
+            self._former = former
+            return ()
+        moved, is_last = self._moved_away(view, former)
+        if not is_last:
+            return moved
+        self._former = frozenset()
+        brokers = (broker for broker in view.brokers().values() if broker.node_id in former)
+        return (*moved, *(_change(broker, fenced=True) for broker in brokers))
 
-    def expired(self, view: MetadataDelta, now_ms: int) -> frozenset[int]:
-        """Unfenced brokers whose session is over."""
+    @property
+    def is_fencing_former_processes(self) -> bool:
+        return bool(self._former)
+
+    def note_expired(self, view: MetadataDelta, now_ms: int) -> None:
+        """Begin the departure of unfenced brokers whose session is over."""
         unfenced = unfenced_brokers(view)
         self._heartbeats.begin_unknown(unfenced, now_ms=now_ms)
-        return self._heartbeats.expired(unfenced, now_ms=now_ms)
+        for node_id in self._heartbeats.expired(unfenced, now_ms=now_ms):
+            broker = view.broker(node_id)
+            assert broker is not None
+            self._departures.begin(broker)
 
     def _unfence(self, view: MetadataDelta, broker: BrokerImage) -> tuple[Record, ...]:
         active = view.active_brokers() | {broker.node_id}
+        self._replication.begin_sweep(view)
         return (
             _change(broker, fenced=False),
             *slot_moves(view, active=active),
@@ -209,12 +274,21 @@ class ClusterControl:
         if broker.fenced:
             return _heartbeat_result((), fenced=True, may_shut_down=True)
         if not broker.in_controlled_shutdown:
-            moved = self._moved_away(view, frozenset({broker.node_id}))
-            return _heartbeat_result((*moved, _change(broker, in_controlled_shutdown=True)), fenced=False)
+            return _heartbeat_result(self._drain(view, broker), fenced=False)
         if not self._may_stop(view, broker):
             return _heartbeat_result((), fenced=False)
-        records = self.fence(view, frozenset({broker.node_id}))
-        return _heartbeat_result(records, fenced=True, may_shut_down=True)
+        records, is_fenced = self._fence(view, broker)
+        return _heartbeat_result(records, fenced=is_fenced, may_shut_down=is_fenced)
+
+    def _drain(self, view: MetadataDelta, broker: BrokerImage) -> tuple[Record, ...]:
+        if broker.node_id in self._departures.node_ids:
+            self._departures.begin(broker, drains=True)
+            return ()  # ticks do the rest
+        moved, is_last = self._moved_away(view, frozenset({broker.node_id}))
+        if is_last:
+            return (*moved, _change(broker, in_controlled_shutdown=True))
+        self._departures.begin(broker, drains=True)
+        return moved
 
     def _may_stop(self, view: MetadataDelta, broker: BrokerImage) -> bool:
         """Its leaderships have moved, and every active broker knows this: clients are directed to the new leaders already."""
@@ -226,9 +300,11 @@ class ClusterControl:
 
     def _moved_away(
         self, view: MetadataDelta, node_ids: frozenset[int], lost: frozenset[int] = frozenset()
-    ) -> tuple[Record, ...]:
+    ) -> tuple[tuple[Record, ...], bool]:
+        """The next piece, at most MAX_PARTITIONS_PER_STEP partitions; True: it is the last one."""
         active = view.active_brokers() - node_ids
-        return (*self._replication.settle(view, active=active, lost=lost), *slot_moves(view, active=active))
+        moved, is_last = self._replication.move_away(view, node_ids, active=active, lost=lost)
+        return (*moved, *slot_moves(view, active=active)), is_last
 
     # --- committed records -------------------------------------------------------------------------------------------
 
@@ -237,6 +313,7 @@ class ClusterControl:
         draining = [broker.node_id for broker in image.brokers.values() if broker.in_controlled_shutdown]
         self._shutdown_offsets = dict.fromkeys(draining, image.offset)
         self._replaced = {}
+        self._departures.restart()
         self._former = _registered_before_recovery(image)
         self.refused = {}
 

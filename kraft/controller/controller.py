@@ -19,7 +19,7 @@ from barnabas.log.vocabulary.cluster_changes import (
     ElectLeaderRequest,
     UnregisterBrokerRequest,
 )
-from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.log.vocabulary.errors import BrokerNotAvailableError, InvalidRequestError
 
 from ..access.acl_control import DECISIONS as ACL_DECISIONS
 from ..access.quota_control import alter_quotas
@@ -166,8 +166,11 @@ class Controller:
 
     def decide(self, request: ControllerRequest, now_ms: int) -> ControllerResult:
         """Raises a BarnabasError to refuse; a refusal is based on the overlay, too, and must wait for it like any answer."""
-        view = self.overlay
-        self._begin_sessions(view, now_ms)
+        view = self._current(now_ms)
+        if self._cluster.is_fencing_former_processes:
+            raise BrokerNotAvailableError(
+                "the controller is still fencing the brokers that were registered before the recovery; try again in a moment"
+            )
         decide = self._decide.get(type(request))
         if decide is None:
             raise InvalidRequestError(f"the controller does not decide on {type(request).__name__}")
@@ -219,7 +222,7 @@ class Controller:
         result = self._configurations.alter(view, request)
         changed = {record.key: record.value for record in result.records if isinstance(record, ConfigRecord)}
         if UNCLEAN_LEADER_ELECTION in changed:
-            self._last_check_ms.pop("leaderless", None)  # requests that wait for this need a leader at the next tick
+            self._replication.begin_sweep(view)  # requests that wait for this need a leader at the next tick
         if MIN_INSYNC_REPLICAS not in changed:
             return result
         value = changed[MIN_INSYNC_REPLICAS]
@@ -242,14 +245,13 @@ class Controller:
 
         `occupied_slots` have groups, or had groups: they never move only for balance.
         """
-        view = self.overlay
-        self._begin_sessions(view, now_ms)
-        expired = self._cluster.expired(view, now_ms)
-        if expired:
-            return self._cluster.fence(view, expired)
-        moves = slot_moves(view, active=view.active_brokers())
-        if moves:
-            return moves
+        if self._cluster.is_fencing_former_processes:
+            return ()
+        self._cluster.note_expired(self.overlay, now_ms)
+        view = self._current(now_ms)
+        urgent = self._cluster.depart(view) or slot_moves(view, active=view.active_brokers()) or self._swept(view)
+        if urgent:
+            return urgent
         for name, (interval_ms, work) in self._periodic(occupied_slots, now_ms).items():
             if now_ms - self._last_check_ms.get(name, _NEVER_MS) >= interval_ms:
                 self._last_check_ms[name] = now_ms
@@ -258,8 +260,15 @@ class Controller:
                     return records
         return ()
 
+    @property
+    def has_more_pieces(self) -> bool:
+        """Is the next piece of a decision about very many partitions due?"""
+        return self._cluster.has_more or self._replication.is_sweeping
+
     def next_deadline_ms(self, now_ms: int) -> int:
         """When `tick` is due again, unless something happens before."""
+        if self.has_more_pieces:
+            return now_ms
         deadlines = [
             self._last_check_ms.get(name, _NEVER_MS) + interval_ms
             for name, (interval_ms, _) in self._periodic((), now_ms).items()
@@ -273,7 +282,7 @@ class Controller:
         self, occupied_slots: Container[int], now_ms: int
     ) -> dict[str, tuple[int, Callable[[MetadataDelta], tuple[Record, ...]]]]:
         work: dict[str, tuple[int, Callable[[MetadataDelta], tuple[Record, ...]]]] = {
-            "leaderless": (self._settings.leaderless_check_interval_ms, self._settle),
+            "leaderless": (self._settings.leaderless_check_interval_ms, self._begin_sweep),
             "slots": (
                 self._settings.slot_balance_interval_ms,
                 lambda view: balancing_moves(view, occupied=occupied_slots),
@@ -290,8 +299,23 @@ class Controller:
             )
         return work
 
-    def _settle(self, view: MetadataDelta) -> tuple[Record, ...]:
+    def _begin_sweep(self, view: MetadataDelta) -> tuple[Record, ...]:
+        if not self._replication.is_sweeping:
+            self._replication.begin_sweep(view)
+        return self._swept(view)
+
+    def _swept(self, view: MetadataDelta) -> tuple[Record, ...]:
+        """The next piece of the sweep; () if it has found nothing, or there is none."""
+        if not self._replication.is_sweeping:
+            return ()
         return self._replication.settle(view, active=view.active_brokers())
+
+    def _current(self, now_ms: int) -> MetadataDelta:
+        """The overlay, with what decisions must know of brokers."""
+        view = self.overlay
+        self._begin_sessions(view, now_ms)
+        view.departing = self._cluster.departing(view)
+        return view
 
     def _begin_sessions(self, view: MetadataDelta, now_ms: int) -> None:
         if not self._sessions_begun:

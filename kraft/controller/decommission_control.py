@@ -96,7 +96,7 @@ def _moves_of(view: MetadataDelta, settings: ControllerSettings, node_id: int) -
 def fill(view: MetadataDelta, settings: ControllerSettings, request: FillBrokerRequest) -> ControllerResult:
     """Begin all moves that give the broker its fair share."""
     broker = _registered(view, request.node_id)
-    if not broker.is_active or broker.decommissioning:
+    if broker.node_id not in view.active_brokers() or broker.decommissioning:
         raise InvalidRequestError(f"broker {broker.node_id} is fenced or leaving; it can be filled when it is active")
     moves = plan_fill(_placed(view), _sites(view), _takers(view), newcomer=broker.node_id)[:MAX_PARTITIONS_PER_REQUEST]
     records = tuple(_records(view, settings, moves))
@@ -152,7 +152,10 @@ def _sites(view: MetadataDelta) -> dict[int, Site]:
 
 def _takers(view: MetadataDelta) -> list[int]:
     """The brokers that may get replicas."""
-    return [broker.node_id for broker in view.brokers().values() if broker.is_active and not broker.decommissioning]
+    active = view.active_brokers()
+    return [
+        broker.node_id for broker in view.brokers().values() if broker.node_id in active and not broker.decommissioning
+    ]
 
 
 def _placed(view: MetadataDelta) -> list[PlacedPartition]:

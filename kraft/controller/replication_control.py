@@ -8,7 +8,7 @@ The rules for one partition are in `partition_change`; topics come and go in `to
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter
 
 from msgspec.structs import replace
@@ -60,6 +60,7 @@ from ..metadata.requests import (
 )
 from ..metadata.topic_settings import election_rules
 from .memory.log_ends import LogEnds
+from .memory.sweep import Found, Sweep, is_unsettled
 
 _LEADER = attrgetter("leader")
 _PARTITIONS = attrgetter("partitions")
@@ -96,21 +97,49 @@ class ReplicationControl:
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
         self._ends = LogEnds()
+        self._sweep = Sweep(settings.partitions_per_step)
 
     def restart(self) -> None:
         self._ends.restart()
+        self._sweep.restart()
 
     # --- brokers join and leave --------------------------------------------------------------------------------------
 
-    def settle(
-        self, view: MetadataDelta, *, active: frozenset[int], lost: frozenset[int] = frozenset()
-    ) -> tuple[PartitionChangeRecord, ...]:
-        """Bring every partition into a state that is valid for this set of active brokers.
+    def move_away(
+        self,
+        view: MetadataDelta,
+        node_ids: frozenset[int],
+        *,
+        active: frozenset[int],
+        lost: frozenset[int] = frozenset(),
+    ) -> tuple[tuple[PartitionChangeRecord, ...], bool]:
+        """The next piece of what must change before these brokers, which are not in `active`, are fenced, drained or removed.
 
-        The only rule for a broker that is fenced, unfenced, drained, removed or restarted: inactive brokers leave the ISRs, and a
-        partition without a leader gets one if there is a replica that can lead.
+        True: it is the last piece. After it, these brokers lead nothing and are in no ISR, and `lost` ones are not eligible.
         """
-        affected = list(_unsettled(view, active, lost))
+        limit = self._settings.partitions_per_step
+        affected = list(islice(_unsettled(view, active, lost), limit + 1))
+        if len(affected) > limit:  # others may be gone, too: the sweep finds theirs
+            affected = list(islice(_held(view, node_ids, lost), limit + 1))
+        return self._settled(view, affected[:limit], active=active, lost=lost), len(affected) <= limit
+
+    def begin_sweep(self, view: MetadataDelta) -> None:
+        """Walk over all partitions: from now on, more brokers may be active, or other elections allowed."""
+        self._sweep.begin(view)
+
+    @property
+    def is_sweeping(self) -> bool:
+        return bool(self._sweep)
+
+    def settle(self, view: MetadataDelta, *, active: frozenset[int]) -> tuple[PartitionChangeRecord, ...]:
+        """The next piece of the sweep, which brings partitions into a state that is valid for this set of active brokers."""
+        return self._settled(view, self._sweep.next_piece(view, active), active=active)
+
+    def _settled(
+        self, view: MetadataDelta, affected: Found, *, active: frozenset[int], lost: frozenset[int] = frozenset()
+    ) -> tuple[PartitionChangeRecord, ...]:
+        """The only rule for a broker that is fenced, unfenced, drained, removed or restarted: inactive brokers leave ISRs, and a
+        partition without a leader gets one if there is a replica that can lead."""
         if not affected:
             return ()
         leaders = leader_counts(view)
@@ -291,10 +320,23 @@ def _unsettled(
 ) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
     for topic in view.topics():
         for number, partition in enumerate(topic.partitions):
-            settled = partition.leader in active and active.issuperset(partition.isr)
-            concerned = lost and not lost.isdisjoint((*partition.isr, *partition.eligible_leader_replicas))
-            if not settled or concerned:
+            if is_unsettled(partition, active) or (lost and _is_eligible(partition, lost)):
                 yield topic, number, partition
+
+
+def _held(
+    view: MetadataDelta, node_ids: frozenset[int], lost: frozenset[int]
+) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
+    """What these brokers lead, or are in sync for. A decision takes it from them, so the next search does not find it again."""
+    for topic in view.topics():
+        for number, partition in enumerate(topic.partitions):
+            held = partition.leader in node_ids or not node_ids.isdisjoint(partition.isr)
+            if held or (lost and _is_eligible(partition, lost)):
+                yield topic, number, partition
+
+
+def _is_eligible(partition: PartitionImage, node_ids: frozenset[int]) -> bool:
+    return not node_ids.isdisjoint((*partition.isr, *partition.eligible_leader_replicas))
 
 
 def _check_proposal(partition: PartitionImage, node_id: int, proposal: PartitionIsrProposal) -> None:
@@ -323,7 +365,7 @@ def _check_members(view: MetadataDelta, leader_id: int, members: tuple[IsrMember
     """KIP-903: only brokers that are active now, in the incarnation whose fetches the leader has seen."""
     for member in members:
         broker = view.broker(member.node_id)
-        if broker is None or not broker.is_active:
+        if broker is None or not broker.is_active or member.node_id in view.departing:
             raise IneligibleReplicaError(f"broker {member.node_id} is fenced, shutting down or not registered")
         is_leader_itself = member.node_id == leader_id and member.broker_epoch == -1
         if not is_leader_itself and member.broker_epoch != broker.broker_epoch:

@@ -131,7 +131,8 @@ class TopicControl:
         if asked == -1:
             factor = cluster_number(view, DEFAULT_REPLICATION_FACTOR, self._settings.default_replication_factor)
         if factor == -1:
-            machines = {Site.of(broker).machine for broker in view.brokers().values() if broker.is_active}
+            active = view.active_brokers()
+            machines = {Site.of(broker).machine for broker in view.brokers().values() if broker.node_id in active}
             factor = max(1, min(_DEFAULT_REPLICATION_FACTOR, len(machines)))
         if not 1 <= factor <= MAX_REPLICATION_FACTOR:
             raise InvalidReplicationFactorError(
@@ -140,8 +141,9 @@ class TopicControl:
         return factor
 
     def _placed(self, view: MetadataDelta, count: int, factor: int) -> _Assignment:
+        active = view.active_brokers()
         brokers = [
-            PlacementBroker(node_id=broker.node_id, site=Site.of(broker), active=broker.is_active)
+            PlacementBroker(node_id=broker.node_id, site=Site.of(broker), active=broker.node_id in active)
             for broker in view.brokers().values()
             if not broker.decommissioning
         ]

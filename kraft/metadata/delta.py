@@ -45,7 +45,8 @@ class ChangedTopic:
 
 
 class MetadataDelta:
-    """The changes on top of `base`. Readers see what has changed first, then the base. Only `replay` writes the fields."""
+    """The changes on top of `base`. Readers see what has changed first, then the base. Only `replay` writes the fields,
+    except for `departing`, which the active controller sets and no other reader knows."""
 
     def __init__(self, base: MetadataImage) -> None:
         self.base = base
@@ -60,6 +61,7 @@ class MetadataDelta:
         self.recovery_epoch = base.recovery_epoch
         self.recovery_offset = base.recovery_offset
         self.login_secret = base.login_secret
+        self.departing: frozenset[int] = frozenset()  # unfenced brokers that decisions treat as inactive already
         self.changed_brokers: dict[int, BrokerImage | None] = {}
         self.changed_topics: dict[str, ChangedTopic | None] = {}
         self.changed_topic_names: dict[str, str | None] = {}
@@ -84,7 +86,7 @@ class MetadataDelta:
 
     def active_brokers(self) -> frozenset[int]:
         """The brokers that may lead and be in an ISR."""
-        return frozenset(broker.node_id for broker in self.brokers().values() if broker.is_active)
+        return frozenset(broker.node_id for broker in self.brokers().values() if broker.is_active) - self.departing
 
     def is_decommissioning(self, node_id: int) -> bool:
         broker = self.broker(node_id)

@@ -72,7 +72,10 @@ class Broker:
 class Simulation:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        settings = ControllerSettings(preferred_leader_check_interval_ms=self.rng.choice([500, 30_000]))
+        settings = ControllerSettings(
+            preferred_leader_check_interval_ms=self.rng.choice([500, 30_000]),
+            partitions_per_step=(1, 3, 5_000)[seed % 3],  # brokers depart in pieces, between which anything may happen
+        )
         groups = GroupSlots if seed % 2 else FakeGroupState
         self.cluster = MetadataCluster(VOTERS, seed=seed, settings=settings, new_groups=groups)
         self.cluster.on_publication = self.published

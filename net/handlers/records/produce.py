@@ -36,7 +36,7 @@ from barnabas.net.server.purgatory import DelayedProduce, Operation
 from ..common.services import Services
 from .overtaken import MAY_LAST_MS, Gap, Overtaken
 from .preparing import Preparing, Refused
-from .produce_parts import AnyProduce, JoinedAnswer, parts_of
+from .produce_parts import AnyProduce, JoinedAnswer, named_again, named_twice, parts_of
 from .produce_rules import check_produced
 from .refused_sequences import RefusedSequences
 
@@ -94,15 +94,22 @@ class ProduceHandler:
             self.preparing.later(request, context, lambda made, bad: self._serve_later(made, bad, context, reply))
             return
         joined = JoinedAnswer(len(parts), context, reply)
+        again = named_again(parts) if request.acks == ACKS_ALL else [{}] * len(parts)
         self.preparing.parts_later(
-            [(part, partial(self._serve_part, joined, n, context)) for n, part in enumerate(parts)], context
+            [(part, partial(self._serve_part, joined, n, context, again[n])) for n, part in enumerate(parts)], context
         )
 
     def _serve_part(
-        self, joined: JoinedAnswer, number: int, context: RequestContext, request: AnyProduce, refused: Refused
+        self,
+        joined: JoinedAnswer,
+        number: int,
+        context: RequestContext,
+        again: Refused,
+        request: AnyProduce,
+        refused: Refused,
     ) -> None:
         self._serve_later(
-            request, refused, context, partial(joined.answered, number), partial(joined.unanswered, number)
+            request, {**refused, **again}, context, partial(joined.answered, number), partial(joined.unanswered, number)
         )
 
     def _serve_later(
@@ -166,7 +173,7 @@ class ProduceHandler:
             if item.topic in INTERNAL_TOPICS:
                 raise InvalidTopicError(f"{item.topic} is an internal topic of the cluster; produce to another topic")
             if delayed is not None and topic_partition in delayed.pending:
-                raise InvalidTopicError(f"{topic_partition} appears twice in one produce request")
+                raise named_twice(topic_partition)
             if refused is not None:
                 raise refused
             check_produced(item.records, kafka_version=request.kafka_version)

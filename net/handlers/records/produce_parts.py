@@ -4,11 +4,13 @@ A request may name 20,000 partitions. To append a batch to each takes the loop a
 parts, and the loop runs after each. Each part is complete in one pass of the loop, as a short request is. Pure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidTopicError
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.requests import KafkaProduceRequest, ProduceRequest
 from barnabas.net.protocol.responses import ErrorResponse, ProduceResponse
 from barnabas.net.server.dispatcher import Reply, RequestContext
@@ -25,6 +27,22 @@ def parts_of(request: AnyProduce) -> Iterator[AnyProduce]:
         return
     for start in range(0, len(every), MAX_APPENDED_AT_ONCE):
         yield replace(request, partitions=every[start : start + MAX_APPENDED_AT_ONCE])
+
+
+def named_again(parts: Sequence[AnyProduce]) -> list[dict[int, BarnabasError]]:
+    """For each part: the partitions that an earlier part names, too, by their place in the part. `_append` refuses those that one
+    part names twice."""
+    named: set[TopicPartition] = set()
+    found: list[dict[int, BarnabasError]] = []
+    for part in parts:
+        places = [TopicPartition(item.topic, item.partition) for item in part.partitions]
+        found.append({number: named_twice(place) for number, place in enumerate(places) if place in named})
+        named.update(places)
+    return found
+
+
+def named_twice(place: TopicPartition) -> BarnabasError:
+    return InvalidTopicError(f"{place} appears twice in one produce request")
 
 
 class JoinedAnswer:

@@ -387,6 +387,24 @@ async def test_a_request_with_very_many_batches_lets_the_loop_run_in_between(ack
 
 
 @simulated
+async def test_a_partition_that_a_long_request_names_again_is_written_once() -> None:
+    """Also where the two are in different parts. With acks=all, as in a short request."""
+    world = await Passes.start(topic("t", *(partition(0, replicas=(0,)) for _ in range(VERY_MANY))))
+    await turns(VERY_MANY)
+    client = world.send(*((number, batch(b"a")) for number in (*range(VERY_MANY), 0)), acks=-1)
+    await world.until_over(client)
+    await turns()
+    first, last = partitions_of(client)[0], partitions_of(client)[-1]
+    assert (first.error, first.base_offset) == (0, 0)
+    assert (last.partition, last.error) == (0, ErrorCode.INVALID_TOPIC_EXCEPTION) and "appears twice" in (
+        last.message or ""
+    )
+    again = world.send((0, batch(b"b")))
+    await world.until_over(again)
+    assert partitions_of(again)[0].base_offset == 1, "the second batch was not written"
+
+
+@simulated
 @pytest.mark.parametrize("broken", [None, 0, VERY_MANY - 1])
 async def test_without_answers_any_part_that_fails_ends_the_connection(broken: int | None) -> None:
     world = await Passes.start(ALONE)

@@ -133,7 +133,8 @@ class TransactionalOffsets:
         self._valid_from.pop((group_id, producer_id), None)
         producer_epoch = marker_epoch - 1 if uses_v2 else marker_epoch
         decision = Decision(state=self._state, now_ms=now_ms)
-        if self._state.pending.is_ended_by(group_id, (producer_id, producer_epoch)):
+        count = self._state.pending.count_ended_by(group_id, (producer_id, producer_epoch))
+        if count:
             decision.add(
                 PendingOffsetsEndedRecord(
                     slot=self._state.slot,
@@ -144,7 +145,7 @@ class TransactionalOffsets:
                     is_commit=is_commit,
                 )
             )
-        return CoordinatorResult(records=decision.finish(), response=None)
+        return CoordinatorResult(records=decision.finish(), response=None, ended_offsets=count)
 
     def fetch_stable(
         self,

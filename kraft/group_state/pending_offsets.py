@@ -108,10 +108,13 @@ class PendingOffsets:
         group = self._groups.get(group_id)
         return {} if group is None else group.names()
 
-    def is_ended_by(self, group_id: str, producer: ProducerKey) -> bool:
-        """Whether the producer has pending offsets of the group, in this epoch or an older one."""
+    def count_ended_by(self, group_id: str, producer: ProducerKey) -> int:
+        """The pending offsets of the producer for the group, in this epoch or an older one."""
         group = self._groups.get(group_id)
-        return group is not None and any(epoch <= producer[1] for epoch in group.transactions.get(producer[0], ()))
+        if group is None:
+            return 0
+        epochs = group.transactions.get(producer[0], {})
+        return sum(len(pending.keys) for epoch, pending in epochs.items() if epoch <= producer[1])
 
     def groups(self) -> list[str]:
         return list(self._groups)

@@ -41,6 +41,7 @@ MAX_RECORDS_PER_APPEND = 4_000  # limits the duration of one append
 # Each becomes up to MAX_PENDING_OFFSETS commits when it is applied. All those of one append must fit between two indexes of the
 # quorum (POSITION_BITS).
 MAX_ENDS_PER_APPEND = 50
+MAX_ENDED_OFFSETS_PER_APPEND = 20_000  # of all those ends together: 60 ms of every voter. One end may have as many
 MAX_BYTES_PER_APPEND = 900 * 1024  # the limit of a quorum command is 1 MiB
 _COMMIT_BYTES = 90  # of a committed offset without its strings: at most eight numbers of nine bytes, and headers
 
@@ -53,8 +54,10 @@ class Waiting:
     answer: "asyncio.Future[object]"  # receives the result's response
     size_bytes: int = 0  # upper bound of the size of the records in a command
     end_count: int = 0  # of ends of pending offsets
+    ended_offsets: int = 0  # by them
 
     def __post_init__(self) -> None:
+        self.ended_offsets = self.result.ended_offsets
         for record in self.result.records:
             self.size_bytes += _size_bytes(record)
             self.end_count += isinstance(record, PendingOffsetsEndedRecord)
@@ -96,16 +99,21 @@ class _Room:
     records: int = MAX_RECORDS_PER_APPEND
     size_bytes: int = MAX_BYTES_PER_APPEND
     ends: int = MAX_ENDS_PER_APPEND
+    ended_offsets: int = MAX_ENDED_OFFSETS_PER_APPEND
     is_empty: bool = True
 
     def takes(self, item: Waiting) -> bool:
         if not self.is_empty and (
-            len(item.result.records) > self.records or item.size_bytes > self.size_bytes or item.end_count > self.ends
+            len(item.result.records) > self.records
+            or item.size_bytes > self.size_bytes
+            or item.end_count > self.ends
+            or item.ended_offsets > self.ended_offsets
         ):
             return False
         self.records -= len(item.result.records)
         self.size_bytes -= item.size_bytes
         self.ends -= item.end_count
+        self.ended_offsets -= item.ended_offsets
         self.is_empty = self.is_empty and not item.result.records
         return True
 

@@ -230,6 +230,35 @@ def test_the_offsets_of_open_transactions_of_a_group_have_a_limit() -> None:
         world.offsets.commit(commit_of(MAX_PENDING_OFFSETS), permit=world.permit(), now_ms=world.bench.now_ms)
 
 
+def test_an_end_tells_how_many_offsets_it_commits_for_the_limit_of_an_append() -> None:
+    world = World()
+    partitions = (at(1, partition=0), at(2, partition=1))
+    request = TransactionalOffsetCommitRequest(
+        transactional_id="tx",
+        producer_id=PRODUCER,
+        producer_epoch=0,
+        group_id=GROUP,
+        member_id="",
+        member_epoch=-1,
+        partitions=partitions,
+    )
+    world.bench.change_topics({"t": 2})
+    world.renew()
+    taken = world.offsets.commit(request, permit=world.permit(), now_ms=world.bench.now_ms)
+    world.bench.commit(taken.records)
+    for count in (2, 0):  # the second one is a repetition
+        ended = world.offsets.end(
+            group_id=GROUP,
+            producer_id=PRODUCER,
+            marker_epoch=0,
+            uses_v2=False,
+            is_commit=True,
+            now_ms=world.bench.now_ms,
+        )
+        world.bench.commit(ended.records)
+        assert ended.ended_offsets == count
+
+
 def test_as_many_permits_as_allowed_are_kept() -> None:
     world = World(max_permits=2)
     first, second = world.permit(PRODUCER), world.permit(PRODUCER + 1)

@@ -31,7 +31,12 @@ from barnabas.log.vocabulary.errors import (
     NotCoordinatorError,
 )
 from barnabas.net.base.slices import SLICE_STEPS
-from barnabas.net.groups.group_appends import APPEND_TIMEOUT_MS, MAX_ENDS_PER_APPEND, MAX_RECORDS_PER_APPEND
+from barnabas.net.groups.group_appends import (
+    APPEND_TIMEOUT_MS,
+    MAX_ENDED_OFFSETS_PER_APPEND,
+    MAX_ENDS_PER_APPEND,
+    MAX_RECORDS_PER_APPEND,
+)
 from barnabas.net.groups.group_service import GroupService
 from barnabas.net.groups.hosted_slot import MAX_WAITING_PER_SLOT
 from barnabas.net.groups.slot_hosting import LOAD_RETRY_MS, LoadedSlot, SlotHosting
@@ -142,8 +147,8 @@ class World:
         image = image_of(broker(0), broker(1), slots=slots | (others or {}), topics=topics)
         self.shell.source.publish(image, restored=restored)
 
-    def decide(self, *records: Record, response: object = "done") -> "asyncio.Task[object]":
-        result = CoordinatorResult(records=cast(Any, records), response=response)
+    def decide(self, *records: Record, response: object = "done", ended_offsets: int = 0) -> "asyncio.Task[object]":
+        result = CoordinatorResult(records=cast(Any, records), response=response, ended_offsets=ended_offsets)
         return asyncio.create_task(self.groups.handle(GROUP, lambda machine: result))
 
     async def refused(self, error: type[BarnabasError]) -> None:
@@ -328,6 +333,21 @@ async def test_an_append_has_a_limited_number_of_ends_which_become_many_commits(
     asked = world.shell.source.asked(AppendGroupRecords)
     assert [len(records_in(request)) for request in asked] == [MAX_ENDS_PER_APPEND, 1]
     assert MAX_ENDS_PER_APPEND * MAX_PENDING_OFFSETS < 2**POSITION_BITS
+
+
+@simulated
+async def test_an_append_has_a_limited_number_of_offsets_that_its_ends_commit() -> None:
+    """50 ends of 20,000 offsets held the quorum's thread of every voter for three seconds, longer than an election timeout."""
+    world = await World.start()
+    world.shell.source.script(*[GroupRecordsAppended()] * 3)
+    end = PendingOffsetsEndedRecord(
+        slot=SLOT, coordinator_epoch=1, group_id=GROUP, producer_id=5, producer_epoch=0, is_commit=True
+    )
+    half = MAX_ENDED_OFFSETS_PER_APPEND // 2
+    counts = (half, half, 1, half, MAX_PENDING_OFFSETS)
+    assert await asyncio.gather(*(world.decide(end, ended_offsets=count) for count in counts))
+    asked = world.shell.source.asked(AppendGroupRecords)
+    assert [len(records_in(request)) for request in asked] == [2, 2, 1]
 
 
 @simulated

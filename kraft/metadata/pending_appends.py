@@ -60,6 +60,16 @@ class PendingAppends:
     def __init__(self) -> None:
         self._by_term: dict[int, deque[PendingAppend]] = {}
         self.record_count = 0
+        self._last_piece: PendingAppend | None = None
+
+    def note_piece(self, term: int) -> None:
+        """The newest append of the term ends a large piece of maintenance."""
+        self._last_piece = self.newest(term)
+
+    def has_open_piece(self, term: int, claim: int) -> bool:
+        """Each commit replays all that still waits: so there is one large piece of maintenance at a time."""
+        piece = self._last_piece
+        return piece is not None and not piece.settled and (piece.term, piece.claim) == (term, claim)
 
     def add(self, pending: PendingAppend) -> None:
         self._by_term.setdefault(pending.term, deque()).append(pending)

@@ -92,7 +92,6 @@ class MetadataNode:
         self._must_claim = False
         self._claims = 0
         self._pending = PendingAppends()
-        self._last_piece: PendingAppend | None = None  # the end of the last large piece of maintenance
         self._feed = FeedRing()
 
     def attach(self, quorum: Quorum) -> None:
@@ -141,7 +140,7 @@ class MetadataNode:
         for _ in range(_MAX_WORK_PER_TICK):
             if not self._controller.is_active or self._pending.record_count >= MAX_PENDING_RECORDS:
                 return
-            if self._is_waiting_for_piece():
+            if self._pending.has_open_piece(self._leadership.term, self._claims):
                 return
             records = self._controller.tick(now_ms, occupied_slots=self.state.occupied_slots)
             if not records:
@@ -149,14 +148,7 @@ class MetadataNode:
             self._perform(ControllerResult(records=records, atomic=False), _nobody_waits)
             count += len(records)
             if count >= MAX_RECORDS_PER_COMMAND or self._controller.has_more_pieces:
-                self._last_piece = self._pending.newest(self._leadership.term)
-
-    def _is_waiting_for_piece(self) -> bool:
-        """Each commit replays all that still waits: so there is one large piece of maintenance at a time."""
-        piece = self._last_piece
-        if piece is None or piece.settled or (piece.term, piece.claim) != (self._leadership.term, self._claims):
-            self._last_piece = None
-        return self._last_piece is not None
+                self._pending.note_piece(self._leadership.term)
 
     def _prepare(self) -> None:
         """Before any decision, so that every decision is based on the cluster's values and not on this node's file, and on

@@ -68,9 +68,17 @@ class ClientSettings:
 class Options:
     """The options of one reader or writer, by lower-case name, client settings without their prefix."""
 
-    def __init__(self, given: Mapping[str, str], *, known: Iterable[str]) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        *,
+        known: Iterable[str],
+        shared: Iterable[str] = CLIENT_NAMES,
+        page: str = "docs/spark.md",
+    ) -> None:
         """Raises InvalidConfigError for names that are refused, unknown (with similar names), or given twice."""
-        self._names = {name.lower(): name for name in (*known, *CLIENT_NAMES)}
+        self._names = {name.lower(): name for name in (*known, *shared)}
+        self._page = page  # where all options are described
         self._values: dict[str, str] = {}
         for name, value in given.items():
             plain = name.lower().removeprefix(KAFKA_PREFIX)
@@ -94,7 +102,7 @@ class Options:
         cure = (
             f"did you mean {' or '.join(self._names[item] for item in near)}?"
             if near
-            else "see docs/spark.md for all options"
+            else f"see {self._page} for all options"
         )
         raise InvalidConfigError(f"unknown option {name!r}: {cure}")
 

@@ -45,12 +45,17 @@ def source_schema(*, includes_headers: bool) -> StructType:
 
 def check_projection(schema: StructType) -> None:
     """Raises InvalidConfigError for a column that a topic does not have, or has with another type."""
-    known = {field.name: field.dataType for field in COLUMNS}
+    check_columns(schema, COLUMNS, "a topic")
+
+
+def check_columns(schema: StructType, columns: StructType, what: str) -> None:
+    """`schema` names some of `columns`, with their types. Raises InvalidConfigError, which says what has no such column."""
+    known = {field.name: field.dataType for field in columns}
     if not schema.fields:
         raise InvalidConfigError("the schema has no column: select some of " + ", ".join(known))
     for field in schema.fields:
         if field.name not in known:
-            raise InvalidConfigError(f"a topic has no column {field.name!r}; it has {', '.join(known)}")
+            raise InvalidConfigError(f"{what} has no column {field.name!r}; it has {', '.join(known)}")
         if field.dataType != known[field.name]:
             cure = f"read it as {known[field.name].simpleString()} and cast the column"
             raise InvalidConfigError(f"column {field.name!r} cannot be {field.dataType.simpleString()}: {cure}")

@@ -6,9 +6,6 @@ this module ends the query.
 """
 
 import logging
-import signal
-import sys
-import threading
 import time
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
@@ -32,6 +29,7 @@ from barnabas.net.client.consumer.end_watch import EndWatch
 from barnabas.net.client.group.group_offsets import commit_offsets
 
 from ..common.connection import shared_client
+from ..common.query_process import stop_on_sigterm
 from .boundaries import Boundaries
 from .data_loss import DataLossError
 from .offsets import StreamOffset, ranges_between, split
@@ -114,7 +112,7 @@ class _Driver:
     """A running query's view of the cluster."""
 
     def __init__(self, options: ReadOptions) -> None:
-        _stop_on_sigterm()
+        stop_on_sigterm()
         self._options = options
         self._loop: LoopThread
         self._client: Client
@@ -228,9 +226,3 @@ class _Driver:
 
 def _now_ms() -> float:
     return time.monotonic() * 1000
-
-
-def _stop_on_sigterm() -> None:
-    """Spark ends the query's process by SIGTERM; turning that into an exit lets Spark call `stop`."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

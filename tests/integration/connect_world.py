@@ -165,10 +165,10 @@ class Load:
         self._stop.wait(0.002)
 
 
-def check_topics(cluster: Cluster, name: str, source: str) -> None:
+def check_topics(cluster: Cluster, prefix: str, source: str) -> None:
     """Each change of an account, and each row of the history, is in its topic once, in the order of the commits."""
     versions: dict[int, list[int]] = defaultdict(list)
-    for message in messages(cluster.bootstrap, f"{name}.public.accounts", partitions=3):
+    for message in messages(cluster.bootstrap, f"{prefix}public.accounts", partitions=3):
         after = json.loads(message.value() or b"")["after"]
         versions[after["id"]].append(after["version"])
     last = {account: version for account, version, *_ in rows(source, "accounts")}
@@ -177,7 +177,7 @@ def check_topics(cluster: Cluster, name: str, source: str) -> None:
     assert versions.keys() == last.keys()
     inserted = [
         json.loads(message.value() or b"")["after"]["id"]
-        for message in messages(cluster.bootstrap, f"{name}.public.history", partitions=3)
+        for message in messages(cluster.bootstrap, f"{prefix}public.history", partitions=3)
     ]
     assert sorted(inserted) == [row[0] for row in rows(source, "history")]
 

@@ -3,6 +3,7 @@
 import logging
 import os
 from argparse import ArgumentParser
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ async def _run(context: Context) -> int:
     from barnabas.net.connect.postgres.changes.settings import SourceSettings
 
     settings = _settings(context)
+    from barnabas.net.connect.postgres.delivery import TopicWriter
     from barnabas.net.connect.postgres.sink import run_sink
     from barnabas.net.connect.postgres.source import run_source
 
@@ -39,7 +41,8 @@ async def _run(context: Context) -> int:
     )
     try:
         if isinstance(settings, SourceSettings):
-            await run_source(settings, _bootstrap(context, settings), context.connector.security)
+            bootstrap, security = _bootstrap(context, settings), context.connector.security
+            await run_source(settings, partial(TopicWriter, settings, bootstrap, security))
         else:
             await run_sink(settings, _bootstrap(context, settings), context.connector.security)
     except ConnectorError as error:

@@ -94,6 +94,13 @@ async def seen_transactions(connection: Connection) -> SeenTransactions:
     return SeenTransactions.of(str(row[0]))
 
 
+async def log_end(connection: Connection) -> int:
+    """The position at which the server writes its log now."""
+    row = await (await connection.execute("SELECT pg_current_wal_lsn()::text")).fetchone()
+    assert row is not None
+    return lsn_of(str(row[0]))
+
+
 async def slot_of(connection: Connection, name: str) -> Slot | None:
     row = await (await connection.execute(_SLOT, (name,))).fetchone()
     if row is None:

@@ -19,6 +19,7 @@ from ...client.consumer.range_reader import RangeReader, batches_of
 from ...client.producer.producer import Producer
 from ...client.producer.transaction import Transaction
 from .changes.envelope import ALL_PARTITIONS, Outgoing
+from .changes.lsn import NO_LSN
 from .changes.position import Position, decode, encode
 from .changes.settings import SourceSettings
 
@@ -34,10 +35,13 @@ SEND_AT_ONCE: Final = (
 )
 READ_BYTES: Final = 1 << 20
 EARLIEST: Final = -2
+IDLE_COMMIT_S: Final = 10.0  # a commit of a position alone is a transaction
 
 
 class TopicWriter:
-    """One transaction at a time: `send` opens it, `commit` ends it with a position."""
+    """A `ChangeWriter`. One transaction at a time: `send` opens it, `commit` ends it with a position."""
+
+    idle_commit_s = IDLE_COMMIT_S
 
     def __init__(self, settings: SourceSettings, bootstrap: str, security: SecurityOptions) -> None:
         self._settings = settings
@@ -59,6 +63,7 @@ class TopicWriter:
             str, tuple[list[bytes], list[bytes | None]]
         ] = {}  # keys and values by topic, at most SEND_AT_ONCE
         self.count = 0  # records in the open transaction
+        self.confirmable_lsn = NO_LSN  # of the last commit
 
     async def start(self) -> None:
         """Take over from a predecessor. Raises BarnabasError."""
@@ -131,6 +136,7 @@ class TopicWriter:
         await transaction.send(self._settings.position_topic, encode(position), key=POSITION_KEY, partition=0)
         self._transaction, self.count = None, 0
         await transaction.commit()
+        self.confirmable_lsn = position.lsn
 
     async def _opened(self) -> Transaction:
         if self._transaction is None:

@@ -81,10 +81,14 @@ class ReplicationConnection:
         assert row is not None
         return row
 
-    async def start(self, slot: str, publication: str, lsn: int) -> "ReplicationStream":
-        """The changes that were committed at or after `lsn`. The connection belongs to the stream from now on."""
-        stream = ReplicationStream(self._connection, lsn)
-        await stream.start(slot, publication)
+    async def start(self, slot: str, publication: str, lsn: int, *, confirmed_lsn: int) -> "ReplicationStream":
+        """The changes that were committed at or after `lsn`. The connection belongs to the stream from now on.
+
+        `confirmed_lsn`: what the server may discard already; not after `lsn`.
+        """
+        assert confirmed_lsn <= lsn
+        stream = ReplicationStream(self._connection, confirmed_lsn)
+        await stream.start(slot, publication, lsn)
         return stream
 
     async def close(self) -> None:
@@ -92,17 +96,17 @@ class ReplicationConnection:
 
 
 class ReplicationStream:
-    def __init__(self, connection: Connection, lsn: int) -> None:
+    def __init__(self, connection: Connection, confirmed_lsn: int) -> None:
         self._connection = connection
         self._pgconn = connection.pgconn
-        self._confirmed_lsn = lsn  # all before it is in the topics; never goes back
+        self._confirmed_lsn = confirmed_lsn  # all before it is delivered; never goes back
         self._status_due_s = 0.0
         self._sending = asyncio.Lock()  # one task at a time may wait for the socket
 
-    async def start(self, slot: str, publication: str) -> None:
+    async def start(self, slot: str, publication: str, lsn: int) -> None:
         statement = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({}{})").format(
             sql.Identifier(slot),
-            sql.SQL(lsn_text(self._confirmed_lsn)),
+            sql.SQL(lsn_text(lsn)),
             sql.SQL(OPTIONS),
             sql.Literal(_quoted_name(publication)),
         )
@@ -145,10 +149,11 @@ class ReplicationStream:
         return None
 
     def confirm(self, lsn: int) -> None:
-        """Everything before it is committed in the topics: the server may discard it. `send_status` tells the server."""
+        """Everything before it is delivered for good: the server may discard it. `send_status` tells the server."""
         assert lsn >= self._confirmed_lsn
-        self._confirmed_lsn = lsn
-        self._status_due_s = 0.0
+        if lsn > self._confirmed_lsn:
+            self._confirmed_lsn = lsn
+            self._status_due_s = 0.0
 
     async def send_status(self) -> None:
         """If it is due: the server ends a connection whose client is silent."""

@@ -8,8 +8,11 @@ So a reader locks a table before it reads it, and compares the table's files wit
 """
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from random import Random
 from typing import Final
 
 import psycopg
@@ -17,9 +20,15 @@ from psycopg import sql
 
 from .catalog import PublishedTable
 from .changes.coverage import NATIVE, KeyText, Range
+from .changes.lsn import lsn_text
 from .changes.pgoutput import Row
+from .changes.settings import SourceSettings
+from .replication import ReplicationConnection
 from .server import Connection, close, connect
 
+logger = logging.getLogger("barnabas.connect")
+
+TEMPORARY_SLOT: Final = "barnabas_snapshot_{}"
 ROWS_AT_ONCE: Final = 500  # of one item in the queue
 # The catalog has rows as of the snapshot; the function knows the files of now.
 _REWRITTEN: Final = """
@@ -163,6 +172,31 @@ class SnapshotReaders:
 
     async def _put(self, table: PublishedTable, rows: list[Row], lower: KeyText | None, upper: KeyText | None) -> None:
         await self._queue.put(ReadRows(table=table, rows=rows, range=Range(lower=lower, upper=upper, lsn=self._lsn)))
+
+
+@asynccontextmanager
+async def exported(
+    settings: SourceSettings, tables: Sequence[PublishedTable], gaps: Sequence[Sequence[Range]]
+) -> AsyncIterator[tuple[SnapshotReaders, int]]:
+    """Readers of these gaps of the tables, all in one snapshot of the server, and the LSN up to which it sees transactions."""
+    replication = await ReplicationConnection.open(settings.dsn)
+    try:
+        snapshot = await replication.export_snapshot(TEMPORARY_SLOT.format(f"{Random().getrandbits(64):x}"))
+        logger.info("snapshot begins connector=%s tables=%d lsn=%s", settings.name, len(tables), lsn_text(snapshot.lsn))
+        readers = SnapshotReaders(
+            settings.dsn,
+            snapshot.name,
+            snapshot.lsn,
+            count=settings.snapshot.readers,
+            chunk_rows=settings.snapshot.chunk_rows,
+        )
+        try:
+            await readers.start(tables, gaps)
+            yield readers, snapshot.lsn
+        finally:
+            await readers.close()
+    finally:
+        await replication.close()
 
 
 async def _check_files(connection: Connection, table: PublishedTable) -> None:

@@ -7,6 +7,7 @@ so there is one way back from every failure, and the committed position alone de
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
@@ -23,7 +24,6 @@ from ...client.connection.errors import (
     TransactionOutcomeUnknownError,
     TransactionTimedOutError,
 )
-from ...client.connection.security import SecurityOptions
 from .catalog import (
     PublishedTable,
     add_types,
@@ -43,27 +43,28 @@ from .changes.pgoutput import Relation, decode
 from .changes.position import Position, TableProgress
 from .changes.settings import SourceSettings
 from .changes.values import Types
-from .delivery import TopicWriter
+from .change_writer import ChangeWriter
 from .health import SlotWatch
 from .replication import Received, ReplicationConnection, ReplicationStream, SystemIdentity
 from .server import Connection, close, connect, first_line, passes, setup_error
-from .snapshot import ReadRows, SnapshotReaders
+from .snapshot import ReadRows, SnapshotReaders, exported
 
 logger = logging.getLogger("barnabas.connect")
 
 PAUSE: Final = Backoff(first_ms=200, max_ms=10_000)  # between runs
 STEADY_S: Final = 30.0  # a run that lasted this long was no failed attempt: the next pause is the first again
 RECEIVE_TIMEOUT_S: Final = 1.0  # at most, between two looks at what is due
-IDLE_COMMIT_S: Final = 10.0  # how often the position follows the log of a server whose captured tables are idle
-TEMPORARY_SLOT: Final = "barnabas_snapshot_{}"
 
 
-async def run_source(settings: SourceSettings, bootstrap: str, security: SecurityOptions) -> None:
-    """Until it is cancelled. Raises ConnectorError, and errors of Barnabas that do not pass by themselves."""
+async def run_source(settings: SourceSettings, new_writer: Callable[[], ChangeWriter]) -> None:
+    """Until it is cancelled. `new_writer` makes the writer of each run, which starts and closes it.
+
+    Raises ConnectorError, and errors of Barnabas that do not pass by themselves.
+    """
     failures, again, rng = 0, frozenset[str](), Random()
     while True:
         started_s = time.monotonic()
-        source = Source(settings, bootstrap, security, again=again)
+        source = Source(settings, new_writer(), again=again)
         try:
             await source.run()
         except TableNotReadError as error:
@@ -121,13 +122,11 @@ class _Plan:
 
 
 class Source:
-    def __init__(
-        self, settings: SourceSettings, bootstrap: str, security: SecurityOptions, *, again: frozenset[str]
-    ) -> None:
+    def __init__(self, settings: SourceSettings, writer: ChangeWriter, *, again: frozenset[str]) -> None:
         """`again`: tables that have to be read again; empty as soon as the committed position says so."""
         self._settings = settings
         self.again = again
-        self._writer = TopicWriter(settings, bootstrap, security)
+        self._writer = writer
         self._types = Types()
         self._watch = SlotWatch(settings)
         self._last_commit_s = 0.0
@@ -260,26 +259,9 @@ class Source:
             unknown = [column.type_oid for column in table.relation.columns if not self._types.knows(column.type_oid)]
             if unknown:
                 await self._learn(unknown)
-        replication = await ReplicationConnection.open(settings.dsn)
-        try:
-            snapshot = await replication.export_snapshot(TEMPORARY_SLOT.format(f"{Random().getrandbits(64):x}"))
-            logger.info(
-                "snapshot begins connector=%s tables=%d lsn=%s", settings.name, len(wanted), lsn_text(snapshot.lsn)
-            )
-            readers = SnapshotReaders(
-                settings.dsn,
-                snapshot.name,
-                snapshot.lsn,
-                count=settings.snapshot.readers,
-                chunk_rows=settings.snapshot.chunk_rows,
-            )
-            try:
-                await readers.start(wanted, [position.tables[table.name].coverage.gaps() for table in wanted])
-                return await self._write_rows(readers, position, snapshot.lsn)
-            finally:
-                await readers.close()
-        finally:
-            await replication.close()
+        gaps = [position.tables[table.name].coverage.gaps() for table in wanted]
+        async with exported(settings, wanted, gaps) as (readers, lsn):
+            return await self._write_rows(readers, position, lsn)
 
     async def _write_rows(self, readers: SnapshotReaders, position: Position, lsn: int) -> Position:
         origin = reading_origin(lsn, _now_ms(), position.generation)
@@ -315,7 +297,8 @@ class Source:
     async def _follow(self, plan: _Plan, position: Position) -> None:
         settings = self._settings
         replication = await ReplicationConnection.open(settings.dsn)
-        stream = await replication.start(settings.slot, settings.publication, position.lsn)
+        confirmed_lsn = self._writer.confirmable_lsn
+        stream = await replication.start(settings.slot, settings.publication, position.lsn, confirmed_lsn=confirmed_lsn)
         logger.info("stream begins connector=%s slot=%s lsn=%s", settings.name, settings.slot, lsn_text(position.lsn))
         changes = ChangeStream(
             position,
@@ -339,6 +322,7 @@ class Source:
         delivery = self._settings.delivery
         opened_s = self._last_commit_s = time.monotonic()
         while True:
+            stream.confirm(self._writer.confirmable_lsn)
             wait_s = RECEIVE_TIMEOUT_S
             if self._writer.is_open and changes.is_between_transactions:
                 wait_s = max(0.0, min(wait_s, opened_s + delivery.linger_ms / 1000 - time.monotonic()))
@@ -366,7 +350,10 @@ class Source:
             return self._writer.is_open and now_s >= opened_s + patience_s
         if self._writer.is_open:
             return now_s >= opened_s + self._settings.delivery.linger_ms / 1000
-        return changes.position.lsn > self._watch.committed_lsn and now_s >= self._last_commit_s + IDLE_COMMIT_S
+        return (
+            changes.position.lsn > self._watch.committed_lsn
+            and now_s >= self._last_commit_s + self._writer.idle_commit_s
+        )
 
     async def _received(self, item: Received, changes: ChangeStream) -> None:
         if item.data is None:
@@ -389,14 +376,14 @@ class Source:
             await self._writer.send(records)
 
     async def _commit(self, stream: ReplicationStream, changes: ChangeStream) -> None:
-        """The server may forget what is before the position only when the position is committed."""
+        """The server may forget what is before a position only when the writer says so: not before the position is committed."""
         records = self._writer.count
         if not changes.is_between_transactions:
             logger.warning(
                 "a source transaction is committed in parts connector=%s records=%d", self._settings.name, records
             )
         await self._writer.commit(changes.position_within)
-        stream.confirm(changes.position.lsn)
+        stream.confirm(self._writer.confirmable_lsn)
         await stream.send_status()
         self._last_commit_s = time.monotonic()
         self._watch.committed(changes.position.lsn, records)

@@ -101,7 +101,7 @@ def parse(text: str, file: str) -> SourceSettings | SinkSettings:
         raise ConfigFileError(f"{file} is not valid TOML: {error}") from error
     kind = document.get("connector")
     if kind == SOURCE:
-        return _checked_source(_read(SourceSettings, document, file, ""), file)
+        return checked_source(_read(SourceSettings, document, file, ""), file)
     if kind == SINK:
         return _checked_sink(_read(SinkSettings, document, file, ""), file)
     raise ConfigFileError(f'{file}: connector is {kind!r}: write connector = "{SOURCE}" or "{SINK}"')
@@ -146,7 +146,8 @@ _LEAST: Final = {"topics.replication_factor": -1, "delivery.linger_ms": 0}
 _WORDS: Final = {str: "a string", int: "an integer", bool: "true or false", list: "a list of strings", dict: "a table"}
 
 
-def _checked_source(settings: SourceSettings, file: str) -> SourceSettings:
+def checked_source(settings: SourceSettings, file: str) -> SourceSettings:
+    """Raises ConfigFileError; `file` is where the settings come from."""
     for name in ("name", "prefix"):
         if not _is_topic_name(getattr(settings, name)):
             raise ConfigFileError(

@@ -1,0 +1,62 @@
+"""`TableRows`: the rows of captured tables as they are now, all in one snapshot of the server, as records of the kind `r`."""
+
+import time
+from contextlib import AsyncExitStack
+
+from .catalog import add_types, check_server, published_tables
+from .changes.coverage import Range
+from .changes.envelope import EnvelopeNames, Outgoing, TableEncoder, reading_origin
+from .changes.settings import SourceSettings
+from .changes.values import Types
+from .server import close, connect
+from .snapshot import SnapshotReaders, exported
+
+_ALL = (Range(lower=None, upper=None),)
+
+
+class TableRows:
+    """`open`, then `next` until there is nothing left, then `close`. It needs no slot, and leaves none behind."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self._types = Types()
+        self._held = AsyncExitStack()
+        self._readers: SnapshotReaders
+        self._lsn = 0
+        self._names = EnvelopeNames(prefix=settings.prefix, database="", has_tombstones=False)
+        self._encoders: dict[str, TableEncoder] = {}
+
+    async def open(self) -> None:
+        """Raises psycopg.Error, ConnectorError."""
+        settings = self._settings
+        connection = await connect(settings.dsn)
+        try:
+            await check_server(connection)
+            tables = list((await published_tables(connection, settings.publication, settings.tables)).values())
+            oids = {column.type_oid for table in tables for column in table.relation.columns}
+            await add_types(connection, self._types, list(oids))
+            self._names = EnvelopeNames(prefix=settings.prefix, database=connection.info.dbname, has_tombstones=False)
+        finally:
+            await close(connection)
+        reading = exported(settings, tables, [_ALL for _ in tables])
+        self._readers, self._lsn = await self._held.enter_async_context(reading)
+
+    async def next(self) -> list[Outgoing] | None:
+        """Rows of one table; None at the end. Raises psycopg.Error."""
+        read = await self._readers.next(None)
+        if read is None:
+            return None
+        encoder = self._encoders.get(read.table.name)
+        if encoder is None:
+            encoder = TableEncoder(read.table.relation, read.table.key, self._types, self._names)
+            self._encoders[read.table.name] = encoder
+        now_ms = int(time.time() * 1000)
+        origin = reading_origin(self._lsn, now_ms, 1)
+        return [
+            record
+            for row in read.rows
+            for record in encoder.inserted(row, origin, lsn=self._lsn, order=0, now_ms=now_ms)
+        ]
+
+    async def close(self) -> None:
+        await self._held.aclose()

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from .document_table import DocumentTable
-from .source_parsing import check_topic
+from .source_parsing import check_registry, check_topic
 from .spec import ConsoleSink, DeltaSink, ErrorPolicy, OutputMode, ParquetSink, TableSink, TopicSink
 
 Sink = TopicSink | ParquetSink | DeltaSink | TableSink | ConsoleSink
@@ -55,13 +55,32 @@ def _topic(table: DocumentTable) -> TopicSink:
     topic = table.text("topic")
     if topic:
         check_topic(table, "topic", topic)
-    is_records = table.text("format", "json", choices=("json", "record")) == "record"
+    format_name = table.text("format", "json", choices=("json", "avro", "record"))
+    is_records = format_name == "record"
     if is_records and table.has("key"):
         table.refuse(
             "key", f"has no effect with {table.words.pair('format', 'record')}: name the column key in the result"
         )
+    registry, schema = table.text("registry"), table.text("schema")
+    if format_name == "avro":
+        check_registry(table, registry)
+        if not table.has("registry"):
+            example = table.words.pair("registry", "http://localhost:8081")
+            table.refuse("registry", f"is missing: Avro needs the address of a schema registry, add {example}")
+    else:
+        for name in table.given("registry", "schema"):
+            table.refuse(
+                name, f"has an effect only with {table.words.pair('format', 'avro')}: add that, or remove the key"
+            )
     delivery: Any = table.text("delivery", "exactly_once", choices=("exactly_once", "at_least_once"))
-    return TopicSink(topic=topic, key=table.text("key"), is_records=is_records, delivery=delivery)
+    return TopicSink(
+        topic=topic,
+        key=table.text("key"),
+        is_records=is_records,
+        registry=registry,
+        schema=schema,
+        delivery=delivery,
+    )
 
 
 def _table(table: DocumentTable) -> TableSink:

@@ -2,6 +2,7 @@
 
 import re
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from barnabas.log.vocabulary.errors import InvalidRegularExpressionError, InvalidTopicError
 from barnabas.log.vocabulary.name_pattern import name_pattern
@@ -233,13 +234,24 @@ def _check_schema(table: DocumentTable, spec: ValueSpec, origin: TopicSource | F
         table.refuse(
             "schema", f"is missing: add {table.words.pair('schema', 'orders.avsc')}, or the address of a registry"
         )
-    if spec.registry and not spec.registry.startswith(("http://", "https://")):
-        table.refuse("registry", f"is {spec.registry!r}: write its address, such as http://localhost:8081")
+    check_registry(table, spec.registry)
     if spec.subject and (spec.schema or not spec.registry):
         table.refuse("subject", "has an effect only with a registry and without a schema: remove it")
     is_one_topic = isinstance(origin, TopicSource) and len(origin.topics) == 1
     if spec.registry and not (spec.schema or spec.subject or is_one_topic):
         table.refuse("subject", "is missing: a source of several topics must say whose newest schema makes the columns")
+
+
+def check_registry(table: DocumentTable, address: str) -> None:
+    """The message does not repeat what may be a password."""
+    parts = urlsplit(address)
+    if address and (parts.scheme not in ("http", "https") or not parts.hostname):
+        table.refuse("registry", f"is {address.rpartition('@')[2]!r}: write its address, such as http://localhost:8081")
+    elif parts.password is not None:
+        table.refuse(
+            "registry",
+            "has a password: put schema.registry.basic.auth.user.info = USER:PASSWORD into the file of --command-config",
+        )
 
 
 def _fields(table: DocumentTable) -> tuple[ValueField, ...]:

@@ -97,6 +97,8 @@ class TopicSink:
     topic: str
     key: str = ""  # the column that becomes the record's key
     is_records: bool = False  # the result has the columns of a record: value, and if you like key, partition, headers
+    registry: str = ""  # of Avro: the address of the schema registry; "": values are JSON
+    schema: str = ""  # of Avro: a file; "": made from the columns of the result
     delivery: Delivery = "exactly_once"
 
 

@@ -8,7 +8,7 @@ import datetime
 import json
 from collections.abc import Callable, Mapping
 from decimal import Context, Decimal
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from pyspark.sql import types as T
@@ -16,13 +16,14 @@ from pyspark.sql import types as T
 from barnabas.net.client.arrow.extra import require
 from barnabas.net.client.connection.loop_thread import loop_thread
 from barnabas.net.client.serde.avro_format import Avro, AvroReader
-from barnabas.net.client.serde.registry import SchemaRegistry
+from barnabas.net.client.serde.registry import RegistryAccess
 from barnabas.net.client.serde.serdes import MAX_LOADS, Part, SchemaNotLoaded
 
 from .faults import PipelineFault
 
 Convert = Callable[[Any], Any]
 Read = Callable[[bytes], dict[str, Any]]
+R = TypeVar("R")
 
 MAX_DEPTH: Final = 64  # of records within records
 MAX_FIELDS: Final = 10_000  # of a schema, with those of each place of a named record
@@ -187,7 +188,7 @@ class AvroValues:
     """Values of one schema. `registry`: values begin with the id of the schema that they were written with, which is looked up
     there; without one, they were written with `schema`. Made by the driver, and again by each worker."""
 
-    def __init__(self, schema: str, registry: str = "") -> None:
+    def __init__(self, schema: str, registry: RegistryAccess | None = None) -> None:
         """`schema`: its text. Raises PipelineFault, MissingExtraError."""
         library = require("fastavro", extra="schemas", feature="a pipeline of Avro values")
         named: dict[str, Any] = {}
@@ -197,9 +198,9 @@ class AvroValues:
             raise PipelineFault(f"the Avro schema cannot be used: {error}") from error
         self._columns = Columns(parsed, named)
         self.type = self._columns.type
-        if registry:
-            reader = Avro(SchemaRegistry(registry, auto_register=False), schema)
-            self._decode: Read = lambda data: _loaded(lambda: reader.deserialize(data, "", Part.VALUE))
+        if registry is not None:
+            reader = Avro(registry.registry(auto_register=False), schema)
+            self._decode: Read = lambda data: loaded(lambda: reader.deserialize(data, "", Part.VALUE))
         else:
             own = _reader(parsed, named)
             self._decode = lambda data: own.read(data, 0)
@@ -210,9 +211,9 @@ class AvroValues:
         return row
 
 
-def latest_schema(registry: str, subject: str) -> str:
+def latest_schema(registry: RegistryAccess, subject: str) -> str:
     """Raises PipelineFault, SchemaRegistryError."""
-    found = loop_thread().call(SchemaRegistry(registry).latest(subject))
+    found = loop_thread().call(registry.registry(auto_register=False).latest(subject))
     if found.kind != "AVRO":
         raise PipelineFault(f"the newest schema of {subject} is {found.kind}, not AVRO")
     if found.references:
@@ -232,7 +233,8 @@ def _reader(parsed: Any, named: Mapping[str, Any]) -> AvroReader:
         raise PipelineFault(f"the Avro schema cannot be used: {error}") from error
 
 
-def _loaded(decode: Callable[[], Any]) -> Any:
+def loaded(decode: Callable[[], R]) -> R:
+    """The result, after the schemas that it needs were loaded. Raises SchemaRegistryError."""
     for _ in range(MAX_LOADS):
         try:
             return decode()

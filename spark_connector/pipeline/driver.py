@@ -67,6 +67,7 @@ def _run(given: argparse.Namespace, state: StateFolder, stop: threading.Event) -
     from .queries import Job
     from .sources import World
 
+    properties = properties_of(given.command_config)
     spark = session_on(given.master, spec.name, settings={"spark.log.level": "ERROR", **spec.spark_settings})
     signal.signal(signal.SIGTERM, lambda *_: stop.set())  # PySpark has handlers of its own
     try:
@@ -74,8 +75,9 @@ def _run(given: argparse.Namespace, state: StateFolder, stop: threading.Event) -
             spark=spark,
             state=state,
             base=given.base,
-            connection={"bootstrap.servers": given.bootstrap, **security_of(given.command_config)},
+            connection={"bootstrap.servers": given.bootstrap, **security_of(properties)},
             is_batch=spec.is_batch,
+            registry_login=properties,
         )
         job = Job(world, spec, is_stopped=lambda: stop.is_set() or os.getppid() != given.parent)
         if given.plan:
@@ -94,12 +96,14 @@ def require_spark() -> None:
         raise PipelineFault(f"pipelines need PySpark ({error}): pip install 'barnabas[spark]'") from error
 
 
-def security_of(file: Path | None) -> Mapping[str, str]:
-    """TLS and the login of `--command-config`, as options of the format."""
-    if file is None:
-        return {}
-    given = parse_properties(file.read_text(encoding="utf-8"))
-    return {name: text for name, text in given.items() if name in SECURITY_KEYS}
+def properties_of(file: Path | None) -> Mapping[str, str]:
+    """Of `--command-config`."""
+    return {} if file is None else parse_properties(file.read_text(encoding="utf-8"))
+
+
+def security_of(properties: Mapping[str, str]) -> Mapping[str, str]:
+    """TLS and the login of the brokers, as options of the format."""
+    return {name: text for name, text in properties.items() if name in SECURITY_KEYS}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import re
 
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError, UnknownTopicOrPartitionError
-from barnabas.net.client.connection.errors import MissingExtraError
+from barnabas.net.client.connection.errors import MissingExtraError, SchemaRegistryError
 
 from ..read.data_loss import AVOID, WHY
 
@@ -59,6 +59,8 @@ def is_final(error: Exception) -> bool:
         return True
     if is_bad_record(error) or lost_records(error):
         return True
+    if isinstance(error, SchemaRegistryError):
+        return not error.retriable
     return type(error).__name__ in ("AnalysisException", "ParseException")
 
 

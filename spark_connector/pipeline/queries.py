@@ -117,7 +117,7 @@ class Job:
 
     def _dead_letter_writer(self, source: str) -> WriteBatch:
         sink = TopicSink(topic=self._spec.errors.topic, is_records=True)
-        return topic_writer(self._world, sink, f"{self._sink_id}-dead-{source}")
+        return topic_writer(self._world, sink, f"{self._sink_id}-dead-{source}", lambda records: records)
 
     def _start(self, name: str, rows: DataFrame, write: WriteBatch | None, *, is_once: bool) -> _Running:
         counted = rows.observe(RESULT, F.count(F.lit(1)).alias("rows")) if name == MAIN else rows

@@ -15,6 +15,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from barnabas.net.base.near_words import did_you_mean
 from barnabas.net.client.connection.errors import SchemaNotFoundError, SchemaRegistryError
+from barnabas.net.client.serde.registry import RegistryAccess
 from barnabas.net.pipeline.spec import FILE_COLUMNS, RECORD_COLUMNS
 
 from .avro_values import AvroValues
@@ -32,7 +33,7 @@ class Schema:
     """What a worker needs in order to read values."""
 
     content: bytes  # of the schema's file: an Avro schema, or a descriptor set
-    registry: str = ""  # of Avro
+    registry: RegistryAccess | None = None  # of Avro
     message: str = ""  # of Protobuf; empty: Avro
     is_framed: bool = False  # of Protobuf
 

@@ -21,6 +21,7 @@ from barnabas.net.pipeline.spec import (
     TopicSink,
 )
 
+from .avro_sink import encoded, record_name, register, schema_of
 from .database import Database, TableWriter
 from .delta import DeltaWriter
 from .faults import PipelineFault
@@ -28,6 +29,7 @@ from .sources import FORMAT, World
 from .values import quoted
 
 WriteBatch = Callable[[DataFrame, int], None]
+ToRecords = Callable[[DataFrame], DataFrame]
 _SIMPLE_TYPES: dict[type[T.DataType], tuple[str, str]] = {  # in PostgreSQL, in SQLite
     T.BooleanType: ("BOOLEAN", "BOOLEAN"),
     T.ByteType: ("SMALLINT", "INTEGER"),
@@ -51,7 +53,7 @@ def batch_writer(world: World, spec: PipelineSpec, result: DataFrame) -> WriteBa
     match sink:
         case TopicSink():
             _check_columns(result, [sink.key] if sink.key else [], "sink.key")
-            return topic_writer(world, sink, sink_id)
+            return topic_writer(world, sink, sink_id, _records_of(world, sink, result.schema))
         case TableSink():
             _check_columns(result, sink.key, "sink.key")
             if sink.applies_changes:
@@ -83,23 +85,40 @@ def _check_columns(result: DataFrame, names: Any, key: str) -> None:
 # --- topics ---------------------------------------------------------------------------------------------------------------
 
 
-def topic_writer(world: World, sink: TopicSink, sink_id: str) -> WriteBatch:
+def topic_writer(world: World, sink: TopicSink, sink_id: str, to_records: ToRecords) -> WriteBatch:
     """Always through foreachBatch: Spark 4.3 refuses the output mode update to sinks in Python."""
     options = {**world.connection, "topic": sink.topic}
     if sink.delivery == "exactly_once":
         options |= {"delivery": "effectively_once", "sinkId": sink_id}
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        records = batch if sink.is_records else as_json(batch, sink.key)
+        records = to_records(batch)
         numbered = {"batchId": str(batch_id)} if "sinkId" in options else {}
         records.write.format(FORMAT).options(**options, **numbered).mode("append").save()
 
     return write
 
 
+def _records_of(world: World, sink: TopicSink, columns: T.StructType) -> ToRecords:
+    """Raises PipelineFault, SchemaRegistryError."""
+    if sink.is_records:
+        return lambda rows: rows
+    registry = world.registry(sink.registry)
+    if registry is None:
+        return lambda rows: as_json(rows, sink.key)
+    schema = world.read_schema(sink.schema).decode() if sink.schema else schema_of(columns, record_name(sink.topic))
+    register(registry, schema, sink.topic)
+    return lambda rows: as_records(rows, encoded(columns, registry, schema, sink.topic), sink.key)
+
+
 def as_json(rows: DataFrame, key: str) -> DataFrame:
     """A row as a record: its columns as JSON, one of them as the key."""
-    value = F.to_json(F.struct("*")).alias("value")
+    return as_records(rows, F.to_json(F.struct("*")), key)
+
+
+def as_records(rows: DataFrame, value: Column, key: str) -> DataFrame:
+    """Rows as records, one of their columns as the key."""
+    value = value.alias("value")
     return rows.select(value) if not key else rows.select(F.col(key).cast("string").alias("key"), value)
 
 

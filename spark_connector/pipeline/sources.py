@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
+from barnabas.net.client.serde.registry import RegistryAccess, registry_access
 from barnabas.net.pipeline.spec import (
     FILE_COLUMNS,
     RECORD_COLUMNS,
@@ -48,10 +49,23 @@ class World:
     base: Path  # relative paths begin here
     connection: Mapping[str, str]  # options of the format: brokers, TLS, logins
     is_batch: bool
+    registry_login: Mapping[str, str] = field(default_factory=dict)  # properties, see `registry_access`
 
     def path(self, text: str) -> str:
         """Relative to the pipeline's file, unless it is absolute or names a file system."""
         return text if "://" in text else str(self.base / text)
+
+    def registry(self, url: str) -> RegistryAccess | None:
+        """None without an address. Raises InvalidConfigError."""
+        return registry_access(url, self.registry_login) if url else None
+
+    def read_schema(self, file: str) -> bytes:
+        """Raises PipelineFault."""
+        path = Path(self.path(file))
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise PipelineFault(f"the schema {path} cannot be read: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,16 +195,13 @@ def _schema_of(world: World, source: SourceSpec, value: ValueSpec) -> Schema | N
     """Of Avro and Protobuf: the content of the file, or the newest schema of the registry, which each start asks for."""
     if value.format not in ("avro", "protobuf"):
         return None
+    registry = world.registry(value.registry)
     if value.schema:
-        path = Path(world.path(value.schema))
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise PipelineFault(f"the schema {path} cannot be read: {error.strerror}") from error
+        content = world.read_schema(value.schema)
     else:
-        assert isinstance(source.origin, TopicSource)
-        content = latest_schema(value.registry, value.subject or f"{source.origin.topics[0]}-value").encode()
-    return Schema(content=content, registry=value.registry, message=value.message, is_framed=value.is_framed)
+        assert isinstance(source.origin, TopicSource) and registry is not None
+        content = latest_schema(registry, value.subject or f"{source.origin.topics[0]}-value").encode()
+    return Schema(content=content, registry=registry, message=value.message, is_framed=value.is_framed)
 
 
 # --- fields that are inferred ---------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """`ChangeStreamReader`: readStream of the format "postgres-changes".
 
 The query's own process captures changes into a spool, with the source connector of `barnabas connect`; a micro-batch is a range
-of its segments, which tasks read. Spark repeats a micro-batch after a crash by its numbers, and the segments are still there: they
-are released, and the server may discard its log before them, only after Spark has committed the micro-batch.
+of its segments, which tasks read. Spark repeats a micro-batch after a crash by its numbers, and the segments are still there:
+they are released, and the server may discard its log before them, only after Spark has committed the micro-batch.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import psycopg
@@ -32,11 +33,16 @@ from .change_options import ChangeOptions
 FORMAT_VERSION = 1
 LONG_POLL_S = 0.25  # Spark asks the sources of a query one after another
 NO_LIMIT = 1 << 62
+TASK_CHANGES = 20_000  # of a task, unless a single segment has more
 RESET = "barnabas connect reset"
 
 
 class SegmentPartition(InputPartition):
-    """A segment for one task."""
+    """Segments for one task, in their order."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        super().__init__(numbers)
+        self.numbers = numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +91,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, until = SpoolOffset.from_json(start), SpoolOffset.from_json(end)
-        self._capturing().check(begin, until)
-        return [SegmentPartition(number) for number in range(begin.segment + 1, until.segment + 1)]
+        return [SegmentPartition(numbers) for numbers in self._capturing().tasks(begin, until)]
 
     def commit(self, end: dict[str, Any]) -> None:
         self._capturing().release(SpoolOffset.from_json(end))
@@ -106,7 +111,8 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """For a query with nothing to read, Spark passes a partition of its own type."""
         if isinstance(partition, SegmentPartition):
-            yield from batches_of(read_segment(self._options.spool, partition.value), self._schema)
+            segments = (read_segment(self._options.spool, number) for number in partition.numbers)
+            yield from batches_of(chain.from_iterable(segments), self._schema)
 
 
 class _Capture:
@@ -188,11 +194,22 @@ class _Capture:
                 )
             raise type(error)(error.message + more) from error
 
-    def check(self, begin: SpoolOffset, until: SpoolOffset) -> None:
-        """Raises SpoolError if segments of a micro-batch that is repeated are not there."""
+    def tasks(self, begin: SpoolOffset, until: SpoolOffset) -> list[list[int]]:
+        """The segments of a micro-batch, by task: a busy database makes many small ones, and a task costs more than its reading.
+
+        Raises SpoolError if segments of a micro-batch that is repeated are not there.
+        """
         self._spool.check(begin.spool, begin.segment)
+        found: list[list[int]] = []
+        records = TASK_CHANGES
         for number in range(begin.segment + 1, until.segment + 1):
-            header_of(self._options.spool, number)
+            more = header_of(self._options.spool, number).records
+            if records + more > TASK_CHANGES:
+                found.append([])
+                records = 0
+            found[-1].append(number)
+            records += more
+        return found
 
     def release(self, done: SpoolOffset) -> None:
         self._loop.call(self._spool.release(done.segment))

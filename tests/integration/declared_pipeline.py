@@ -21,6 +21,7 @@ class Declared:
         self.folder = folder
         self.file = folder / f"pipeline{suffix}"
         self.file.write_text(text)
+        self.registry_login: dict[str, str] = {}
 
     @property
     def state(self) -> StateFolder:
@@ -35,6 +36,7 @@ class Declared:
             base=found.base,
             connection={"bootstrap.servers": self._cluster.bootstrap},
             is_batch=found.spec.is_batch,
+            registry_login=self.registry_login,
         )
         return Job(world, found.spec, is_stopped=lambda: False)
 

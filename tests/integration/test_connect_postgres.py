@@ -88,7 +88,7 @@ async def test_tables_are_equal_and_every_change_is_there_once_after_any_kills(
         assert load.transactions
         await cluster.ready()
         await equal(source, target, list(world.TABLES), running)
-        await asyncio.to_thread(world.check_topics, cluster, "bank", source)
+        await asyncio.to_thread(world.check_topics, cluster, "bank.", source)
         assert await asyncio.to_thread(oracle.check, cluster, "bank", source, 3) > world.ACCOUNTS
 
 

@@ -38,8 +38,12 @@ class Query:
         self._spark = spark
         self._folder = folder
         self.options: dict[str, str | int] = {
-            **{"dsn": dsn, "publication": "changes", "slot": folder.name.replace("-", "_")},
-            **{"tables": "public.*", "spoolLocation": str(folder / "spool"), **more},
+            "dsn": dsn,
+            "publication": "changes",
+            "slot": folder.name.replace("-", "_"),
+            "tables": "public.*",
+            "spoolLocation": str(folder / "spool"),
+            **more,
         }
         self.batches: dict[int, list[Row]] = {}
         self.is_broken = False
@@ -86,7 +90,7 @@ def confirmed(dsn: str, slot: object) -> int:
 
 def test_a_batch_has_the_rows_of_one_snapshot(spark: SparkSession, shop: str) -> None:
     world.execute(shop, "INSERT INTO t SELECT i, 'row ' || i FROM generate_series(3, 12000) i")
-    options = {"dsn": shop, "publication": "changes", "tables": "public.t", "snapshotChunkRows": 1_000}
+    options = {"dsn": shop, "publication": "changes", "tables": "public.t", "snapshotChunkRows": "1000"}
     rows = spark.read.format(FORMAT).options(**options).load()
     assert rows.selectExpr("count(*)", "count(DISTINCT key)", "min(op)", "max(op)").first() == (
         12_000,

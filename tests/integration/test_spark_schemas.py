@@ -1,6 +1,10 @@
 """Pipelines whose values have a schema: written by Confluent's serializers with a registry, read on real Spark."""
 
 import json
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
@@ -10,7 +14,7 @@ import fastavro
 import pytest
 from aiohttp import web
 from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from integration.cluster import Cluster
 from integration.declared_pipeline import Declared
@@ -20,7 +24,10 @@ from pyspark.sql import SparkSession
 from unit.net.client.serde.registry_stub import RegistryStub, running_registry
 from unit.spark_connector.test_schema_values import descriptor_set, order
 
+from barnabas.net.certificates import broker_certificate, make_authority
+from barnabas.net.client.connection.errors import SchemaRegistryError, SchemaRegistryUnavailableError
 from barnabas.net.client.serde.framing import framed, message_path
+from barnabas.net.client.serde.registry import AUTHORITIES, USER_INFO, registry_access
 from barnabas.spark_connector.pipeline.faults import PipelineFault, is_bad_record, is_final, told_of
 
 pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
@@ -68,7 +75,7 @@ topic = "{topic}-dead"
 
 
 def created(cluster: Cluster, topic: str) -> str:
-    for name in (topic, f"{topic}-out", f"{topic}-dead"):
+    for name in (topic, f"{topic}-out", f"{topic}-dead", f"{topic}-out-dead"):
         create_topic(cluster, name, partitions=1)
     return topic
 
@@ -178,6 +185,107 @@ def test_protobuf(spark: SparkSession, spark_cluster: Cluster, tmp_path: Path) -
     found = {"id": 7, "large": 2**64 - 1, "tags": ["x"], "kind": "OLD", "day": "1970-01-02", "a": 1}
     assert written(spark_cluster, f"{topic}-out") == [found]
     assert len(reasons(spark_cluster, topic)) == 1
+
+
+SHOP_SQL = """
+SELECT id, CAST(amount AS decimal(10, 2)) AS amount, CAST(paid AS timestamp) AS paid, array('a', NULL) AS tags,
+    named_struct('city', city) AS address, map('n', id) AS counts
+FROM input
+"""
+
+
+def avro_pipeline(topic: str, sink: str) -> str:
+    return f'''
+name = "{topic}"
+[source]
+topics = ["{topic}"]
+value = {{ format = "json", fields = {{ id = "bigint", amount = "string", paid = "string", city = "string" }} }}
+[[steps]]
+sql = """{SHOP_SQL}"""
+[sink]
+topic = "{topic}-out"
+key = "id"
+format = "avro"
+{sink}
+'''
+
+
+@contextmanager
+def secure_registry(folder: Path) -> Iterator[tuple[RegistryStub, dict[str, str]]]:
+    """A registry that takes ann alone, over TLS with an authority of its own, and the properties of her login."""
+    now = datetime.now(UTC)
+    (folder / "tls").mkdir()
+    authority = make_authority(folder / "tls", "registry", now=now)
+    (folder / "registry.pem").write_bytes(broker_certificate(authority, 1, ("127.0.0.1",), now=now))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "registry.pem")
+    with running_registry(context) as registry:
+        registry.wanted_authorization = "Basic YW5uOnNlY3JldA=="
+        yield registry, {USER_INFO: "ann:secret", AUTHORITIES: str(folder / "tls" / "ca.pem")}
+
+
+def test_avro_goes_out_and_comes_in_with_a_login_at_the_registry(
+    spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    topic = created(spark_cluster, "schema-sink")
+    create_topic(spark_cluster, "schema-sink-out-again", partitions=1)
+    orders = [{"id": 1, "amount": "5.50", "paid": "2026-01-02T03:04:05Z", "city": "Ulm"}, {"id": 2}]
+    send(spark_cluster, topic, [json.dumps(order).encode() for order in orders])
+    with secure_registry(tmp_path) as (registry, login):
+        declared = Declared(spark, spark_cluster, tmp_path, avro_pipeline(topic, f'registry = "{registry.url}"'))
+        with pytest.raises(SchemaRegistryUnavailableError, match="(?i)certificate"):
+            declared.run()
+        declared.registry_login = {AUTHORITIES: login[AUTHORITIES]}
+        with pytest.raises(SchemaRegistryError, match="refuses this user.*in the file of --command-config") as caught:
+            declared.run()
+        assert is_final(caught.value)
+        declared.registry_login = login
+        declared.run()
+        declared.replay()
+        records = read(spark_cluster, f"{topic}-out")
+        client = SchemaRegistryClient(
+            {"url": registry.url, "basic.auth.user.info": "ann:secret", "ssl.ca.location": login[AUTHORITIES]}
+        )
+        reader, context = AvroDeserializer(client), SerializationContext(f"{topic}-out", MessageField.VALUE)
+        found = [reader(bytes(record.value or b""), context) for record in records]
+        client.close()
+        assert [bytes(record.key or b"") for record in records] == [b"1", b"2"], "each once, also after a replay"
+        paid = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+        nested = {"tags": ["a", None], "address": {"city": "Ulm"}, "counts": {"n": 1}}
+        assert found[0] == {"id": 1, "amount": Decimal("5.50"), "paid": paid, **nested}
+        assert (found[1]["amount"], found[1]["address"]) == (None, {"city": None})
+        assert "secret" not in repr(registry_access(registry.url, login))
+
+        value = f'format = "avro", registry = "{registry.url}"'
+        (tmp_path / "again").mkdir()
+        again = Declared(
+            spark,
+            spark_cluster,
+            tmp_path / "again",
+            pipeline(f"{topic}-out", value, "SELECT id, amount FROM input").replace(
+                f"{topic}-out-out", "schema-sink-out-again"
+            ),
+        )
+        again.registry_login = login
+        again.run()
+    assert written(spark_cluster, "schema-sink-out-again") == [{"id": 1, "amount": 5.50}, {"id": 2}]
+
+
+def test_a_schema_of_the_file_decides_what_a_sink_writes(
+    spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    topic = created(spark_cluster, "schema-sink-file")
+    send(spark_cluster, topic, [b'{"id": 1}'])
+    (tmp_path / "order.avsc").write_text(json.dumps(OLD))
+    with running_registry() as registry:
+        sink = f'registry = "{registry.url}"\nschema = "order.avsc"'
+        Declared(spark, spark_cluster, tmp_path, avro_pipeline(topic, sink)).run()
+        assert [json.loads(schema["schema"]) for schema in registry.schemas.values()] == [OLD]
+        assert registry.subjects.keys() == {f"{topic}-out-value"}
+    assert [bytes(record.value or b"") for record in read(spark_cluster, f"{topic}-out")] == [framed(1, b"\x02")]
+    (tmp_path / "order.avsc").write_text("{}")
+    with pytest.raises(PipelineFault, match=r"sink.schema: the Avro schema cannot be used"):
+        Declared(spark, spark_cluster, tmp_path, avro_pipeline(topic, sink)).run()
 
 
 def test_a_bad_value_stops_a_pipeline_that_has_no_place_for_it(

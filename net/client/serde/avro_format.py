@@ -67,12 +67,16 @@ class Avro:
         self._name = str(named.get("name", named.get("type", "")))
 
     def serialize(self, data: Any, topic: str, part: Part) -> bytes:
-        if self._own is None:
-            raise InvalidConfigError("Avro needs a schema to write: Avro(registry, schema)")
-        schema_id = self._registry.schema_id(self._subject(topic, part, self._name), self._own)
+        schema_id = self.registered_id(topic, part)
         out = BytesIO()
         self._avro.schemaless_writer(out, self._parsed, tree_of(data), strict_allow_default=True)
         return framed(schema_id, out.getvalue())
+
+    def registered_id(self, topic: str, part: Part) -> int:
+        """The id of the own schema, for this topic. Raises SchemaNotLoaded, InvalidConfigError without a schema."""
+        if self._own is None:
+            raise InvalidConfigError("Avro needs a schema to write: Avro(registry, schema)")
+        return self._registry.schema_id(self._subject(topic, part, self._name), self._own)
 
     def deserialize(self, data: bytes, topic: str, part: Part) -> Any:
         return self._read(self._writer(schema_id_of(data)).read(data, HEAD_SIZE, self._parsed))

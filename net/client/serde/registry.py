@@ -7,14 +7,17 @@ caller is cancelled.
 
 import asyncio
 import json
+import ssl
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from ...base.near_words import did_you_mean
 from ...base.retries import Backoff
 from ...wire.surroundings import SURROUNDINGS, new_random
 from ..connection.errors import (
@@ -38,6 +41,11 @@ SUBJECT_NOT_FOUND: Final = 40401
 VERSION_NOT_FOUND: Final = 40402
 SCHEMA_NOT_FOUND: Final = 40403
 _NOT_FOUND: Final = (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND)
+LOGIN_PREFIX: Final = "schema.registry."
+USER_INFO: Final = "schema.registry.basic.auth.user.info"
+TOKEN: Final = "schema.registry.bearer.auth.token"
+AUTHORITIES: Final = "schema.registry.ssl.truststore.location"
+LOGIN_KEYS: Final = (USER_INFO, TOKEN, AUTHORITIES)
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 K = TypeVar("K")
 V = TypeVar("V")
@@ -67,6 +75,54 @@ class Schema:
                 {"name": item.name, "subject": item.subject, "version": item.version} for item in self.references
             ]
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryAccess:
+    """The address of a registry, and the login there: a value that can be pickled and whose text shows no secret."""
+
+    url: str
+    user_info: str = field(default="", repr=False)  # USER:PASSWORD
+    token: str = field(default="", repr=False)  # of a bearer
+    authorities: str = field(default="", repr=False)  # certificates in PEM that are trusted; "": those of the system
+
+    def registry(self, *, auto_register: bool) -> "SchemaRegistry":
+        """Raises InvalidConfigError."""
+        user, _, password = self.user_info.partition(":")
+        return SchemaRegistry(
+            self.url,
+            auth=(user, password) if self.user_info else None,
+            headers={"Authorization": f"Bearer {self.token}"} if self.token else None,
+            auto_register=auto_register,
+            ssl=ssl.create_default_context(cadata=self.authorities) if self.authorities else None,
+        )
+
+
+def registry_access(url: str, properties: Mapping[str, str]) -> RegistryAccess:
+    """With the login of a file of properties, under the names that Kafka's connectors have for it. Raises InvalidConfigError."""
+    given = {name: text for name, text in properties.items() if name.startswith(LOGIN_PREFIX)}
+    for name in given:
+        if name not in LOGIN_KEYS:
+            raise InvalidConfigError(
+                f"unknown setting {name}{did_you_mean(name, LOGIN_KEYS)}: use {', '.join(LOGIN_KEYS)}"
+            )
+    user_info, token, file = (given.get(name, "") for name in LOGIN_KEYS)
+    if user_info and token:
+        raise InvalidConfigError(f"{USER_INFO} and {TOKEN} are two logins at the schema registry: remove one of them")
+    if user_info and ":" not in user_info:
+        raise InvalidConfigError(f"{USER_INFO} must be USER:PASSWORD")
+    return RegistryAccess(url=url, user_info=user_info, token=token, authorities=_certificates(file) if file else "")
+
+
+def _certificates(file: str) -> str:
+    try:
+        text = Path(file).read_text(encoding="ascii")
+        ssl.create_default_context(cadata=text)
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        raise InvalidConfigError(
+            f"{AUTHORITIES} is {file!r}, which has no certificates in PEM that can be read ({error})"
+        ) from None
+    return text
 
 
 class SchemaRegistry:
@@ -255,7 +311,9 @@ def _answer(status: int, raw: bytes, request: str) -> dict[str, Any]:
     if status >= 500 or status == 429:
         raise SchemaRegistryUnavailableError(f"the schema registry cannot answer now: {message}")
     if status in (401, 403):
-        raise SchemaRegistryError(f"the schema registry refuses this user: {message}; check `auth`")
+        raise SchemaRegistryError(
+            f"the schema registry refuses this user: {message}; check `auth`, or {LOGIN_PREFIX}* in the file of --command-config"
+        )
     if status < 300 or status == 404:
         raise SchemaRegistryError(f"this is no answer of a schema registry: {message}; check the path of its URL")
     raise SchemaRegistryError(f"the schema registry refuses the request: {message}")

@@ -34,6 +34,7 @@ from .catalog import (
     seen_transactions,
     slot_of,
 )
+from .change_writer import ChangeWriter
 from .changes.change_stream import Catalog, ChangeStream, SeenTransactions, TableNotReadError
 from .changes.coverage import Range
 from .changes.envelope import EnvelopeNames, TableEncoder, reading_origin
@@ -43,7 +44,6 @@ from .changes.pgoutput import Relation, decode
 from .changes.position import Position, TableProgress
 from .changes.settings import SourceSettings
 from .changes.values import Types
-from .change_writer import ChangeWriter
 from .health import SlotWatch
 from .replication import Received, ReplicationConnection, ReplicationStream, SystemIdentity
 from .server import Connection, close, connect, first_line, passes, setup_error

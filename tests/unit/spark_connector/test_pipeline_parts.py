@@ -12,7 +12,7 @@ from barnabas.net.pipeline.spec import ConsoleSink, TableSink
 from barnabas.net.pipeline.state import RunProgress
 from barnabas.net.pipeline.supervisor import DriverOrder
 from barnabas.spark_connector.pipeline.database import ROWS_AT_ONCE, Database, TableWriter
-from barnabas.spark_connector.pipeline.driver import order_of, security_of
+from barnabas.spark_connector.pipeline.driver import order_of, properties_of, security_of
 from barnabas.spark_connector.pipeline.faults import (
     BAD_RECORD,
     cause_of,
@@ -131,7 +131,7 @@ def test_tls_and_the_login_reach_spark_and_nothing_else_does(tmp_path: Path) -> 
     file = tmp_path / "client.properties"
     login = {"security.protocol": "SASL_SSL", "ssl.truststore.location": "/ca.pem", "sasl.mechanism": "PLAIN"}
     file.write_text("".join(f"{key}={text}\n" for key, text in {**login, "bootstrap.servers": "x:1"}.items()))
-    assert security_of(file) == login and security_of(None) == {}
+    assert security_of(properties_of(file)) == login and properties_of(None) == {}
 
 
 def writer(folder: Path, **more: Any) -> TableWriter:

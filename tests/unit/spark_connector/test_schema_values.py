@@ -18,6 +18,7 @@ from unit.net.client.serde.registry_stub import running_registry
 
 from barnabas.net.client.connection.errors import SchemaNotFoundError, SchemaRegistryError
 from barnabas.net.client.serde.framing import framed, message_path
+from barnabas.net.client.serde.registry import RegistryAccess
 from barnabas.spark_connector.pipeline.avro_values import AvroValues, latest_schema
 from barnabas.spark_connector.pipeline.faults import PipelineFault
 from barnabas.spark_connector.pipeline.protobuf_values import ProtobufValues
@@ -154,8 +155,8 @@ def test_a_registry_tells_how_a_value_was_written_and_the_own_schema_what_is_rea
     with running_registry() as registry:
         first = registry.register("orders-value", {"schema": old})
         second = registry.register("orders-value", {"schema": new})
-        assert latest_schema(registry.url, "orders-value") == new
-        values = AvroValues(new, registry.url)
+        assert latest_schema(RegistryAccess(url=registry.url), "orders-value") == new
+        values = AvroValues(new, RegistryAccess(url=registry.url))
         assert values.read(framed(first, written(old, {"id": 1}))) == {"id": 1, "name": "?"}
         assert values.read(framed(second, written(new, {"id": 2, "name": "a"}))) == {"id": 2, "name": "a"}
         asked = len(registry.requests)
@@ -167,7 +168,7 @@ def test_a_registry_tells_how_a_value_was_written_and_the_own_schema_what_is_rea
         )
         assert "too few for the id" in str(_read(values.read, b"\0")[1])
         with pytest.raises(SchemaNotFoundError):
-            latest_schema(registry.url, "others-value")
+            latest_schema(RegistryAccess(url=registry.url), "others-value")
 
 
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
@@ -202,7 +203,9 @@ def test_a_reader_schema_may_have_another_logical_type(writer: Any, reader: Any,
     old, new = record(("a", writer)), record(("a", reader))
     with running_registry() as registry:
         first = registry.register("a-value", {"schema": old})
-        assert in_arrow(AvroValues(new, registry.url), framed(first, written(old, {"a": value}))) == {"a": found}
+        assert in_arrow(
+            AvroValues(new, RegistryAccess(url=registry.url)), framed(first, written(old, {"a": value}))
+        ) == {"a": found}
 
 
 @pytest.mark.parametrize(
@@ -228,9 +231,9 @@ def test_defaults_are_of_their_type_as_written_values_are(kind: Any, default: An
     tree["fields"][0]["default"] = default
     with running_registry() as registry:
         first = registry.register("a-value", {"schema": old})
-        assert in_arrow(AvroValues(json.dumps(tree), registry.url), framed(first, written(old, {"id": 1}))) == {
-            "a": found
-        }
+        assert in_arrow(
+            AvroValues(json.dumps(tree), RegistryAccess(url=registry.url)), framed(first, written(old, {"id": 1}))
+        ) == {"a": found}
 
 
 def test_a_time_beyond_the_day_is_a_bad_value() -> None:
@@ -239,14 +242,14 @@ def test_a_time_beyond_the_day_is_a_bad_value() -> None:
         first = registry.register("a-value", {"schema": old})
         for value in (-1, 86_400_000):
             data = framed(first, written(old, {"a": value}))
-            assert "is no time of day" in str(_read(AvroValues(new, registry.url).read, data)[1])
+            assert "is no time of day" in str(_read(AvroValues(new, RegistryAccess(url=registry.url)).read, data)[1])
 
 
 def test_a_batch_may_have_numbers_and_times_for_one_column() -> None:
     old, new = record(("a", "long")), record(("a", MILLIS))
     with running_registry() as registry:
         first, second = (registry.register("a-value", {"schema": schema}) for schema in (old, new))
-        values = AvroValues(new, registry.url)
+        values = AvroValues(new, RegistryAccess(url=registry.url))
         data = [framed(first, written(old, {"a": NOON_MS})), framed(second, written(new, {"a": NOON}))]
         rows = [values.read(one) for one in data]
         found = _struct([*rows, *reversed(rows)], [None] * 4, to_arrow_type(values.type, timezone="UTC")).to_pylist()
@@ -268,7 +271,9 @@ def test_types_within_one_another_are_limited() -> None:
 def test_a_value_of_another_format_of_the_registry_is_a_bad_one() -> None:
     with running_registry() as registry:
         first = registry.register("a-value", {"schema": record(("id", "int")), "schemaType": "JSON"})
-        reason = _read(AvroValues(record(("id", "int")), registry.url).read, framed(first, b"\2"))[1]
+        reason = _read(AvroValues(record(("id", "int")), RegistryAccess(url=registry.url)).read, framed(first, b"\2"))[
+            1
+        ]
     assert f"it was written with schema {first}, which is JSON, not AVRO" in str(reason)
 
 
@@ -284,7 +289,7 @@ def test_schemas_of_too_many_fields_are_refused() -> None:
 
 def test_a_registry_that_does_not_answer_makes_no_value_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.net.client.serde.registry.MAX_ATTEMPTS", 1)
-    values = AvroValues(record(("id", "int")), "http://127.0.0.1:9")
+    values = AvroValues(record(("id", "int")), RegistryAccess(url="http://127.0.0.1:9"))
     with pytest.raises(SchemaRegistryError):
         _read(values.read, framed(1, b"\2"))
 
@@ -295,9 +300,9 @@ def test_the_newest_schema_must_be_whole_and_of_avro() -> None:
         reference = {"name": "S", "subject": "s", "version": 1}
         registry.register("b-value", {"schema": record(("s", "S")), "references": [reference]})
         with pytest.raises(PipelineFault, match="is JSON, not AVRO"):
-            latest_schema(registry.url, "a-value")
+            latest_schema(RegistryAccess(url=registry.url), "a-value")
         with pytest.raises(PipelineFault, match="refers to S: give a whole reader schema"):
-            latest_schema(registry.url, "b-value")
+            latest_schema(RegistryAccess(url=registry.url), "b-value")
 
 
 # --- protobuf -------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ class RegistryStub:
         self.subjects: dict[str, list[int]] = {}
         self.failures: list[web.Response] = []  # The next answers, whatever is asked.
         self.authorization: list[str | None] = []
+        self.wanted_authorization = ""  # Another one is refused.
         self.is_asked = threading.Event()
         self._is_open = asyncio.Event()  # Answers wait for it.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -51,6 +53,8 @@ class RegistryStub:
         await self._is_open.wait()
         if self.failures:
             return self.failures.pop(0)
+        if self.wanted_authorization and self.authorization[-1] != self.wanted_authorization:
+            return web.json_response({"error_code": 40101, "message": "Unauthorized"}, status=401)
         parts = [unquote(part) for part in request.raw_path.partition("?")[0].strip("/").split("/")]
         body = json.loads(await request.text() or "{}")
         match request.method, parts:
@@ -85,7 +89,7 @@ def not_found(code: int, message: str) -> web.Response:
 
 
 @contextmanager
-def running_registry() -> Iterator[RegistryStub]:
+def running_registry(tls: ssl.SSLContext | None = None) -> Iterator[RegistryStub]:
     stub = RegistryStub()
     loop = asyncio.new_event_loop()
     ready = threading.Event()
@@ -97,10 +101,10 @@ def running_registry() -> Iterator[RegistryStub]:
         app.router.add_route("*", "/{path:.*}", stub.answer)
         runner = web.AppRunner(app, shutdown_timeout=0)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
         await site.start()
         host, port = runner.addresses[0][:2]
-        stub.url = f"http://{host}:{port}"
+        stub.url = f"{'http' if tls is None else 'https'}://{host}:{port}"
         return runner
 
     def run() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row, SparkSession
 from tidy.source_tree import ROOT
 
+from barnabas.spark_connector.postgres.change_options import NAMES
+
 if postgres.find()[0] is None:
     pytest.skip(postgres.find()[1], allow_module_level=True)
 psycopg = pytest.importorskip("psycopg")
@@ -27,7 +30,7 @@ from integration import connect_world as world  # noqa: E402 - needs psycopg
 
 pytestmark = pytest.mark.timeout(600)
 DEADLINE_S = 240
-KILLS = 3
+KILLS = 2
 FORMAT = "postgres-changes"
 
 
@@ -180,6 +183,22 @@ def test_errors_name_the_cure(spark: SparkSession, shop: str, tmp_path: Path) ->
     refused(query, "does not exist any more", "a new spoolLocation and a new checkpointLocation")
 
 
+def test_the_code_on_the_page_runs_and_its_table_has_the_options(
+    server: postgres.Server, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs/connect.md").read_text(encoding="utf-8")
+    dsn = world.database(server.address, "paged")
+    world.execute(dsn, *re.findall(r"^```sql shop\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0].split(";\n"))
+    (code,) = re.findall(r"^```python spark changes\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    code = code.replace("host=localhost dbname=shop user=barnabas", dsn).replace("/var/lib/shop", str(tmp_path))
+    exec(code, {"__name__": "page"})
+    told = capsys.readouterr().out
+    assert '{"id":1,"name":"Anna","balance":"5.50"' in told and told.endswith("2\n"), told
+    section = page.partition("## Into Spark")[2].partition("\n## ")[0]
+    for name in NAMES:
+        assert f"`{name}`" in section, f"{name} is not on the page"
+
+
 @contextmanager
 def driver(arguments: dict[str, Any], log: Path) -> Iterator[int]:
     """Its process group has the JVM and the workers, too."""
@@ -218,7 +237,7 @@ def test_each_change_is_in_its_topic_once_after_kills_of_the_driver(
     with load.running():
         for _ in range(KILLS):
             with driver(arguments, log):
-                wanted = done() + 3
+                wanted = done() + 2
                 wait(lambda wanted=wanted: done() >= wanted, f"micro-batch {wanted}", log)  # type: ignore[misc]
     with driver(arguments, log):
         wait(lambda: is_complete(spark_cluster, source), "all changes in the topics", log)

@@ -1,0 +1,137 @@
+"""The folder between a source connector and a stream of Spark: what is announced stays, and what is released is confirmed."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from barnabas.net.connect.postgres.changes.coverage import Range
+from barnabas.net.connect.postgres.changes.envelope import Outgoing
+from barnabas.net.connect.postgres.changes.position import Position, TableProgress
+from barnabas.net.connect.postgres.spool import Spool, SpoolError, read_segment, segment_file
+
+TABLE = TableProgress(oid=1, key=("id",), key_types=("int4",), ranges=(Range(lower=None, upper=None, lsn=1),))
+UNREAD = replace(TABLE, ranges=())
+
+
+def at(lsn: int, table: TableProgress = TABLE) -> Position:
+    return Position(system_id="1", database="db", slot="s", lsn=lsn, tables={"public.t": table})
+
+
+def records(*numbers: int) -> list[Outgoing]:
+    return [Outgoing("t", b"%d" % number, b'{"n":%d}' % number) for number in numbers]
+
+
+async def opened(folder: Path, max_bytes: int = 1 << 20) -> Spool:
+    spool = Spool(folder, max_bytes=max_bytes)
+    await spool.open()
+    return spool
+
+
+async def written(spool: Spool, lsn: int, *numbers: int) -> None:
+    await spool.send(records(*numbers))
+    await spool.commit(at(lsn))
+
+
+async def test_a_position_is_confirmed_when_its_segment_is_released_and_not_before(tmp_path: Path) -> None:
+    spool = await opened(tmp_path)
+    await spool.commit(at(5, UNREAD))
+    assert (spool.confirmable_lsn, spool.reached_lsn) == (5, 0), "the table is not read yet"
+    await written(spool, 10, 1, 2)
+    await written(spool, 20, 3)
+    await spool.commit(at(25))
+    assert (spool.newest, spool.confirmable_lsn, spool.reached_lsn) == (2, 5, 25)
+    await spool.release(1)
+    assert spool.confirmable_lsn == 10 and not segment_file(tmp_path, 1).exists()
+    await spool.release(1)
+    await spool.release(2)
+    assert (spool.confirmable_lsn, spool.released) == (20, 2)
+    await spool.commit(at(30))
+    assert spool.confirmable_lsn == 30
+
+
+async def test_after_a_crash_segments_are_the_same_and_capturing_goes_on_behind_them(tmp_path: Path) -> None:
+    spool = await opened(tmp_path)
+    await written(spool, 10, 1, 2)
+    await written(spool, 20, 3)
+    await spool.send(records(4))  # never committed
+    await spool.release(1)
+    segment_file(tmp_path, 1).write_bytes(b"its removal was interrupted")
+    (tmp_path / f"{3:020d}.tmp").write_bytes(b"half")
+    spool.release_lock()
+
+    again = await opened(tmp_path)
+    assert (again.id, again.released, again.newest, again.confirmable_lsn) == (spool.id, 1, 2, 10)
+    assert await again.committed_position() == at(20) and not again.is_open
+    assert list(read_segment(tmp_path, 2)) == [(b"3", b'{"n":3}')]
+    assert sorted(item.name for item in tmp_path.iterdir()) == [f"{2:020d}", "lock", "state.json"]
+    await written(again, 40, 4)
+    assert again.newest == 3
+
+
+async def test_commit_waits_for_room_and_a_reader_for_news(tmp_path: Path) -> None:
+    spool = await opened(tmp_path, max_bytes=1)
+    await written(spool, 10, 1)
+    waiting = asyncio.create_task(written(spool, 20, 2))
+    await asyncio.sleep(0)
+    assert not waiting.done() and spool.newest == 1
+    await spool.release(1)
+    await waiting
+    assert spool.newest == 2
+    reading = asyncio.create_task(spool.wait(60))
+    await asyncio.sleep(0)
+    await spool.commit(at(20))
+    await reading
+
+
+async def test_limits_of_a_micro_batch_are_whole_segments(tmp_path: Path) -> None:
+    spool = await opened(tmp_path)
+    for lsn, numbers in ((1, (1, 2)), (2, (3,)), (3, (4, 5, 6))):
+        await written(spool, lsn, *numbers)
+    assert [spool.newest_within(0, most) for most in (1, 2, 3, 5, 6, 99)] == [1, 1, 2, 2, 3, 3]
+    assert [spool.newest_within(start, 1) for start in (1, 2, 3)] == [2, 3, 3]
+
+
+async def test_one_process_at_a_time(tmp_path: Path) -> None:
+    first = await opened(tmp_path)
+    second = asyncio.create_task(opened(tmp_path))
+    await asyncio.sleep(0)
+    assert not second.done()
+    await written(first, 10, 1)
+    first.release_lock()
+    assert (await second).newest == 1
+
+
+async def test_a_folder_that_is_not_what_it_must_be_says_what_to_do(tmp_path: Path) -> None:
+    spool = await opened(tmp_path)
+    for lsn in (10, 20, 30):
+        await written(spool, lsn, lsn)
+    with pytest.raises(SpoolError, match="is not the folder that the checkpoint was written with"):
+        spool.check("other", 0)
+    with pytest.raises(SpoolError, match="the checkpoint is at segment 4, and .* has the segments from 1 to 3"):
+        spool.check(spool.id, 4)
+    spool.release_lock()
+    file = segment_file(tmp_path, 3)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-12])
+    with pytest.raises(SpoolError, match="has 0 of its 1 records: begin again with a new folder"):
+        list(read_segment(tmp_path, 3))
+    for damaged in (b"", b"\xc1", b"\x81\xa1x\x01"):
+        file.write_bytes(damaged)
+        with pytest.raises(SpoolError, match="cannot be read .*: begin again with a new folder"):
+            await opened(tmp_path)
+    file.write_bytes(whole)
+    segment_file(tmp_path, 2).unlink()
+    with pytest.raises(SpoolError, match="has no segment 2, which the checkpoint needs"):
+        await opened(tmp_path)
+    with pytest.raises(SpoolError, match="has no segment 2"):
+        list(read_segment(tmp_path, 2))
+    state = json.loads((tmp_path / "state.json").read_text())
+    (tmp_path / "state.json").write_text(json.dumps({**state, "version": 2}))
+    with pytest.raises(SpoolError, match="has version 2 of its format"):
+        await opened(tmp_path)
+    (tmp_path / "state.json").write_text("{")
+    with pytest.raises(SpoolError, match="state.json cannot be read"):
+        await opened(tmp_path)

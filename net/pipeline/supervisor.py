@@ -122,6 +122,7 @@ class Supervisor:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C of the terminal reaches the supervisor only, which stops in order.
             )
+        logger.info("driver started process=%d", process.pid)
         try:
             return await self._watch(process)
         finally:

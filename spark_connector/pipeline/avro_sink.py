@@ -16,7 +16,7 @@ from barnabas.net.client.serde.avro_format import Avro
 from barnabas.net.client.serde.registry import RegistryAccess
 from barnabas.net.client.serde.serdes import Part
 
-from .avro_values import loaded
+from .avro_values import Convert, loaded
 from .faults import PipelineFault
 from .values import quoted
 
@@ -93,12 +93,31 @@ def _writer(registry: RegistryAccess, schema: str) -> Avro:
     return Avro(registry.registry(auto_register=True), schema)
 
 
+def _with_maps(kind: T.DataType) -> Convert:
+    """Arrow hands out a map as a list of pairs, for which Avro needs a dict."""
+    if isinstance(kind, T.MapType):
+        convert = _with_maps(kind.valueType)
+        return lambda found: None if found is None else {key: convert(value) for key, value in found}
+    if isinstance(kind, T.ArrayType) and (inner := _with_maps(kind.elementType)) is not _as_it_is:
+        return lambda found: None if found is None else [inner(item) for item in found]
+    if isinstance(kind, T.StructType):
+        made = {field.name: convert for field in kind if (convert := _with_maps(field.dataType)) is not _as_it_is}
+        if made:
+            return lambda found: None if found is None else found | {name: made[name](found[name]) for name in made}
+    return _as_it_is
+
+
+def _as_it_is(found: Any) -> Any:
+    return found
+
+
 def encoded(columns: T.StructType, registry: RegistryAccess, schema: str, topic: str) -> Column:
     """The row as a value in the wire format. A row that does not fit the schema ends the micro-batch with an error."""
+    with_maps = _with_maps(columns)
 
     def encode(rows: pa.Array) -> pa.Array:
         writer = _writer(registry, schema)
-        found = [loaded(partial(writer.serialize, row, topic, Part.VALUE)) for row in rows.to_pylist()]
+        found = [loaded(partial(writer.serialize, with_maps(row), topic, Part.VALUE)) for row in rows.to_pylist()]
         return pa.array(found, pa.binary())
 
     made: Any = arrow_udf  # The kind of function is read from the types of `encode`, which the stubs do not know.

@@ -129,7 +129,7 @@ def test_a_driver_that_is_killed_starts_again_and_each_record_is_written_once(
     assert found == Counter(range(RECORDS)), "each once"
     assert [bytes(record.value or b"") for record in read(spark_cluster, dead)] == [b"poison"]
     state = command.state.read_run()
-    assert state is not None and (state.state, state.restarts) == ("finished", 1)
+    assert state is not None and (state.state, state.restarts) == ("finished", 1), told
     assert state.last_error.startswith("the Spark driver was killed by signal 9")
 
 

@@ -194,14 +194,14 @@ FROM input
 """
 
 
-def avro_pipeline(topic: str, sink: str) -> str:
+def avro_pipeline(topic: str, sink: str, sql: str = SHOP_SQL) -> str:
     return f'''
 name = "{topic}"
 [source]
 topics = ["{topic}"]
 value = {{ format = "json", fields = {{ id = "bigint", amount = "string", paid = "string", city = "string" }} }}
 [[steps]]
-sql = """{SHOP_SQL}"""
+sql = """{sql}"""
 [sink]
 topic = "{topic}-out"
 key = "id"
@@ -279,13 +279,14 @@ def test_a_schema_of_the_file_decides_what_a_sink_writes(
     (tmp_path / "order.avsc").write_text(json.dumps(OLD))
     with running_registry() as registry:
         sink = f'registry = "{registry.url}"\nschema = "order.avsc"'
-        Declared(spark, spark_cluster, tmp_path, avro_pipeline(topic, sink)).run()
+        text = avro_pipeline(topic, sink, "SELECT id FROM input")
+        Declared(spark, spark_cluster, tmp_path, text).run()
         assert [json.loads(schema["schema"]) for schema in registry.schemas.values()] == [OLD]
         assert registry.subjects.keys() == {f"{topic}-out-value"}
     assert [bytes(record.value or b"") for record in read(spark_cluster, f"{topic}-out")] == [framed(1, b"\x02")]
     (tmp_path / "order.avsc").write_text("{}")
     with pytest.raises(PipelineFault, match=r"sink.schema: the Avro schema cannot be used"):
-        Declared(spark, spark_cluster, tmp_path, avro_pipeline(topic, sink)).run()
+        Declared(spark, spark_cluster, tmp_path, text).run()
 
 
 def test_a_bad_value_stops_a_pipeline_that_has_no_place_for_it(

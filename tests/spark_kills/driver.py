@@ -25,7 +25,8 @@ class Driver:
                 [str(PIPELINE), *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 env=clean_environment() | {"JDK_JAVA_OPTIONS": QUICK_JAVA}, start_new_session=True,
             )  # fmt: skip
-        self._left: set[int] = set()  # Processes that were started by one that has been killed.
+        # Processes that were started by one that has been killed, with the time of their start: numbers are given out again.
+        self._left: set[tuple[int, str]] = set()
 
     @property
     def has_ended(self) -> bool:
@@ -34,22 +35,23 @@ class Driver:
     def kill(self) -> None:
         """kill -9 of Python and the JVM."""
         below = _below(self.process.pid)
+        workers = {(pid, _started(pid)) for pid in below if _name(pid).startswith("python")}
         for pid in [self.process.pid, *(pid for pid in below if _name(pid) == "java")]:
             _kill(pid)
         self.process.wait()
-        self._left |= {pid for pid in below if _name(pid) != "java"}
+        self._left |= {worker for worker in workers if worker[1]}
 
     def is_gone(self) -> bool:
         """Nothing that it started runs any more. Asked after `kill`; workers end when they notice that the JVM has."""
-        self._left = {pid for pid in self._left if _name(pid).startswith("python")}
+        self._left = {(pid, start) for pid, start in self._left if _started(pid) == start}
         return not self._left
 
     def clean_up(self) -> None:
         """At the end of a test, whatever has happened in it."""
         if not self.has_ended:
             self.kill()
-        for pid in self._left:
-            if _name(pid).startswith("python"):
+        for pid, start in self._left:
+            if _started(pid) == start:
                 _kill(pid)
 
 
@@ -62,11 +64,23 @@ def _kill(pid: int) -> None:
 
 def _name(pid: int) -> str:
     """The command of a process; "" when it is gone, or dead and not reaped yet."""
+    name, fields = _stat(pid)
+    return "" if fields[0] == "Z" else name
+
+
+def _started(pid: int) -> str:
+    """When the process was started, in ticks since the machine was; "" when it is gone, or dead and not reaped yet."""
+    _, fields = _stat(pid)
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def _stat(pid: int) -> tuple[str, list[str]]:
+    """The command, and what follows it in /proc/PID/stat, from the state on."""
     try:
         before, _, after = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")
     except OSError:
-        return ""
-    return "" if after.split()[0] == "Z" else before.partition("(")[2]
+        return "", ["Z"]
+    return before.partition("(")[2], after.split()
 
 
 def _below(root: int) -> list[int]:

@@ -8,7 +8,6 @@ they are released, and the server may discard its log before them, only after Sp
 import asyncio
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -124,7 +123,7 @@ class _Capture:
         self._options = options
         self._loop = loop_thread()
         self._spool = self._loop.call(self._opened())
-        self._source: Future[None] = self._loop.begin(run_source(options.settings, lambda: self._spool))
+        self._source = self._loop.call(self._begun())
         self._target_lsn: int | None = None  # Trigger.AvailableNow ends there
         self._last: int | None = None  # the segment that has it
 
@@ -133,13 +132,16 @@ class _Capture:
         await spool.open()
         return spool
 
+    async def _begun(self) -> "asyncio.Task[None]":
+        return asyncio.create_task(run_source(self._options.settings, lambda: self._spool))
+
     def close(self) -> None:
         self._loop.call(self._ended())
-        self._spool.release_lock()
 
     async def _ended(self) -> None:
         self._source.cancel()
-        await asyncio.wait([asyncio.wrap_future(self._source)])
+        await asyncio.wait([self._source])
+        await self._spool.shut()
 
     def first_offset(self) -> SpoolOffset:
         """Raises SpoolError if the folder has served a query that has gone further than its first micro-batch."""

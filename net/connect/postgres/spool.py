@@ -82,6 +82,7 @@ class Spool:
         self._waiting: deque[Segment] = deque()  # ascending, without gaps, the first one is behind state.released
         self._open: list[Outgoing] = []
         self._position: Position | None = None  # behind the last segment, or later if nothing waits
+        self._writing: asyncio.Future[None] | None = None  # the last file
         self._changed = asyncio.Event()  # a segment came or left, or the position moved
         self.confirmable_lsn = NO_LSN
         self.reached_lsn = NO_LSN  # all before it was captured, and every table was read
@@ -103,7 +104,7 @@ class Spool:
                 elif item.suffix == ".tmp":
                     item.unlink()
         except BaseException:
-            self.release_lock()
+            self._release_lock()
             raise
         last = header_of(self._folder, self._waiting[-1].number).position if self._waiting else self._state.position
         self._position = decode(last.encode()) if last else None
@@ -151,7 +152,13 @@ class Spool:
             )
         return state
 
-    def release_lock(self) -> None:
+    async def shut(self) -> None:
+        """Nothing is written any more, and another process may open the folder. The connector has been cancelled before."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        self._release_lock()
+
+    def _release_lock(self) -> None:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -260,15 +267,19 @@ class Spool:
         number = self.newest + 1
         header = SegmentHeader(records=len(records), position=encode(position).decode())
         data = await asyncio.to_thread(_encoded, header, records)
-        await asyncio.to_thread(self._files.write_atomically, str(segment_file(self._folder, number)), data)
+        await self._write(segment_file(self._folder, number), data)
         found = Segment(number=number, records=len(records), size_bytes=len(data), lsn=position.lsn)
         self._waiting.append(found)
         self._position = position
 
     async def _write_state(self, state: SpoolState) -> None:
-        data = msgspec.json.encode(state)
-        await asyncio.to_thread(self._files.write_atomically, str(self._folder / _STATE), data)
+        await self._write(self._folder / _STATE, msgspec.json.encode(state))
         self._state = state
+
+    async def _write(self, file: Path, data: bytes) -> None:
+        """A thread that writes cannot be cancelled: `shut` waits for it."""
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._files.write_atomically, str(file), data))
+        await asyncio.shield(self._writing)
 
 
 _BEGIN_AGAIN: Final = (

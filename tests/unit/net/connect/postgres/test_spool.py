@@ -60,7 +60,7 @@ async def test_after_a_crash_segments_are_the_same_and_capturing_goes_on_behind_
     await spool.release(1)
     segment_file(tmp_path, 1).write_bytes(b"its removal was interrupted")
     (tmp_path / f"{3:020d}.tmp").write_bytes(b"half")
-    spool.release_lock()
+    await spool.shut()
 
     again = await opened(tmp_path)
     assert (again.id, again.released, again.newest, again.confirmable_lsn) == (spool.id, 1, 2, 10)
@@ -100,8 +100,17 @@ async def test_one_process_at_a_time(tmp_path: Path) -> None:
     await asyncio.sleep(0)
     assert not second.done()
     await written(first, 10, 1)
-    first.release_lock()
+    await first.shut()
     assert (await second).newest == 1
+
+
+async def test_a_write_that_was_cancelled_ends_before_another_process_opens_the_folder(tmp_path: Path) -> None:
+    spool = await opened(tmp_path)
+    writing = asyncio.create_task(spool._write(tmp_path / "file", b"x" * 1_000_000))
+    await asyncio.sleep(0)
+    writing.cancel()
+    await spool.shut()
+    assert (tmp_path / "file").stat().st_size == 1_000_000
 
 
 async def test_a_folder_that_is_not_what_it_must_be_says_what_to_do(tmp_path: Path) -> None:
@@ -112,7 +121,7 @@ async def test_a_folder_that_is_not_what_it_must_be_says_what_to_do(tmp_path: Pa
         spool.check("other", 0)
     with pytest.raises(SpoolError, match="the checkpoint is at segment 4, and .* has the segments from 1 to 3"):
         spool.check(spool.id, 4)
-    spool.release_lock()
+    await spool.shut()
     file = segment_file(tmp_path, 3)
     whole = file.read_bytes()
     file.write_bytes(whole[:-12])

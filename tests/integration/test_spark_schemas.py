@@ -224,6 +224,7 @@ def secure_registry(folder: Path) -> Iterator[tuple[RegistryStub, dict[str, str]
         yield registry, {USER_INFO: "ann:secret", AUTHORITIES: str(folder / "tls" / "ca.pem")}
 
 
+@pytest.mark.timeout(600)  # five runs of Spark
 def test_avro_goes_out_and_comes_in_with_a_login_at_the_registry(
     spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
 ) -> None:

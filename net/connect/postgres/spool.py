@@ -34,6 +34,7 @@ from .changes.position import Position, decode, encode
 FORMAT_VERSION: Final = 1
 LOCK_WAIT_S: Final = 60.0  # a predecessor that was killed with its driver sees that within seconds
 LOCK_PAUSE_S: Final = 0.1
+ROOM_WAIT_S: Final = 60.0  # between two looks, if nothing is released
 IDLE_COMMIT_S: Final = 1.0  # a position alone is a small file
 MAX_HEADER_BYTES: Final = 1 << 28  # a position has the ranges of every table
 _STATE: Final = "state.json"
@@ -207,7 +208,10 @@ class Spool:
         """Until something has changed, or the time is over."""
         self._changed.clear()
         try:
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
+            async with asyncio.timeout(
+                timeout_s
+            ):  # not wait_for, whose task begins later: another waiter may clear it first
+                await self._changed.wait()
         except TimeoutError:
             pass
 
@@ -263,7 +267,7 @@ class Spool:
 
     async def _write_segment(self, records: list[Outgoing], position: Position) -> None:
         while sum(segment.size_bytes for segment in self._waiting) >= self._max_bytes:
-            await self.wait(LOCK_WAIT_S)
+            await self.wait(ROOM_WAIT_S)
         number = self.newest + 1
         header = SegmentHeader(records=len(records), position=encode(position).decode())
         data = await asyncio.to_thread(_encoded, header, records)

@@ -57,10 +57,11 @@ fi
 # Spark finds data sources by listing the folders of sys.path; an editable install is an import hook, which lists nothing.
 "$root/.venv/bin/python" - "$root" <<'PYTHON'
 import os, sys, sysconfig
-link = os.path.join(sysconfig.get_path("purelib"), "pyspark_barnabas")
-if os.path.islink(link):
-    os.remove(link)
-os.symlink(os.path.join(sys.argv[1], "pyspark_barnabas"), link)
+for package in ("pyspark_barnabas", "pyspark_barnabas_postgres"):
+    link = os.path.join(sysconfig.get_path("purelib"), package)
+    if os.path.islink(link):
+        os.remove(link)
+    os.symlink(os.path.join(sys.argv[1], package), link)
 PYTHON
 # Static tools do not see setuptools' package mapping; this link shows them the tree under its installed name.
 mkdir -p "$root/build/namespace"

@@ -75,16 +75,21 @@ def _type(kind: T.DataType, name: str) -> Any:
     return _PLAIN[type(kind)]
 
 
-def register(registry: RegistryAccess, schema: str, topic: str) -> None:
-    """What the first record would do in a worker, so that a wrong schema or login ends the pipeline before it reads.
-
-    Raises PipelineFault, SchemaRegistryError.
-    """
+def check_schema(registry: RegistryAccess, schema: str) -> None:
+    """Raises PipelineFault, MissingExtraError."""
     require("fastavro", extra="schemas", feature="a sink of Avro values")
     try:
-        writer = Avro(registry.registry(auto_register=True), schema)
+        Avro(registry.registry(auto_register=True), schema)
     except InvalidConfigError as error:
         raise PipelineFault(f"sink.schema: {error.message}") from error
+
+
+def register(registry: RegistryAccess, schema: str, topic: str) -> None:
+    """What the first record would do in a worker, so that a refused schema or a wrong login ends the pipeline before it reads.
+
+    Raises SchemaRegistryError.
+    """
+    writer = Avro(registry.registry(auto_register=True), schema)
     loaded(lambda: writer.registered_id(topic, Part.VALUE))
 
 

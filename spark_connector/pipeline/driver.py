@@ -77,6 +77,7 @@ def _run(given: argparse.Namespace, state: StateFolder, stop: threading.Event) -
             base=given.base,
             connection={"bootstrap.servers": given.bootstrap, **security_of(properties)},
             is_batch=spec.is_batch,
+            is_plan=given.plan,
             registry_login=properties,
         )
         job = Job(world, spec, is_stopped=lambda: stop.is_set() or os.getppid() != given.parent)

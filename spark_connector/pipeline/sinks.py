@@ -21,7 +21,7 @@ from barnabas.net.pipeline.spec import (
     TopicSink,
 )
 
-from .avro_sink import encoded, record_name, register, schema_of
+from .avro_sink import check_schema, encoded, record_name, register, schema_of
 from .database import Database, TableWriter
 from .delta import DeltaWriter
 from .faults import PipelineFault
@@ -107,7 +107,9 @@ def _records_of(world: World, sink: TopicSink, columns: T.StructType) -> ToRecor
     if registry is None:
         return lambda rows: as_json(rows, sink.key)
     schema = world.read_schema(sink.schema).decode() if sink.schema else schema_of(columns, record_name(sink.topic))
-    register(registry, schema, sink.topic)
+    check_schema(registry, schema)
+    if not world.is_plan:
+        register(registry, schema, sink.topic)
     return lambda rows: as_records(rows, encoded(columns, registry, schema, sink.topic), sink.key)
 
 

@@ -49,6 +49,7 @@ class World:
     base: Path  # relative paths begin here
     connection: Mapping[str, str]  # options of the format: brokers, TLS, logins
     is_batch: bool
+    is_plan: bool = False  # nothing is written, also not at a schema registry
     registry_login: Mapping[str, str] = field(default_factory=dict)  # properties, see `registry_access`
 
     def path(self, text: str) -> str:

@@ -91,6 +91,13 @@ def confirmed(dsn: str, slot: object) -> int:
     return int(row[0]) if row else 0
 
 
+def test_spark_finds_the_package_without_being_told() -> None:
+    """Also where the working folder is another one."""
+    script = "import pyspark_barnabas_postgres as found; print(found.__file__); print(found.DefaultSource.name())"
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, cwd="/", check=True)
+    assert done.stdout.endswith(f"pyspark_barnabas_postgres/__init__.py\n{FORMAT}\n")
+
+
 def test_a_batch_has_the_rows_of_one_snapshot(spark: SparkSession, shop: str) -> None:
     world.execute(shop, "INSERT INTO t SELECT i, 'row ' || i FROM generate_series(3, 12000) i")
     options = {"dsn": shop, "publication": "changes", "tables": "public.t", "snapshotChunkRows": "1000"}

@@ -12,7 +12,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("consumer_groups", "kraft", "log", "net", "spark_connector")
 FACE: Final = "scripts/barnabas"
-SPARK_FACE: Final = "pyspark_barnabas"  # A top-level package of its own: Spark finds sources by this prefix.
+# Top-level packages of their own: Spark finds sources by this prefix, one in each.
+SPARK_FACES: Final = ("pyspark_barnabas", "pyspark_barnabas_postgres")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ def production_files() -> tuple[SourceFile, ...]:
     """All that is installed."""
     with _kept_to_the_end():
         return tuple(
-            _read(path) for folder in (*PACKAGES, FACE, SPARK_FACE) for path in sorted((ROOT / folder).rglob("*.py"))
+            _read(path) for folder in (*PACKAGES, FACE, *SPARK_FACES) for path in sorted((ROOT / folder).rglob("*.py"))
         )
 
 

@@ -8,7 +8,7 @@ from tidy.source_tree import files_of_tests, production_files
 # asyncio.TaskGroup keeps its tasks in a set, too, and cancels them in its order.
 BY_ADDRESS: Final = re.compile(r"\b(?:frozen)?set\[\"?asyncio\.(?:Task|Future|Handle|TimerHandle)|asyncio\.TaskGroup\(")
 # Clients wait for such sets as a whole, or cancel timers, whose order has no effect.
-NOT_SIMULATED: Final = ("net/client/", "net/cli/", "scripts/", "spark_connector/", "pyspark_barnabas/")
+NOT_SIMULATED: Final = ("net/client/", "net/cli/", "scripts/", "spark_connector/", "pyspark_barnabas")
 
 
 def test_no_set_holds_tasks_futures_or_timers() -> None:

@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tidy.source_tree import FACE, PACKAGES, ROOT, SPARK_FACE
+from tidy.source_tree import FACE, PACKAGES, ROOT, SPARK_FACES
 
 from barnabas.net.cli.main import PLAIN_VERBS, build_parser
 
@@ -18,7 +18,7 @@ def test_the_package_list_is_the_tree() -> None:
     """Editable mode hides a missing sub-package; the wheel would lack it."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         listed = set(tomllib.load(file)["tool"]["setuptools"]["packages"])
-    found = {"barnabas", SPARK_FACE} | {
+    found = {"barnabas", *SPARK_FACES} | {
         "barnabas." + path.parent.relative_to(ROOT).as_posix().replace("/", ".")
         for package in PACKAGES
         for path in (ROOT / package).rglob("__init__.py")

@@ -19,8 +19,12 @@ from pyspark.sql.types import (
     StructField,
     StructType,
 )
+from unit.net.client.serde.registry_stub import running_registry
 
-from barnabas.spark_connector.pipeline.avro_sink import _with_maps, record_name, schema_of
+from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.client.connection.errors import SchemaRegistryError
+from barnabas.net.client.serde.registry import AUTHORITIES, TOKEN, USER_INFO, RegistryAccess, registry_access
+from barnabas.spark_connector.pipeline.avro_sink import _with_maps, check_schema, record_name, register, schema_of
 from barnabas.spark_connector.pipeline.faults import PipelineFault
 
 COUNTS = MapType(StringType(), IntegerType())
@@ -74,3 +78,33 @@ def test_maps_at_any_depth_become_dicts() -> None:
     assert found == {"a": {"x": [{"y": 1}, None]}, "b": {"c": {"z": None}}, "d": 4}
     assert _with_maps(kind)({"a": None, "b": None, "d": None}) == {"a": None, "b": None, "d": None}
     fastavro.schemaless_writer(BytesIO(), json.loads(schema_of(kind, "t")), found)
+
+
+def test_a_schema_is_checked_without_the_registry_and_registered_with_its_login() -> None:
+    with running_registry() as registry:
+        registry.wanted_authorization = "Bearer t"
+        access = RegistryAccess(url=registry.url, token="t")
+        check_schema(access, '"int"')
+        assert not registry.requests
+        register(access, '"int"', "orders")
+        assert list(registry.subjects) == ["orders-value"]
+        with pytest.raises(SchemaRegistryError, match="refuses this user"):
+            register(RegistryAccess(url=registry.url), '"long"', "orders")
+    with pytest.raises(PipelineFault, match="sink.schema: the Avro schema cannot be used"):
+        check_schema(access, "{}")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"schema.registry.basic.auth.userinfo": "a:b"}, "did you mean schema.registry.basic.auth.user.info"),
+        ({USER_INFO: "a:b", TOKEN: "t"}, "two logins"),
+        ({USER_INFO: "ab"}, "must be USER:PASSWORD"),
+        ({AUTHORITIES: "/none.pem"}, "has no certificates in PEM that can be read"),
+        ({AUTHORITIES: __file__}, "has no certificates in PEM that can be read"),
+    ],
+)
+def test_logins_that_cannot_be_used(given: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        registry_access("http://registry", {**given, "ssl.truststore.location": "of the brokers"})
+    assert words in str(caught.value) and "a:b" not in str(caught.value)

@@ -270,6 +270,7 @@ class RpcConnection(asyncio.BufferedProtocol):
     def _fail_pending(self, error: BarnabasError) -> None:
         if not self._greeting.done():
             self._greeting.set_exception(error)
+            self._greeting.exception()  # Looked at: an `open` that was cancelled before `_greet` does not wait for it.
         self._silence.close()
         if self._login is not None:
             self._login.close()

@@ -1,6 +1,7 @@
 """The client's side: deadlines, lost connections, room, the pool. Mostly in simulated time."""
 
 import asyncio
+import gc
 import heapq
 import itertools
 from random import Random
@@ -16,6 +17,7 @@ from barnabas.net.protocol.msgpack import MsgpackCodec, ServerHello, write_hello
 from barnabas.net.protocol.responses import ProduceResponse
 from barnabas.net.server.dispatcher import Dispatcher
 from barnabas.net.server.server import Server
+from barnabas.net.wire.network import Network
 from barnabas.net.wire.rpc import RpcConnection, RpcPool
 
 
@@ -356,6 +358,42 @@ def test_closing_the_pool_ends_attempts() -> None:
             await task
 
     run_in_simulation(body)
+
+
+def test_an_open_that_is_cancelled_before_it_greets_leaves_no_error_behind() -> None:
+    """Otherwise asyncio writes "Future exception was never retrieved": `topic consume -o end` did."""
+
+    class Slow(Network):
+        """The connection is there, and its caller does not have it yet."""
+
+        def __init__(self, network: Network) -> None:
+            self._network = network
+            self.connected = asyncio.Event()
+
+        async def connect(self, *args: Any, **options: Any) -> Any:
+            self.protocol = await self._network.connect(*args, **options)
+            self.connected.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.protocol.abort()
+
+    told: list[Any] = []
+
+    async def body(world: World) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        server = await serve(world, Replies())
+        network = Slow(world.client)
+        task = asyncio.create_task(RpcConnection.open(network, *server.address, client_id="c"))
+        await network.connected.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        await network.protocol.closed
+        await server.close()
+
+    run_in_simulation(body)
+    gc.collect()  # now nothing has the connection any more
+    assert told == []
 
 
 @pytest.mark.parametrize("cancelled_first", [False, True])

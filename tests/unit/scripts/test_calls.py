@@ -26,11 +26,11 @@ CEILINGS: Final = {
     "fetch, nothing there (own)": 92,
     "fetch, 34 idle partitions (own)": 640,
     "metadata of 100 partitions (own)": 390,
-    "create topic (SDK)": 1_462,
+    "create topic (SDK)": 1_480,
     "send acks=1, 3 replicas (SDK)": 656,
     "send acks=all, 3 replicas (SDK)": 875,
-    "transaction of one record, 3 replicas (SDK)": 7_180,
-    "join group (SDK)": 3_980,
+    "transaction of one record, 3 replicas (SDK)": 7_244,
+    "join group (SDK)": 3_994,
 }
 
 

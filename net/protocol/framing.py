@@ -16,6 +16,7 @@ from ..base.limits import IDLE_BUFFER_BYTES, MAX_FRAME_BYTES, RETAINED_BUFFER_BY
 SIZE = struct.Struct(">I")
 SIZE_BYTES = 4
 _unpack_size = SIZE.unpack_from
+_HTTP = int.from_bytes(b"HTTP", "big")  # How an answer of HTTP begins.
 
 
 class FrameTooLargeError(InvalidRequestError):
@@ -76,7 +77,14 @@ class FrameReader:
             return None
         (size,) = _unpack_size(self._buffer, start)
         if size > self.max_frame_bytes:
-            raise FrameTooLargeError(f"a frame of {size} bytes was announced; the limit is {self.max_frame_bytes}")
+            told = (
+                ": an HTTP server answers, as at a broker's admin port; give the port of its clients"
+                if size == _HTTP
+                else ""
+            )
+            raise FrameTooLargeError(
+                f"a frame of {size} bytes was announced; the limit is {self.max_frame_bytes}{told}"
+            )
         begin = start + SIZE_BYTES
         end = begin + size
         if end > self._end:

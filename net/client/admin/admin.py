@@ -45,7 +45,7 @@ from ..connection.errors import (
     UnknownTopicOrPartitionError,
     error_for,
 )
-from ..connection.habits import with_habits
+from ..connection.habits import texts_of, with_habits
 from ..connection.records import OffsetAndTimestamp
 from ..connection.security import SecurityOptions
 from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
@@ -148,7 +148,7 @@ class Admin(GroupAdmin):
             partition_count=partitions,
             replication_factor=replication_factor,
             assignment=tuple(tuple(replicas) for replicas in assignment),
-            configs=dict(configs) if configs else None,
+            configs=texts_of(configs) if configs else None,
             validate_only=validate_only,
             timeout_ms=self._timeout_ms,
             topic_id=f"{self._client.rng.getrandbits(128):032x}",
@@ -245,7 +245,7 @@ class Admin(GroupAdmin):
             AlterConfigRequest(
                 resource_type=_resource_type_of(resource_type),
                 resource=str(resource),
-                changes=tuple(ConfigEntryChange(key=key, value=value) for key, value in changes.items()),
+                changes=tuple(ConfigEntryChange(key=key, value=value) for key, value in texts_of(changes).items()),
                 validate_only=validate_only,
             )
         )

@@ -8,8 +8,10 @@ DEFAULT_PORT = 9092  # The client port of node 0.
 Address = tuple[str, int]
 
 
-def parse_bootstrap(bootstrap: str | Iterable[str]) -> tuple[Address, ...]:
+def parse_bootstrap(bootstrap: str | Iterable[str] | None) -> tuple[Address, ...]:
     """Return the addresses in the order given. Raises InvalidConfigError, which shows the invalid part."""
+    if bootstrap is None:
+        raise InvalidConfigError('bootstrap is None; use "host:port,host:port"')
     parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
     addresses = tuple(_parse(part.strip()) for part in parts if part.strip())
     if not addresses:
@@ -18,6 +20,10 @@ def parse_bootstrap(bootstrap: str | Iterable[str]) -> tuple[Address, ...]:
 
 
 def _parse(text: str) -> Address:
+    if "://" in text:
+        raise InvalidConfigError(
+            f"bootstrap address {text!r} is a URL; give host:port alone, such as localhost:{DEFAULT_PORT}"
+        )
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
         port = rest.removeprefix(":")

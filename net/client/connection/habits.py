@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
+from barnabas.log.vocabulary.topic_partition import TopicPartition
+
 from ...base.near_words import did_you_mean
 from .arguments import documented
 from .client import Client
@@ -12,6 +14,8 @@ from .security import SecurityOptions
 
 P = ParamSpec("P")
 Self = TypeVar("Self")
+Text = TypeVar("Text", str, str | None)
+PartitionLike = TopicPartition | tuple[str, int]
 
 _TAKEN: Final = {"bootstrap_servers": "bootstrap", "group_id": "group"}
 # Of kafka-python, aiokafka and confluent-kafka (with "_" for "."), where it is called otherwise here.
@@ -55,6 +59,24 @@ def with_habits(
     wrapped = wraps(init)(checked)
     wrapped.__doc__ = documented(init)
     return cast(Callable[Concatenate[Self, P], None], wrapped)
+
+
+def partition_of(given: PartitionLike) -> TopicPartition:
+    """Raises TypeError, which says how a partition is written: from habit, a topic's name alone is given."""
+    if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[0], str):
+        raise TypeError(
+            f"{given!r} is not a partition: give TopicPartition(topic, number), or a tuple such as ('orders', 0)"
+        )
+    return TopicPartition(*given)
+
+
+def texts_of(configs: Mapping[str, Text]) -> dict[str, Text]:
+    """Raises TypeError, with the text to give, for a value that is not a text."""
+    for key, value in configs.items():
+        if value is not None and not isinstance(value, str):
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            raise TypeError(f"the value of {key} must be a str, not {type(value).__name__}: {text!r}")
+    return dict(configs)
 
 
 def _positional(init: Callable[..., None]) -> list[str]:

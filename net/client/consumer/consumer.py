@@ -23,7 +23,7 @@ from ..connection.client import (
     check_loop,
 )
 from ..connection.errors import ClientClosedError, InvalidConfigError, InvalidRequestError
-from ..connection.habits import with_habits
+from ..connection.habits import PartitionLike, partition_of, with_habits
 from ..connection.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, ReadingOrigin, RecordColumns
 from ..connection.security import SecurityOptions
 from ..group.assignors import Assignor
@@ -59,7 +59,6 @@ if TYPE_CHECKING:  # of an extra
     from ..arrow.tables import BatchBuilder
 
 RecordsByPartition = dict[TopicPartition, list[ConsumerRecord]]
-PartitionLike = TopicPartition | tuple[str, int]
 
 
 class Consumer:
@@ -280,7 +279,7 @@ class Consumer:
     def assign(self, partitions: Iterable[PartitionLike]) -> None:
         """Read exactly these partitions. Partitions that stay keep their position; a group is then used only for commits."""
         self._check_usable()
-        self._subscriber.assign([TopicPartition(*partition) for partition in partitions])
+        self._subscriber.assign([partition_of(partition) for partition in partitions])
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -379,7 +378,7 @@ class Consumer:
     async def committed_offsets(self, *partitions: PartitionLike) -> dict[TopicPartition, OffsetAndMetadata]:
         """Like `committed`, with the metadata of each commit."""
         self._check_usable()
-        wanted = [TopicPartition(*partition) for partition in partitions] or self.assignment
+        wanted = [partition_of(partition) for partition in partitions] or self.assignment
         return with_metadata(await fetch_committed(self._client, self._group(), wanted))
 
     async def beginning_offsets(self, *partitions: PartitionLike) -> dict[TopicPartition, int]:
@@ -392,7 +391,7 @@ class Consumer:
 
     async def _ends(self, timestamp_ms: int, partitions: tuple[PartitionLike, ...]) -> dict[TopicPartition, int]:
         self._check_usable()
-        wanted = [TopicPartition(*partition) for partition in partitions] or self.assignment
+        wanted = [partition_of(partition) for partition in partitions] or self.assignment
         found = await self.offsets_for_times(dict.fromkeys(wanted, timestamp_ms))
         return {partition: item.offset for partition, item in found.items()}
 
@@ -467,7 +466,7 @@ class Consumer:
 
     def _state(self, partition: PartitionLike) -> PartitionState:
         self._check_usable()
-        return self._reading.state(TopicPartition(*partition))
+        return self._reading.state(partition_of(partition))
 
     def _group(self) -> str:
         if self._config.group is None:
@@ -515,7 +514,7 @@ class ConsumerInside:
 
     def origin(self, partition: PartitionLike) -> ReadingOrigin:
         """Return where the reading of this partition last jumped to. Thread-safe."""
-        state = self._consumer._reading.state(TopicPartition(*partition))
+        state = self._consumer._reading.state(partition_of(partition))
         return ReadingOrigin(state.origin_offset, state.topic_id, state.version)
 
     def group_positions(self, offsets: ToCommit | None = None) -> GroupPositions:
@@ -537,9 +536,11 @@ class ConsumerInside:
 
 
 def _subscription(topics: tuple[str | Iterable[str], ...], pattern: str | None) -> Subscription:
-    """A list of topics is taken as well as several of them. Raises TypeError."""
+    """A list of topics is taken as well as several of them. Raises TypeError, InvalidConfigError."""
     names = [name for item in topics for name in ((item,) if isinstance(item, str) else item)]
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"a topic must be a str, not {type(name).__name__}: {name!r}")
+    if names and pattern is not None:
+        raise InvalidConfigError(f"topics and a pattern are given: {names[0]!r} and {pattern!r}; give one of them")
     return Subscription(topics=tuple(dict.fromkeys(names)), pattern=pattern)

@@ -8,6 +8,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.client import API_TIMEOUT_MS, Client
 from ..connection.errors import BarnabasError, BufferExhaustedError
+from ..connection.habits import partition_of
 from ..connection.records import OffsetAndMetadata
 from ..positions.reading import Reading
 from .commit_pipeline import CommitPipeline
@@ -44,8 +45,8 @@ class Commits:
                 if self._pipeline.has(partition) or item.offset != self._reading.states[partition].committed
             }
         return {
-            TopicPartition(*partition): self._bound(
-                TopicPartition(*partition),
+            partition_of(partition): self._bound(
+                partition_of(partition),
                 OffsetAndMetadata(item) if isinstance(item, int) else OffsetAndMetadata(*item),
             )
             for partition, item in offsets.items()

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import Any, Final
 
 from ...base.retries import Backoff
@@ -93,8 +94,10 @@ def options_of(
         )
     if commit_interval_ms < 0:
         raise InvalidConfigError(f"commit_interval_ms is {commit_interval_ms}; it must be 0 or more")
-    if not callable(delay_ms) and delay_ms < 0:
-        raise InvalidConfigError(f"delay_ms is {delay_ms}; it must be 0 or more, or a function of the record")
+    if not callable(delay_ms) and not (isinstance(delay_ms, int | float) and 0 <= delay_ms < inf):
+        raise InvalidConfigError(
+            f"delay_ms is {delay_ms!r}; it must be a number of 0 or more, or a function of the record"
+        )
     return Options(
         order=_one_of(Order, "order", order),
         concurrency=concurrency,
@@ -114,8 +117,8 @@ def is_coroutine_function(handler: RecordHandler) -> bool:
 
 
 def _within(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise InvalidConfigError(f"{name} is {value}; it must be {least} to {most}")
+    if not isinstance(value, int) or not least <= value <= most:
+        raise InvalidConfigError(f"{name} is {value}; it must be a whole number from {least} to {most}")
 
 
 def _one_of(kind: Any, name: str, value: str) -> Any:

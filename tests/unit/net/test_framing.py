@@ -87,6 +87,14 @@ def test_a_frame_beyond_the_limit_is_refused_before_anything_is_allocated(announ
     assert issubclass(FrameTooLargeError, InvalidRequestError)
 
 
+def test_an_answer_of_http_is_told() -> None:
+    reader = FrameReader()
+    reader.get_buffer()[:8] = b"HTTP/1.1"
+    reader.received(8)
+    with pytest.raises(FrameTooLargeError, match="an HTTP server answers"):
+        reader.next_frame()
+
+
 def test_memory_follows_what_arrived_not_what_was_announced() -> None:
     reader = FrameReader()
     announced = (90 << 20).to_bytes(4, "big")

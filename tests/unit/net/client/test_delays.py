@@ -120,7 +120,7 @@ def test_a_stop_waits_for_no_delay_and_loses_nothing() -> None:
 
 def test_a_delay_below_zero_is_refused() -> None:
     async def main() -> None:
-        with pytest.raises(InvalidConfigError, match="delay_ms is -1; it must be 0 or more"):
+        with pytest.raises(InvalidConfigError, match="delay_ms is -1; it must be a number of 0 or more"):
             await Delayed(0).process(delay_ms=-1)
 
     run(main())

@@ -15,7 +15,12 @@ from unit.net.client.virtual_time import run
 
 from barnabas import Admin, Consumer, Producer, ShareConsumer
 from barnabas.net.client.connection.arguments import ARGUMENTS
-from barnabas.net.client.connection.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from barnabas.net.client.connection.errors import (
+    InvalidConfigError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from barnabas.net.client.connection.habits import partition_of, texts_of
 from barnabas.net.client.connection.security import SecurityOptions
 
 
@@ -45,6 +50,13 @@ def test_bootstrap_servers_group_id_and_lists_of_topics_are_taken() -> None:
         (lambda: Producer({"bootstrap.servers": "a:1"}), "Producer takes keyword arguments, not a dict"),
         (lambda: Consumer("t", 5), "'int' object is not iterable"),
         (lambda: Consumer(["t", 5]), "a topic must be a str, not int: 5"),
+        (
+            lambda: partition_of("orders"),
+            r"'orders' is not a partition: give TopicPartition\(topic, number\), or a tuple",
+        ),  # type: ignore[arg-type]
+        (lambda: partition_of((0, "orders")), "is not a partition"),  # type: ignore[arg-type]
+        (lambda: texts_of({"retention.ms": 5}), "the value of retention.ms must be a str, not int: '5'"),  # type: ignore[dict-item]
+        (lambda: texts_of({"x": True}), "not bool: 'true'"),
     ],
 )
 def test_other_names_are_answered_with_ours(call: Callable[[], Any], told: str) -> None:
@@ -81,6 +93,20 @@ def test_nothing_internal_is_public(client: type) -> None:
 def test_help_has_a_sentence_about_everything_public(client: type) -> None:
     names = [name for name in dir(client) if not name.startswith("_")]
     assert [name for name in names if not (getattr(client, name).__doc__ or "").strip()] == []
+
+
+def test_topics_and_a_pattern_are_not_taken_together() -> None:
+    with pytest.raises(InvalidConfigError, match="topics and a pattern are given: 't' and 'x'; give one of them"):
+        Consumer("t", pattern="x")
+
+
+def test_assign_wants_partitions_not_names() -> None:
+    async def main() -> None:
+        async with consumer(filled(3)) as reader:
+            with pytest.raises(TypeError, match="'orders' is not a partition"):
+                reader.assign(["orders"])  # type: ignore[list-item]
+
+    run(main())
 
 
 def test_a_list_of_topics_is_taken_by_subscribe() -> None:

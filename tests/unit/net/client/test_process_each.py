@@ -347,8 +347,11 @@ def test_a_group_that_is_moved_back_handles_the_records_again() -> None:
     [
         ({"order": "keys"}, 'order is \'keys\'; it must be "partition", "key", "none"'),
         ({"on_failure": "dlq"}, 'on_failure is \'dlq\'; it must be "stop", "skip", or a function'),
-        ({"concurrency": 0}, "concurrency is 0; it must be 1 to 10000"),
-        ({"concurrency": 50, "max_in_flight": 20}, "max_in_flight is 20; it must be 50 to 100000"),
+        ({"concurrency": 0}, "concurrency is 0; it must be a whole number from 1 to 10000"),
+        ({"concurrency": 2.5}, "concurrency is 2.5; it must be a whole number"),
+        ({"delay_ms": "5"}, "delay_ms is '5'; it must be a number of 0 or more"),
+        ({"delay_ms": float("nan")}, "delay_ms is nan"),
+        ({"concurrency": 50, "max_in_flight": 20}, "max_in_flight is 20; it must be a whole number from 50 to 100000"),
         ({"attempts": 0}, "attempts is 0"),
         ({"backoff_ms": (100, 10)}, "backoff_ms is"),
         ({"timeout_ms": 0}, "timeout_ms is 0"),

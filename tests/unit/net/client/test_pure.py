@@ -32,6 +32,10 @@ def test_addresses() -> None:
     for wrong in ("", " , ", "a:b", "a:0", "a:70000", "::1", ":9092"):
         with pytest.raises(InvalidConfigError):
             parse_bootstrap(wrong)
+    with pytest.raises(InvalidConfigError, match="'http://a:1' is a URL; give host:port alone"):
+        parse_bootstrap("http://a:1")
+    with pytest.raises(InvalidConfigError, match="bootstrap is None"):
+        parse_bootstrap(None)
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))

@@ -23,7 +23,7 @@ from ..sasl.exchange import OAUTHBEARER, PLAIN, Accepted, LoginRefused, Password
 from ..sasl.oauthbearer import OAuthBearerServer, Tokens
 from ..sasl.plain import PlainServer
 from ..sasl.scram import NONCE_BYTES, ScramServer
-from .failures import FailedLogins
+from .failures import FailedLogins, counted_as
 from .login import Login, LoginState
 from .password_checks import PasswordChecks, TooManyLogins
 
@@ -146,8 +146,9 @@ class Authenticator:
         if not isinstance(step, PasswordCheck):
             return step
         login.begin_check()
-        guess = f"{client.client_host} {step.claimed.user}"
-        failures, guesses = self._failures.count(client.client_host, _now_s()), self._guesses.count(guess, _now_s())
+        host = counted_as(client.client_host)
+        guess = f"{host} {step.claimed.user}"
+        failures, guesses = self._failures.count(host, _now_s()), self._guesses.count(guess, _now_s())
         is_right = await self._checks.is_right(step, failures=failures, guesses=guesses)
         if not is_right:
             self._guesses.failed(guess, _now_s())
@@ -177,7 +178,7 @@ class Authenticator:
         """False: too many wait already, and this client gets no answer."""
         now_s = _now_s()
         self.failed_logins += 1
-        delay_s = self._failures.failed(client.client_host, now_s)
+        delay_s = self._failures.failed(counted_as(client.client_host), now_s)
         self._log(client, login, reason, now_s)
         if self._audit is not None:
             self._audit.login(client, mechanism=login.mechanism, user="", failure=reason)

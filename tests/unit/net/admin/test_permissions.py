@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,7 +23,7 @@ from barnabas.net.access.authorizer import AccessRules
 from barnabas.net.admin.app import ROUTES, build_app
 from barnabas.net.admin.frame.permissions import NEEDS
 from barnabas.net.protocol.group_responses import ListedGroup, ListGroupsResponse
-from barnabas.net.protocol.requests import ListGroupsRequest
+from barnabas.net.protocol.requests import ListGroupsRequest, ProduceRequest
 
 CLUSTER = "/v3/clusters/c1"
 HttpClient = TestClient[Any, Any]
@@ -42,6 +44,7 @@ OPEN = frozenset(
         "GET /v3/clusters/{cluster_id}/transactions",
     }
 )
+ONE_RECORD = b'{"partition_id": 0, "value": {"type": "STRING", "data": "x"}}'
 BODIES: dict[str, Any] = {"string": "TOPIC", "integer": 1, "boolean": True, "array": [], "object": {}, "any": "x"}
 
 
@@ -175,6 +178,25 @@ async def test_the_body_of_a_caller_without_permission_is_not_read(client: HttpC
         assert (await client.post(f"{CLUSTER}/{path}", data=no_json, headers=wrong)).status == 401
     broker.given = (acl(Operation.WRITE, ResourceKind.TOPIC, "t"),)
     assert (await client.post(f"{CLUSTER}/topics/t/records", data=no_json, headers=is_json)).status == 400
+
+
+async def test_a_caller_that_loses_its_permission_writes_no_more(client: HttpClient, broker: SecureBroker) -> None:
+    """Also in the middle of a stream of records: a stream may go on for days."""
+    broker.given = (acl(Operation.WRITE, ResourceKind.TOPIC, "t"),)
+    is_answered = asyncio.Event()
+
+    async def sent() -> AsyncIterator[bytes]:
+        yield ONE_RECORD
+        await is_answered.wait()
+        yield ONE_RECORD
+
+    answer = await client.post(f"{CLUSTER}/topics/t/records", data=sent(), headers={"Content-Type": "application/json"})
+    assert json.loads(await answer.content.readline())["error_code"] == 200
+    broker.given = ()
+    is_answered.set()
+    assert json.loads(await answer.content.readline())["error_code"] == 40301
+    assert await answer.content.read() == b""
+    assert sum(isinstance(request, ProduceRequest) for request in broker.asked) == 1
 
 
 async def test_a_broker_that_has_just_started_asks_its_callers_to_wait(

@@ -209,6 +209,28 @@ async def test_callers_that_send_nothing_more_are_answered_and_counted(
     assert all(b"no complete record" in rest for status, _, rest in found if status == 200)
 
 
+async def test_a_record_that_comes_byte_by_byte_keeps_no_place(
+    client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time limit is that of a record, not of its next byte."""
+    monkeypatch.setattr(streams, "DOCUMENT_TIMEOUT_S", 0.3)
+    is_over = asyncio.Event()
+
+    async def sent() -> AsyncIterator[bytes]:
+        yield record("a") + b'{"value": "'
+        while not is_over.is_set():
+            yield b"x"
+            await asyncio.sleep(0.02)  # the pace of the caller
+
+    answer = await client.post(RECORDS, data=sent(), headers=JSON)
+    try:
+        async with asyncio.timeout(20):
+            assert json.loads(await answer.content.readline())["offset"] == 7
+            assert b"no complete record" in await answer.content.readline()
+    finally:
+        is_over.set()
+
+
 class Log:
     """A partition that grows."""
 

@@ -24,6 +24,7 @@ from barnabas.net.logins.failures import (
     MAX_ADDRESSES,
     MAX_DELAY_S,
     FailedLogins,
+    counted_as,
 )
 from barnabas.net.logins.known_passwords import MAX_KNOWN, KnownPasswords
 from barnabas.net.logins.password_checks import (
@@ -66,6 +67,30 @@ def test_failures_are_forgiven_and_addresses_forgotten() -> None:
         failures.failed(f"address-{number}", 1.0)
     assert failures.count("a", 1.0) == 0, "the oldest one made room"
     assert failures.count("address-0", 1.0) == 1
+
+
+def test_who_goes_on_failing_is_not_forgotten() -> None:
+    failures = FailedLogins(0.1)
+    for number in range(MAX_ADDRESSES):
+        failures.failed("attacker", 1.0)
+        failures.failed(f"address-{number}", 1.0)
+    assert failures.count("attacker", 1.0) == MAX_ADDRESSES
+
+
+@pytest.mark.parametrize(
+    ("host", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff:1:2:3", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::1", "2001:db8:1:3::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_failures_from_ipv6_are_counted_by_network(host: str, counted: str) -> None:
+    assert counted_as(host) == counted
 
 
 def test_without_a_delay_there_is_none() -> None:

@@ -39,7 +39,7 @@ _LENGTH_POSITION: Final = 8
 logger = logging.getLogger("barnabas.replication")
 
 
-class LeaderConnection(Protocol):
+class ConnectionToLeader(Protocol):
     """Calls to one broker (`net.wire.rpc`). It connects on demand. The answer of a cancelled call is dropped."""
 
     async def call(self, request: Request, timeout_ms: int) -> Response:
@@ -112,7 +112,7 @@ class ReplicaFetcher:
     def __init__(
         self,
         leader: int,
-        connection: LeaderConnection,
+        connection: ConnectionToLeader,
         *,
         identity: FollowerIdentity,
         settings: FetchSettings,
@@ -408,7 +408,7 @@ class ReplicaFetcherManager:
         *,
         identity: FollowerIdentity,
         settings: FetchSettings,
-        connect: Callable[[int], LeaderConnection],
+        connect: Callable[[int], ConnectionToLeader],
         rng: Random,
         wall_ms: Callable[[], int],
         on_effects: EffectSink,

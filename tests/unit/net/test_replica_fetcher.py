@@ -39,7 +39,7 @@ class NoDelay(Random):
 
 
 class Leader:
-    """A LeaderConnection: calls pile up here, and wait."""
+    """A ConnectionToLeader: calls pile up here, and wait."""
 
     def __init__(self) -> None:
         self.calls: asyncio.Queue[tuple[FetchRequest, asyncio.Future[Response]]] = asyncio.Queue()

@@ -10,9 +10,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from barnabas.kraft.controller.memory import sweep
+from barnabas.kraft.controller.memory.departures import Departures
+from barnabas.kraft.metadata.controller_settings import ControllerSettings
+from barnabas.kraft.metadata.image import BrokerImage
+from barnabas.net.broker import core_settings
 
 from .history import Result, Scenario, run_history
 
@@ -20,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = float(os.environ.get("BARNABAS_SIMULATION_SECONDS", "150"))
 # The same seeds at every run of CI, so that a change is judged by what it changed; `scripts/simulate` looks for new ones.
 FIRST_SEED = int(os.environ.get("BARNABAS_SIMULATION_FIRST_SEED", "1"))
+PIECES_SEEDS = int(os.environ.get("BARNABAS_PIECES_SIMULATION_SEEDS", "8"))
 MOST_SEEDS = int(os.environ.get("BARNABAS_SIMULATION_SEEDS", "60"))
 
 # What the faults are for: where many seeds never come to one of these, the simulation says nothing about it.
@@ -64,6 +72,24 @@ def test_fresh_seeds(report_line: Callable[[str], None]) -> None:
     assert reached["acked"] > seed - FIRST_SEED  # the faults must leave something to lose
     if seed - FIRST_SEED >= ENOUGH_SEEDS:
         assert not [name for name in REACHED if not reached[name]]
+
+
+@pytest.mark.timeout(240)
+def test_brokers_that_depart_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece has 5,000 partitions, and a simulated cluster some twenty: here it has one."""
+    begun = Counter[str]()
+    genuine = Departures.begin
+
+    def begin(self: Departures, broker: BrokerImage, *, drains: bool = False, has_lost_data: bool = False) -> None:
+        begun["drains" if drains else "lost" if has_lost_data else "fenced"] += 1
+        genuine(self, broker, drains=drains, has_lost_data=has_lost_data)
+
+    monkeypatch.setattr(Departures, "begin", begin)
+    monkeypatch.setattr(core_settings, "ControllerSettings", partial(ControllerSettings, partitions_per_step=1))
+    monkeypatch.setattr(sweep, "MAX_SCANNED_PER_STEP", 3)
+    for seed in range(1, 1 + PIECES_SEEDS):
+        passed(run_history(seed))
+    assert begun["fenced"] > PIECES_SEEDS and begun["drains"], begun
 
 
 @pytest.mark.timeout(300)

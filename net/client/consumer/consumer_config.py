@@ -47,6 +47,9 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         if self.group == "":
             raise InvalidConfigError("the group is empty; omit it to read without a group")
+        for name in ("auto_commit", "instance_id"):
+            if self.group is None and getattr(self, name):
+                raise InvalidConfigError(f"{name} has no effect without a group: give group=..., or omit {name}")
         for name in ("auto_commit_interval_ms", "max_poll_interval_ms", "partition_max_bytes"):
             if getattr(self, name) <= 0:
                 raise InvalidConfigError(f"{name} must be positive")

@@ -61,6 +61,8 @@ def sample(rng: Random, hint: Any) -> Any:
         hints = typing.get_type_hints(hint) | {"records": bytes}
         return hint(**{field.name: sample(rng, hints[field.name]) for field in msgspec.structs.fields(hint)})
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return tuple(sample(rng, argument) for argument in arguments)
     if origin is tuple:
         return tuple(sample(rng, arguments[0]) for _ in range(rng.randrange(3)))
     if origin is dict:

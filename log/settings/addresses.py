@@ -1,5 +1,6 @@
 """Network addresses as configuration values: listeners, voters, and the addresses that a client starts with. Pure."""
 
+import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -22,6 +23,17 @@ class Listener:
 
     def __str__(self) -> str:
         return f"{self.name}://{bracketed(self.host)}:{self.port}"
+
+
+def ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a host is written as. One of IPv4 in the form of IPv6 (::ffff:192.0.2.7) is one of IPv4. None: a name, and
+    no name is looked up."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
 
 
 def parse_address(text: str) -> tuple[str, int]:

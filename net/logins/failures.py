@@ -6,6 +6,8 @@ An address is never refused: honest clients may share it with an attacker.
 import ipaddress
 from typing import Final
 
+from barnabas.log.settings.addresses import ip_of
+
 MAX_ADDRESSES: Final = 4_096  # remembered; the one that failed longest ago is forgotten first
 FORGIVEN_AFTER_S: Final = 60.0
 DOUBLED_AFTER: Final = 10  # failures within that time: people mistype less often
@@ -15,15 +17,10 @@ NETWORK_BITS: Final = 64  # of an IPv6 address: whoever has one usually has all 
 
 def counted_as(host: str) -> str:
     """The address that failures of `host` are counted for; for IPv6 the network."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((int(address), NETWORK_BITS), strict=False))
+    address = ip_of(host)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((int(address), NETWORK_BITS), strict=False))
+    return host if address is None else str(address)
 
 
 class FailedLogins:

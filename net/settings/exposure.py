@@ -6,10 +6,10 @@ Any program that reaches such a port can do what operators do.
 A host name counts as another machine's: nothing is looked up, and what a name means may change after the check.
 """
 
-import ipaddress
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from barnabas.log.settings.addresses import ip_of
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
 from .listeners import accepts_plain_text, has_logins, is_admin_encrypted, is_encrypted, is_quorum_encrypted
@@ -24,12 +24,8 @@ ALLOW_ANONYMOUS: Final = "allow.anonymous.admin"
 def is_loopback(host: str) -> bool:
     if host.lower() == "localhost":
         return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
+    address = ip_of(host)
+    return address is not None and address.is_loopback
 
 
 def check_exposure(config: "BrokerConfig") -> None:

@@ -5,13 +5,12 @@ such a protocol, and where brokers log in to each other, their certificates stil
 """
 
 import dataclasses
-import ipaddress
 import socket
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from barnabas.log.settings import listener_keys
-from barnabas.log.settings.addresses import DEFAULT_LISTENER, SECURITY_PROTOCOLS, Listener
+from barnabas.log.settings.addresses import DEFAULT_LISTENER, SECURITY_PROTOCOLS, Listener, ip_of
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
 from ..sasl.credentials import Credentials
@@ -33,12 +32,8 @@ def binds_all_interfaces(host: str) -> bool:
     """Return whether a server can listen on this address, but no client can connect to it."""
     if host in ("", "*"):
         return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return _is_zero_as_resolvers_read_it(host)
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_unspecified
+    address = ip_of(host)
+    return _is_zero_as_resolvers_read_it(host) if address is None else address.is_unspecified
 
 
 def _is_zero_as_resolvers_read_it(host: str) -> bool:

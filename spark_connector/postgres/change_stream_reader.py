@@ -23,7 +23,7 @@ from barnabas.net.connect.postgres.catalog import log_end
 from barnabas.net.connect.postgres.changes.faults import ConnectorError
 from barnabas.net.connect.postgres.server import close, connect, first_line
 from barnabas.net.connect.postgres.source import run_source
-from barnabas.net.connect.postgres.spool import Spool, SpoolError, header_of, read_segment
+from barnabas.net.connect.postgres.spool import Spool, SpoolError, read_segment
 
 from ..common.query_process import stop_on_sigterm
 from .change_columns import batches_of
@@ -204,13 +204,12 @@ class _Capture:
         self._spool.check(begin.spool, begin.segment)
         found: list[list[int]] = []
         records = TASK_CHANGES
-        for number in range(begin.segment + 1, until.segment + 1):
-            more = header_of(self._options.spool, number).records
-            if records + more > TASK_CHANGES:
+        for segment in self._spool.segments(begin.segment, until.segment):
+            if records + segment.records > TASK_CHANGES:
                 found.append([])
                 records = 0
-            found[-1].append(number)
-            records += more
+            found[-1].append(segment.number)
+            records += segment.records
         return found
 
     def release(self, done: SpoolOffset) -> None:

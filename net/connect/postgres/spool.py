@@ -99,6 +99,8 @@ class Spool:
         self._lock = self._locked()
         try:
             self._state = self._read_state()
+            self._position = decode(self._state.position.encode()) if self._state.position else None
+            self.confirmable_lsn = self._position.lsn if self._position is not None else NO_LSN
             for item in sorted(self._folder.iterdir()):
                 if item.name.isdigit() and len(item.name) == _DIGITS:
                     self._take(item)
@@ -107,9 +109,6 @@ class Spool:
         except BaseException:
             self._release_lock()
             raise
-        last = header_of(self._folder, self._waiting[-1].number).position if self._waiting else self._state.position
-        self._position = decode(last.encode()) if last else None
-        self.confirmable_lsn = decode(self._state.position.encode()).lsn if self._state.position else NO_LSN
 
     def _take(self, file: Path) -> None:
         number = int(file.name)
@@ -120,8 +119,9 @@ class Spool:
         if number != expected:
             raise lost(self._folder, expected)
         header = header_of(self._folder, number)
-        lsn = decode(header.position.encode()).lsn
-        self._waiting.append(Segment(number=number, records=header.records, size_bytes=file.stat().st_size, lsn=lsn))
+        self._position = decode(header.position.encode())
+        size_bytes, lsn = file.stat().st_size, self._position.lsn
+        self._waiting.append(Segment(number=number, records=header.records, size_bytes=size_bytes, lsn=lsn))
 
     def _locked(self) -> FileLock:
         deadline_s = time.monotonic() + LOCK_WAIT_S
@@ -204,13 +204,19 @@ class Spool:
             last = segment.number
         return last
 
+    def segments(self, begin: int, end: int) -> list[Segment]:
+        """Those after `begin` up to `end`. Raises SpoolError if one of them is not there."""
+        known = {segment.number: segment for segment in self._waiting}
+        for number in range(begin + 1, end + 1):
+            if number not in known:
+                raise lost(self._folder, number)
+        return [known[number] for number in range(begin + 1, end + 1)]
+
     async def wait(self, timeout_s: float) -> None:
         """Until something has changed, or the time is over."""
         self._changed.clear()
         try:
-            async with asyncio.timeout(
-                timeout_s
-            ):  # not wait_for, whose task begins later: another waiter may clear it first
+            async with asyncio.timeout(timeout_s):  # wait_for begins later: another waiter may clear the event first
                 await self._changed.wait()
         except TimeoutError:
             pass

@@ -19,25 +19,24 @@ class TableRows:
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
-        self._types = Types()
         self._held = AsyncExitStack()
         self._readers: SnapshotReaders
         self._lsn = 0
-        self._names = EnvelopeNames(prefix=settings.prefix, database="", has_tombstones=False)
-        self._encoders: dict[str, TableEncoder] = {}
+        self._encoders: dict[str, TableEncoder] = {}  # by table
 
     async def open(self) -> None:
         """Raises psycopg.Error, ConnectorError."""
-        settings = self._settings
+        settings, types = self._settings, Types()
         connection = await connect(settings.dsn)
         try:
             await check_server(connection)
             tables = list((await published_tables(connection, settings.publication, settings.tables)).values())
             oids = {column.type_oid for table in tables for column in table.relation.columns}
-            await add_types(connection, self._types, list(oids))
-            self._names = EnvelopeNames(prefix=settings.prefix, database=connection.info.dbname, has_tombstones=False)
+            await add_types(connection, types, list(oids))
+            names = EnvelopeNames(prefix=settings.prefix, database=connection.info.dbname, has_tombstones=False)
         finally:
             await close(connection)
+        self._encoders = {table.name: TableEncoder(table.relation, table.key, types, names) for table in tables}
         reading = exported(settings, tables, [_ALL for _ in tables])
         self._readers, self._lsn = await self._held.enter_async_context(reading)
 
@@ -46,12 +45,8 @@ class TableRows:
         read = await self._readers.next(None)
         if read is None:
             return None
-        encoder = self._encoders.get(read.table.name)
-        if encoder is None:
-            encoder = TableEncoder(read.table.relation, read.table.key, self._types, self._names)
-            self._encoders[read.table.name] = encoder
         now_ms = int(time.time() * 1000)
-        origin = reading_origin(self._lsn, now_ms, 1)
+        origin, encoder = reading_origin(self._lsn, now_ms, 1), self._encoders[read.table.name]
         return [
             record
             for row in read.rows

@@ -61,6 +61,7 @@ class Intent:
 class Ledger:
     def __init__(self) -> None:
         self.intents: list[Intent] = []
+        self.is_calm = False  # from the end of the faults on: what is prepared is committed at once
         self.counts = dict.fromkeys(("prepared", "driven_commits", "driven_aborts", "unsure_decisions"), 0)
 
     def undecided(self) -> Iterator[Intent]:
@@ -73,18 +74,17 @@ class Driver:
         self.checker = checker
         self.client = client
         self.rng = rng
-        self.is_calm = False
 
     async def run(self) -> None:
         while True:
             await self.client.pause(0.01, 0.3)
             for intent in list(self.ledger.undecided()):
-                is_ready = self.is_calm or self.client.loop.time() >= intent.ready_s
+                is_ready = self.ledger.is_calm or self.client.loop.time() >= intent.ready_s
                 if is_ready and (intent.is_whole or intent.is_given_up or self.rng.random() < HASTE):
                     await self._decide(intent)
 
     async def _decide(self, intent: Intent) -> None:
-        is_commit = intent.is_whole and (self.is_calm or self.rng.random() < COMMITTED)
+        is_commit = intent.is_whole and (self.ledger.is_calm or self.rng.random() < COMMITTED)
         intent.is_decided = True
         intent.transaction.asks_for_commit = is_commit
         request = intent.end_request(is_commit=is_commit, is_last=self.rng.random() < LAST)

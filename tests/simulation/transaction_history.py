@@ -56,7 +56,6 @@ class TransactionHistory(History):
         self.checker = TransactionChecker()
         self.transactors: list[Transactor] = []
         self.ledger: Ledger | None = None
-        self.driver: Driver | None = None
         self.positions = [0] * OUTPUTS  # of the reader of committed records
         self.prepared_takeovers = 0  # coordinators that found a decided transaction
         self._led: dict[tuple[SimulatedProcess, int], _Led] = {}
@@ -189,8 +188,8 @@ class TransactionHistory(History):
             self.transactors.append(transactor)
             self._run(transactor.run())
         if self.ledger is not None:
-            self.driver = Driver(self.ledger, self.checker, self.workload.client("driver"), Random(rng.getrandbits(64)))
-            self._run(self.driver.run())
+            driver = Driver(self.ledger, self.checker, self.workload.client("driver"), Random(rng.getrandbits(64)))
+            self._run(driver.run())
         self._run(self._read_all(self.workload.client("reader")))
         self._run(self._audit(self.workload.client("auditor")))
         await self.faults.run(self.scenario.faults_s or rng.choice((4.0, 8.0)))
@@ -209,8 +208,8 @@ class TransactionHistory(History):
     async def _settle(self) -> None:
         for transactor in self.transactors:
             transactor.is_calm = True
-        if self.driver is not None:
-            self.driver.is_calm = True
+        if self.ledger is not None:
+            self.ledger.is_calm = True
         await self._require(self._is_up, SETTLE_S, "not every broker was unfenced again")
         await self._give_back()
         await self._require(self._all_in_sync, SETTLE_S, "not every replica was in sync again")

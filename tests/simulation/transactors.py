@@ -17,7 +17,7 @@ from barnabas.net.testing.simulation.cluster import SimulatedCluster
 from .checkers.transactions import Outcome, Transaction, TransactionChecker
 from .checkers.violation import Violation
 from .kafka_wire import KafkaWire, made
-from .prepared_driver import PATIENCE_S, Intent, Ledger
+from .prepared_driver import IS_OVER, PATIENCE_S, Intent, Ledger
 from .workload import Client
 
 GROUP = "copies"
@@ -29,14 +29,7 @@ PRODUCE, OFFSET_FETCH, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 
 PREPARED = 0.5  # of the transactions of the second version, where there is a ledger
 EARLY_COMMIT_EVERY = 8  # transactions of the second version
 NO_ANSWER = -2  # whether the request had an effect is not known
-FENCED = frozenset(
-    {
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
-    }
-)
+FENCED = IS_OVER | {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}
 LOST = FENCED | {
     ErrorCode.INVALID_TXN_STATE,
     ErrorCode.TRANSACTION_ABORTABLE,

@@ -141,7 +141,7 @@ def add(folder: Path, overrides: Mapping[str, str], launcher: tuple[str, ...] = 
     address = f"{_LOOPBACK}:{ports.client}"
     values |= {
         "node.id": str(node_id),
-        **_addresses(folder, node_id, ports),  # the quorum's is unused until it becomes a voter
+        **addresses_of(folder, node_id, ports),  # the quorum's is unused until it becomes a voter
         "log.dirs": str(added / "data"),
         **_emptiest_machine(folder, known),
         **overrides,
@@ -485,7 +485,7 @@ def _start_broker(
     address = f"{_LOOPBACK}:{ports.client}"
     values = {
         "node.id": str(node_id),
-        **_addresses(plan.folder, node_id, ports),
+        **addresses_of(plan.folder, node_id, ports),
         "controller.quorum.voters": voters,
         "log.dirs": str(folder / "data"),
         "default.replication.factor": str(min(len({machines[other] or other for other in machines}), 3)),
@@ -497,7 +497,7 @@ def _start_broker(
     return Broker(node_id=node_id, folder=folder, address=address, process=process)
 
 
-def _addresses(folder: Path, node_id: int, ports: NodePorts) -> dict[str, str]:
+def addresses_of(folder: Path, node_id: int, ports: NodePorts) -> dict[str, str]:
     client, admin = f"{_LOOPBACK}:{ports.client}", f"{_LOOPBACK}:{ports.admin}"
     quorum = {"quorum.listener": f"{_LOOPBACK}:{ports.quorum}"}
     if not is_secure(folder):

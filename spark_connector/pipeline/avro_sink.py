@@ -79,7 +79,7 @@ def check_schema(registry: RegistryAccess, schema: str) -> None:
     """Raises PipelineFault, MissingExtraError."""
     require("fastavro", extra="schemas", feature="a sink of Avro values")
     try:
-        Avro(registry.registry(auto_register=True), schema)
+        _writer(registry, schema)
     except InvalidConfigError as error:
         raise PipelineFault(f"sink.schema: {error.message}") from error
 
@@ -89,8 +89,7 @@ def register(registry: RegistryAccess, schema: str, topic: str) -> None:
 
     Raises SchemaRegistryError.
     """
-    writer = Avro(registry.registry(auto_register=True), schema)
-    loaded(lambda: writer.registered_id(topic, Part.VALUE))
+    loaded(partial(_writer(registry, schema).registered_id, topic, Part.VALUE))
 
 
 @lru_cache(_WRITERS)

@@ -15,6 +15,7 @@ from ...protocol.group_responses import (
 from ...protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
 from ..connection.client import Client
 from ..connection.errors import GroupIdNotFoundError
+from ..connection.habits import partition_of
 from ..connection.records import OffsetAndMetadata
 from ..group.group_offsets import commit_offsets, fetch_committed
 from ..positions.offset_lookup import unread_behind, unread_now
@@ -84,7 +85,7 @@ class GroupAdmin:
 
     async def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets of a group that has no members."""
-        plain = {TopicPartition(*partition): OffsetAndMetadata(offset) for partition, offset in offsets.items()}
+        plain = {partition_of(partition): OffsetAndMetadata(offset) for partition, offset in offsets.items()}
         await commit_offsets(self._client, group_id, plain, timeout_ms=self._timeout_ms)
 
     async def reset_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:

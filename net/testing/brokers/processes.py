@@ -20,6 +20,7 @@ from ...local_cluster import (
     LAUNCHER,
     ClusterError,
     Plan,
+    addresses_of,
     free_node_ports,
     last_lines,
     launch,
@@ -217,9 +218,7 @@ class Processes:
         (ports,) = free_node_ports(1)
         values = {
             "node.id": str(node_id),
-            "listeners": f"PLAINTEXT://{_LOOPBACK}:{ports.client}",
-            "admin.listener": f"{_LOOPBACK}:{ports.admin}",
-            "quorum.listener": f"{_LOOPBACK}:{ports.quorum}",
+            **addresses_of(self._plan.folder, node_id, ports),
             "controller.quorum.voters": self.brokers[0].property("controller.quorum.voters"),
             "log.dirs": str(folder / "data"),
             **self._plan.overrides,

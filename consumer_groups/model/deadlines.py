@@ -85,5 +85,5 @@ class Deadlines:
 def earliest_ms(timers: Iterable[Deadlines]) -> int | None:
     """The next deadline of all of them. Most hold none at most times, and are not asked."""
     return min(
-        [timer._heap[0][0] for timer in timers if timer._heap and timer.next_deadline_ms() is not None], default=None
+        [at_ms for timer in timers if timer._heap and (at_ms := timer.next_deadline_ms()) is not None], default=None
     )

@@ -38,9 +38,8 @@ class CoordinatorResult(Generic[R_co]):
     answers: tuple[Answer, ...] = ()  # to requests that earlier decisions parked; they wait for the commit, too
     # An answer without records that would do harm if another broker coordinates the slot by now: the controller is asked first.
     must_confirm: bool = False
-    ended_offsets: int = (
-        0  # pending offsets that the records commit or drop when they are applied; there is no record of each
-    )
+    # Pending offsets that the records commit or drop when they are applied; there is no record of each.
+    ended_offsets: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -260,9 +260,8 @@ class SinkCommitter:
             await self._topics.ensure_ledger()
             self._is_ready = True
         end = (await list_offsets(self._client, {LEDGER: LATEST}, timeout_ms=self._timeout_ms))[LEDGER].offset
-        end = max(
-            end, behind + 1
-        )  # A new leader may not know yet how far the log is committed; the reader waits for it.
+        # A new leader may not know yet how far the log is committed; the reader waits for it.
+        end = max(end, behind + 1)
         if end < self._ledger.position:
             logger.error("%s was deleted or has lost decisions: it is read from its beginning", LEDGER_TOPIC)
             self._ledger = SinkLedger()

@@ -30,6 +30,7 @@ MOST_SEEDS = {
     "cluster": 40,
     "groups": 40,
     "transactions in clusters": 40,
+    "a coordinator that is cut off": 20,
     "prepared in clusters": 40,
     "shares": 80,
     "stalls": 6,

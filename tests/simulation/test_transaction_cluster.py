@@ -13,13 +13,14 @@ from collections.abc import Callable
 import pytest
 
 from .history import Result
-from .transaction_history import run_prepared, run_transactions
+from .transaction_history import run_cut_off, run_prepared, run_transactions
 
 SECONDS = float(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_SECONDS", "60"))
 # The same seeds at every run of CI, so that a change is judged by what it changed.
 FIRST_SEED = int(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_FIRST_SEED", "20"))
 MOST_SEEDS = int(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_SEEDS", "12"))
 ENOUGH_SEEDS = 8
+CUT_OFF_SEEDS = 8
 PREPARED_SEEDS = int(os.environ.get("BARNABAS_PREPARED_SIMULATION_SEEDS", "6"))
 REACHED = ("commits", "aborts", "fenced", "crashes", "zombies", "prepared_takeovers", "truncations", "early_commits")
 
@@ -38,6 +39,12 @@ def test_a_broker_whose_last_folder_has_failed_takes_up_a_new_topic() -> None:
 def test_markers_do_not_wait_for_a_connection_that_was_begun_in_a_cut() -> None:
     """A seed that failed once: the kernel tried again after ten seconds, and so long the markers of two transactions waited."""
     passed(run_transactions(430184))
+
+
+def test_a_coordinator_that_was_replaced_in_a_cut_tells_old_clients_no_offsets() -> None:
+    """A campaign on real processes found it: aiokafka went back to an older offset, and wrote outputs twice."""
+    results = [passed(run_cut_off(seed)) for seed in range(CUT_OFF_SEEDS)]
+    assert not any(result.counts.get("former_answers") for result in results)
 
 
 @pytest.mark.timeout(SECONDS + 240)

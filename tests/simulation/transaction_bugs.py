@@ -9,13 +9,14 @@ from barnabas.consumer_groups.offsets.transactional_offsets import StableOffsets
 from barnabas.consumer_groups.transactions.ends import EarlyCommits
 from barnabas.log.partition.aborted_transactions import AbortedTransactions
 from barnabas.log.segment.producer_state import ProducerState
+from barnabas.net.handlers.kafka.offsets import KafkaOffsetHandlers
 from barnabas.net.transactions import verification
 from barnabas.net.transactions.marker_sender import MarkerSender
 from barnabas.net.transactions.verification import TransactionVerification
 
 from .coordinator_bugs import a_new_producer_aborts_what_is_prepared, a_prepared_transaction_times_out
-from .planted import in_histories
-from .transaction_history import run_prepared, run_transactions
+from .planted import in_histories, passed, planted
+from .transaction_history import run_cut_off, run_prepared, run_transactions
 
 
 @contextlib.contextmanager
@@ -61,6 +62,18 @@ def _stable_offsets_do_not_wait() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _old_clients_read_unconfirmed_offsets() -> Iterator[None]:
+    """A coordinator that was replaced without knowing it answers OffsetFetch of clients that have no require_stable."""
+    genuine = KafkaOffsetHandlers._committed
+
+    async def committed(self: Any, *arguments: Any, **named: Any) -> Any:
+        return await genuine(self, *arguments, **{**named, "must_confirm": named["require_stable"]})
+
+    with patch.object(KafkaOffsetHandlers, "_committed", committed):
+        yield
+
+
+@contextlib.contextmanager
 def _list_of_the_first_batch() -> Iterator[None]:
     """The aborted transactions of the request's first offset, and not of all that was read."""
 
@@ -85,22 +98,30 @@ def _early_commits_are_refused() -> Iterator[None]:
         yield
 
 
-BUGS = in_histories(
-    "transactions in clusters",
-    run_transactions,
-    {
-        "no verification after a change of leader": (_no_verification_after_a_change_of_leader, ("elect", "kill")),
-        "the next transaction joins the open one": (_next_transaction_joins_the_open_one, ("slow", "stall")),
-        "stable offsets do not wait": (_stable_offsets_do_not_wait, ("slow", "kill")),
-        "the aborted list of the first batch": (_list_of_the_first_batch, ("kill",)),
-        "early commits are refused": (_early_commits_are_refused, ()),
-        "a successor sends no markers": (_successor_sends_no_markers, ("kill",)),
-    },
-) + in_histories(
-    "prepared in clusters",
-    run_prepared,
-    {
-        "a prepared transaction times out": (a_prepared_transaction_times_out, ()),
-        "a new producer aborts what is prepared": (a_new_producer_aborts_what_is_prepared, ()),
-    },
+BUGS = (
+    in_histories(
+        "transactions in clusters",
+        run_transactions,
+        {
+            "no verification after a change of leader": (_no_verification_after_a_change_of_leader, ("elect", "kill")),
+            "the next transaction joins the open one": (_next_transaction_joins_the_open_one, ("slow", "stall")),
+            "stable offsets do not wait": (_stable_offsets_do_not_wait, ("slow", "kill")),
+            "the aborted list of the first batch": (_list_of_the_first_batch, ("kill",)),
+            "early commits are refused": (_early_commits_are_refused, ()),
+            "a successor sends no markers": (_successor_sends_no_markers, ("kill",)),
+        },
+    )
+    + planted(
+        "a coordinator that is cut off",
+        lambda seed: passed(run_cut_off(seed)),
+        {"old clients read unconfirmed offsets": _old_clients_read_unconfirmed_offsets},
+    )
+    + in_histories(
+        "prepared in clusters",
+        run_prepared,
+        {
+            "a prepared transaction times out": (a_prepared_transaction_times_out, ()),
+            "a new producer aborts what is prepared": (a_new_producer_aborts_what_is_prepared, ()),
+        },
+    )
 )

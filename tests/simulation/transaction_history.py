@@ -38,6 +38,7 @@ from .workload import Client
 COPIES = (0, 0, 1, 2)  # the input of each transactor: two share one, and fence each other
 DECIDED_LIMIT_S = TIMEOUT_MS / 1000 + 5.0  # after the last fault, when all brokers are up
 KILLED_BETWEEN = 0.06  # coordinators, of all decisions
+COPY_LIMIT_S = 20.0
 KINDS = tuple(kind for kind in WEIGHTS if kind not in ("recreate", "compact", "wipe", "folder_failure"))
 
 
@@ -169,16 +170,19 @@ class TransactionHistory(History):
 
     # --- the course ---------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        rng = self.rng
+    async def _bring_up(self) -> None:
         for node in self.cluster.nodes:
-            self.loop.call_later(rng.uniform(0, 0.3), self.cluster.start, node.node_id)
+            self.loop.call_later(self.rng.uniform(0, 0.3), self.cluster.start, node.node_id)
         await self._require(self._is_up, START_LIMIT_S, "the cluster did not come up")
         careful = {"min.insync.replicas": "2"}
         await self.workload.create_topics({"events": (1, 3, careful)})
         own = list(self.workload.partitions)
         await self.workload.create_topics({INPUT: (INPUTS, 3, careful), OUTPUT: (OUTPUTS, 3, careful)})
         self.workload.partitions = own
+
+    async def run(self) -> None:
+        rng = self.rng
+        await self._bring_up()
         self._change_files()
         self.workload.start(producers=1, consumers=0, members=0, groups=(), admin=False)
         for number, source in enumerate(COPIES):
@@ -317,7 +321,7 @@ class TransactionHistory(History):
         while True:
             source = client.rng.randrange(INPUTS)
             least = self.checker.committed_inputs.get(source, 0)
-            await asker.stable_offset(source, least)
+            await asker.committed_offset(source, least)
             await client.pause(0.0, 0.1)
 
     async def _offsets(self) -> dict[int, int]:
@@ -363,6 +367,42 @@ def _batches(log: Any) -> Iterator[tuple[int, int, int, list[int], bool | None]]
             position = header.next_offset
 
 
+class CutOffHistory(TransactionHistory):
+    """The coordinator of the group is cut off until the group moves, and clients reach it again before the other brokers do. A
+    copier that cannot ask for stable offsets commits at the new one; its consumer still asks the former one."""
+
+    async def run(self) -> None:
+        await self._bring_up()
+        client = self.workload.client("copier")
+        copier = Transactor(self.cluster, self.checker, client, Random(self.rng.getrandbits(64)), source=0)
+        copier.is_calm = True
+        await self._copy(copier)
+        await self._require(self._is_decided, DECIDED_LIMIT_S, "the transaction did not come to its end")
+        former = self._coordinator()
+        others = [node.name for node in self.cluster.nodes if node.node_id != former]
+        pairs = [
+            pair for other in (client.name, *others) for pair in ((f"node-{former}", other), (other, f"node-{former}"))
+        ]
+        for pair in pairs:
+            self.cluster.world.cut(*pair)
+        await self._require(lambda: self._coordinator() not in (former, -1), SETTLE_S, "the group did not move")
+        await self._copy(copier)
+        self.cluster.world.mend(pairs[:2])
+        self.workload.counts["former_answers"] = await copier.is_told_by(former)
+        self.cluster.world.mend(pairs)
+        await self.workload.stop()
+
+    def _coordinator(self) -> int:
+        return self.cluster.newest_image().slots[slot_of(GROUP)].coordinator
+
+    async def _copy(self, copier: Transactor) -> None:
+        """In the first version of transactions, until one is committed."""
+        before = self.checker.committed_inputs.get(copier.source, 0)
+        async with asyncio.timeout(COPY_LIMIT_S):
+            while self.checker.committed_inputs.get(copier.source, 0) == before:
+                await copier.copy_once()
+
+
 class PreparedHistory(TransactionHistory):
     """Some transactions are prepared, and a driver decides them."""
 
@@ -379,6 +419,12 @@ def run_transactions(
     seed: int, scenario: Scenario | None = None, *, trace_line: Callable[[str], None] | None = None
 ) -> Result:
     return run_history(seed, scenario, trace_line=trace_line, make=TransactionHistory)
+
+
+def run_cut_off(
+    seed: int, scenario: Scenario | None = None, *, trace_line: Callable[[str], None] | None = None
+) -> Result:
+    return run_history(seed, scenario or Scenario(brokers=3), trace_line=trace_line, make=CutOffHistory)
 
 
 def run_prepared(

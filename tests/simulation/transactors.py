@@ -26,6 +26,7 @@ INPUTS, OUTPUTS = 3, 3
 TIMEOUT_MS = 1_500  # of a transaction
 ASK_S = 1.0
 PRODUCE, OFFSET_FETCH, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 0, 9, 22, 24, 25, 26, 28
+OLD_FETCH = 3  # the version of OffsetFetch of clients that cannot ask for stable offsets
 PREPARED = 0.5  # of the transactions of the second version, where there is a ledger
 EARLY_COMMIT_EVERY = 8  # transactions of the second version
 NO_ANSWER = -2  # whether the request had an effect is not known
@@ -44,6 +45,11 @@ class EndOfLifeError(Exception):
 
 def value_of(transaction: Transaction, input_number: int) -> bytes:
     return b"%d:%d:%d" % (transaction.number, transaction.source, input_number)
+
+
+def old_fetch(source: int) -> Any:
+    topic = made("OffsetFetchRequest", "OffsetFetchRequestTopic", name=INPUT, partition_indexes=[source])
+    return made("OffsetFetchRequest", group_id=GROUP, topics=[topic])
 
 
 class Transactor:
@@ -67,6 +73,7 @@ class Transactor:
         self._producer = (-1, -1)
         self._sequences: dict[tuple[str, int], int] = {}
         self._coordinators: dict[str, int] = {}
+        self._consumers: dict[str, int] = {}  # as a consumer beside the producer knows them, maybe for long
         self._done = 0  # inputs
 
     async def run(self) -> None:
@@ -85,12 +92,40 @@ class Transactor:
     async def _live(self) -> None:
         self._uses_v2 = self.rng.random() < 0.5
         continues = self._producer if self.rng.random() < 0.3 else (-1, -1)
+        before = self.checker.committed_inputs.get(self.source, 0)
         await self._init(continues)
-        least = self.checker.committed_inputs.get(self.source, 0)
-        self._done = await self.stable_offset(self.source, least)
+        # Without require_stable, only what was committed before InitProducerId is certain: another copier may be at work by now.
+        least = self.checker.committed_inputs.get(self.source, 0) if self._uses_v2 else before
+        self._done = await self.committed_offset(self.source, least, is_stable=self._uses_v2)
         for _ in range(self.rng.randint(1, 12)):
             await self._transaction()
             await self.client.pause(0.0, 0.05)
+
+    async def copy_once(self) -> None:
+        """A life of one transaction of the first version."""
+        self._uses_v2 = False
+        before = self.checker.committed_inputs.get(self.source, 0)
+        try:
+            await self._init((-1, -1))
+            self._done = await self.committed_offset(self.source, before)
+            await self._transaction()
+        except (EndOfLifeError, BarnabasError, TimeoutError):
+            self._coordinators.clear()
+            await self.client.pause(0.02, 0.3)
+
+    async def is_told_by(self, node_id: int) -> bool:
+        """Whether this broker, and no other, tells an old client the offset of its input."""
+        self._wire.forget()  # what was cut
+        try:
+            found = await self._wire.ask(node_id, OFFSET_FETCH, OLD_FETCH, old_fetch(self.source), timeout_s=ASK_S)
+        except (BarnabasError, TimeoutError):
+            return False
+        (item,) = found.topics[0].partitions
+        if found.error_code or item.error_code:
+            return False
+        least = self.checker.committed_inputs.get(self.source, 0)
+        self.checker.told_offset(self.source, max(item.committed_offset, 0), None, least=least)
+        return True
 
     async def _init(self, continues: tuple[int, int]) -> None:
         body = made(
@@ -351,41 +386,51 @@ class Transactor:
         self.counts["fenced"] += code in FENCED
         raise EndOfLifeError(ErrorCode(code).name)
 
-    async def _after(self, key: str, code: int) -> None:
+    async def _after(self, key: str, code: int, known: dict[str, int] | None = None) -> None:
         """A code that can be retried."""
-        self.told = f"{key} at {self._coordinators.get(key)}: {ErrorCode(code).name}"
+        known = self._coordinators if known is None else known
+        self.told = f"{key} at {known.get(key)}: {ErrorCode(code).name}"
         if code not in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.UNSTABLE_OFFSET_COMMIT):
-            self._coordinators.pop(key, None)
+            known.pop(key, None)
         await self.client.pause(0.005, 0.08)
 
-    async def _coordinator(self, key: str) -> int:
-        if key not in self._coordinators:
+    async def _coordinator(self, key: str, known: dict[str, int] | None = None) -> int:
+        known = self._coordinators if known is None else known
+        if key not in known:
             found = await self.client.ask_anyone(FindCoordinatorRequest(group_id=key))
-            self._coordinators[key] = found.node_id
-        return self._coordinators[key]
+            known[key] = found.node_id
+        return known[key]
 
-    async def _ask_coordinator(self, key: str, api: int, version: int, body: Any) -> Any:
+    async def _ask_coordinator(
+        self, key: str, api: int, version: int, body: Any, known: dict[str, int] | None = None
+    ) -> Any:
         """Until somebody answers; a repetition of any of these requests is harmless."""
+        known = self._coordinators if known is None else known
         while True:
             try:
-                node_id = await self._coordinator(key)
+                node_id = await self._coordinator(key, known)
                 return await self._wire.ask(node_id, api, version, body, timeout_s=ASK_S)
             except (BarnabasError, TimeoutError):
-                self._coordinators.pop(key, None)
+                known.pop(key, None)
                 await self.client.pause(0.02, 0.1)
 
-    async def stable_offset(self, source: int, least: int) -> int:
-        """How far an input is done (OffsetFetch with require_stable); asked again while a transaction with it is open."""
+    async def committed_offset(self, source: int, least: int, *, is_stable: bool = True) -> int:
+        """How far an input is done: OffsetFetch with require_stable, asked again while a transaction with it is open; or without,
+        as clients before KIP-447 do after InitProducerId, which waits until the last transaction is over.
+        """
         message = "OffsetFetchRequest"
         topic = made(message, "OffsetFetchRequestTopics", name=INPUT, partition_indexes=[source])
         group = made(message, "OffsetFetchRequestGroup", group_id=GROUP, topics=[topic])
         body = made(message, groups=[group], require_stable=True)
+        body = body if is_stable else old_fetch(source)
+        known = self._coordinators if is_stable else self._consumers
         while True:
-            (found,) = (await self._ask_coordinator(GROUP, OFFSET_FETCH, 9, body)).groups
+            answer = await self._ask_coordinator(GROUP, OFFSET_FETCH, 9 if is_stable else OLD_FETCH, body, known)
+            found = answer.groups[0] if is_stable else answer
             code = found.error_code or found.topics[0].partitions[0].error_code
             if code == 0:
                 item = found.topics[0].partitions[0]
                 number = int(item.metadata) if item.metadata else None
                 self.checker.told_offset(source, max(item.committed_offset, 0), number, least=least)
                 return max(int(item.committed_offset), 0)
-            await self._after(GROUP, code)
+            await self._after(GROUP, code, known)

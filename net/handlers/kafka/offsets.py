@@ -2,6 +2,9 @@
 
 Versions: 1-9, 0. Behaviour: errors are per partition; a partition without a commit, also of an unknown group, has
 offset -1 without an error. With `require_stable`, an offset that an open transaction may change is UNSTABLE_OFFSET_COMMIT.
+A client of a version before 7 cannot ask for that, and may be transactional all the same (aiokafka): the quorum confirms also its
+offsets, because a coordinator that was replaced while the network was cut would tell it older ones, and it would repeat
+transactions.
 
 Our own OffsetFetch (`own.groups`) has another handler because its answer differs: one group, whose refusal is the answer, and
 offsets with the topic ids that they belong to, with unstable ones apart. A Kafka client names many groups, each with its own
@@ -32,7 +35,8 @@ from ..common.answer_room import AnswerRoom, size_of_offsets
 from ..common.many import check_all_once
 from ..common.services import Services
 
-_MANY_GROUPS_SINCE = 8  # of OffsetFetch
+_STABLE_SINCE = 7  # of OffsetFetch
+_MANY_GROUPS_SINCE = 8
 _TOPIC = attrgetter("topic")
 FEWER_OFFSETS = "fetch the offsets of fewer groups or partitions in one request"
 
@@ -74,7 +78,13 @@ class KafkaOffsetHandlers:
         with AnswerRoom(self._memory, FEWER_OFFSETS) as room:
             if request.version < _MANY_GROUPS_SINCE:
                 keys = _keys(body.topics)
-                told = await self._committed(body.group_id, keys, room, require_stable=body.require_stable)
+                told = await self._committed(
+                    body.group_id,
+                    keys,
+                    room,
+                    require_stable=body.require_stable,
+                    must_confirm=body.require_stable or request.version < _STABLE_SINCE,
+                )
                 return KafkaResponse(body=_of_one_group(*told))
             check_all_once("group", (asked.group_id for asked in body.groups))
             groups = []
@@ -84,6 +94,7 @@ class KafkaOffsetHandlers:
                     _keys(asked.topics),
                     room,
                     require_stable=body.require_stable,
+                    must_confirm=body.require_stable,
                     member_id=asked.member_id or "",
                     member_epoch=asked.member_epoch,
                 )
@@ -97,6 +108,7 @@ class KafkaOffsetHandlers:
         room: AnswerRoom,
         *,
         require_stable: bool,
+        must_confirm: bool,
         member_id: str = "",
         member_epoch: int = -1,
     ) -> _Fetched:
@@ -109,7 +121,7 @@ class KafkaOffsetHandlers:
                     partitions=keys,
                     member_id=member_id,
                     member_epoch=member_epoch,
-                    must_confirm=require_stable,
+                    must_confirm=must_confirm,
                 ),
             )
             _take(room, size_of_offsets(found.offsets))

@@ -192,6 +192,13 @@ class World:
         code: int = answer.groups[0].error_code
         return code
 
+    async def refusal_of_old_client(self, version: int = 6) -> int:
+        """The same before version 7, which has no require_stable."""
+        topic = made("OffsetFetchRequest", "OffsetFetchRequestTopic", name="t", partition_indexes=[0])
+        body = made("OffsetFetchRequest", group_id=GROUP, topics=[topic])
+        code: int = (await self.client.ask(OFFSET_FETCH, version, body)).error_code
+        return code
+
     async def state(self) -> str:
         (found,) = (
             await self.client.ask(DESCRIBE, 0, made("DescribeTransactionsRequest", transactional_ids=[TX]))
@@ -270,7 +277,9 @@ async def test_a_coordinator_that_was_replaced_repeats_no_commit_and_tells_no_of
         )
         return GroupRecordsAppended(refused=refusals)
 
+    assert [await world.refusal_of_old_client(version) for version in (2, 6)] == [0, 0]
     world.world.source.decide = moved
+    assert await world.refusal_of_old_client() == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert (await world.end(who, commit=True)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert await world.refusal() == ErrorCode.COORDINATOR_NOT_AVAILABLE
 

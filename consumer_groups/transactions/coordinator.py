@@ -22,6 +22,7 @@ from barnabas.log.vocabulary.errors import (
     InvalidTxnStateError,
     NotCoordinatorError,
     PolicyViolationError,
+    TransactionalIdAuthorizationError,
     TransactionalIdNotFoundError,
 )
 from barnabas.log.vocabulary.group_messages import PartitionOutcome
@@ -150,7 +151,8 @@ class TransactionCoordinator:
         """Keep the transaction, whole as it is, until it is decided: no timeout ends it any more. May be repeated.
 
         Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidRequestError,
-        InvalidTxnStateError (no transaction is open, or it is prepared for something else).
+        InvalidTxnStateError (no transaction is open, or it is prepared for something else), and
+        TransactionalIdAuthorizationError (the brokers' configuration forbids it).
         """
         known = self._known(request.transactional_id, request.producer_id, request.producer_epoch)
         if len(request.prepared_for) > MAX_PREPARED_FOR_LENGTH:
@@ -161,6 +163,11 @@ class TransactionCoordinator:
         if state is TransactionState.PREPARED and known.prepared_for == request.prepared_for:
             return CoordinatorResult(records=(), response=None, must_confirm=True)
         self._check_not_prepared(known)
+        if not self._settings.is_two_phase_enabled:
+            raise TransactionalIdAuthorizationError(
+                f"the transaction of {request.transactional_id!r} was not prepared: transaction.two.phase.commit.enable is false "
+                "at its coordinator; set it to true on all brokers, or commit without prepare (Spark: delivery=at_least_once)"
+            )
         if state is not TransactionState.ONGOING:
             raise InvalidTxnStateError(
                 f"transactional id {request.transactional_id!r} has no open transaction to prepare: it is {known.state}"

@@ -14,6 +14,7 @@ class TransactionSettings:
         _KEYS.transaction_max_timeout_ms
     )  # readers of committed records wait as long for a dead producer
     id_expiration_ms: int = _KEYS.transactional_id_expiration_ms
+    is_two_phase_enabled: bool = _KEYS.transaction_two_phase_commit_enable
     max_id_length: int = 1_000  # in every record of a transaction, and every voter keeps it
     # An idle transactional id takes about 600 bytes on every voter, so 50 full slots take 120 MB.
     max_transactions_per_slot: int = 4_000

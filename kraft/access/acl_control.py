@@ -10,6 +10,7 @@ from barnabas.log.vocabulary.access.acls import (
     Acl,
     AclFilter,
     AclsOfFilter,
+    Operation,
     PatternKind,
     ResourceKind,
     check_acl,
@@ -19,8 +20,8 @@ from barnabas.log.vocabulary.errors import InvalidRequestError, PolicyViolationE
 
 from ..metadata.controller_result import ControllerResult
 from ..metadata.delta import MetadataDelta
-from ..metadata.feature_levels import SECURITY_LEVEL, raised_level
-from ..metadata.records import AclRecord, Record, RemoveAclRecord
+from ..metadata.feature_levels import SECURITY_LEVEL, TWO_PHASE_LEVEL, raised_level
+from ..metadata.records import AclRecord, FeatureLevelRecord, Record, RemoveAclRecord
 
 
 def create_acls(view: MetadataDelta, request: CreateAclsRequest) -> ControllerResult:
@@ -41,9 +42,15 @@ def create_acls(view: MetadataDelta, request: CreateAclsRequest) -> ControllerRe
             f"the cluster has {count} permissions, and at most {MAX_ACLS} are allowed: {len(new)} more cannot be added; give "
             "permissions for prefixes of names, and remove those that are not needed"
         )
-    records: list[Record] = [*raised_level(view, SECURITY_LEVEL, "permissions")]
+    records: list[Record] = [*_raised_level(view, new)]
     records.extend(AclRecord(acl=acl) for acl in new)
     return ControllerResult(records=tuple(records))
+
+
+def _raised_level(view: MetadataDelta, new: Iterable[Acl]) -> tuple[FeatureLevelRecord, ...]:
+    if any(acl.operation is Operation.TWO_PHASE_COMMIT for acl in new):
+        return raised_level(view, TWO_PHASE_LEVEL, "permissions with the operation TWO_PHASE_COMMIT")
+    return raised_level(view, SECURITY_LEVEL, "permissions")
 
 
 def delete_acls(view: MetadataDelta, request: DeleteAclsRequest) -> ControllerResult:

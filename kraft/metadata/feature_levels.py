@@ -20,7 +20,8 @@ SECURITY_LEVEL: Final = 3  # the records of users and permissions
 QUOTAS_LEVEL: Final = 4  # the records of quotas
 SHARE_GROUPS_LEVEL: Final = 5  # the records of share groups
 PREPARED_LEVEL: Final = 6  # the state Prepared of transactions
-NEWEST_LEVEL: Final = PREPARED_LEVEL  # of this version
+TWO_PHASE_LEVEL: Final = 7  # permissions with the operation TWO_PHASE_COMMIT
+NEWEST_LEVEL: Final = TWO_PHASE_LEVEL  # of this version
 
 
 class _Registered(Protocol):

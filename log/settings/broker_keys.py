@@ -462,6 +462,7 @@ class BrokerKeys:
     )
     offsets_retention_check_interval_ms: int = key(600_000, _TIME, "Interval of the check for expired offsets.")
     transaction_max_timeout_ms: int = key(900_000, _TIME, "Longest transaction timeout that a producer may ask for.")
+    transaction_two_phase_commit_enable: bool = key(True, BOOLEAN, "Allow prepared transactions: they have no timeout.")
     transactional_id_expiration_ms: int = key(
         604_800_000, _TIME, "Time after which an unused transactional id is forgotten."
     )

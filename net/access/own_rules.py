@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from barnabas.kraft.metadata.feature_levels import TWO_PHASE_LEVEL, brokers_below
 from barnabas.log.format.record_batch import ATTRIBUTES_POSITION, TRANSACTIONAL_MASK, Buffer
 from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
 from barnabas.log.vocabulary.cluster_changes import FORWARDED, AlterQuotasRequest
@@ -357,6 +358,16 @@ def transaction(operation: Operation) -> Rule:
     return named(operation, TRANSACTION, lambda request: request.transactional_id)
 
 
+def _prepare_transaction(request: Any, access: Access) -> None:
+    """No timeout ends a prepared transaction, and readers of committed records wait for its decision: WRITE does not suffice.
+
+    While a broker of an older version is registered, the permission cannot be given yet, and that broker does not ask for it.
+    """
+    access.require(Operation.WRITE, TRANSACTION, request.transactional_id)
+    if not brokers_below(TWO_PHASE_LEVEL, access.image.brokers.values()):
+        access.require(Operation.TWO_PHASE_COMMIT, TRANSACTION, request.transactional_id)
+
+
 def _add_to_transaction(request: AddToTransactionRequest, access: Access) -> Partly | None:
     """With one partition refused, none becomes part of the transaction, as with Kafka. Leaders ask whether partitions are in it:
     they are brokers."""
@@ -464,7 +475,7 @@ OWN_RULES: Final[dict[int, Rule]] = {
     ApiKey.INIT_PRODUCER_ID: init_producer,
     ApiKey.INIT_TRANSACTIONS: transaction(Operation.WRITE),
     ApiKey.ADD_TO_TRANSACTION: _add_to_transaction,
-    ApiKey.PREPARE_TRANSACTION: transaction(Operation.WRITE),
+    ApiKey.PREPARE_TRANSACTION: _prepare_transaction,
     ApiKey.END_TRANSACTION: transaction(Operation.WRITE),
     ApiKey.TRANSACTIONAL_OFFSET_COMMIT: _transactional_commit,
     ApiKey.LIST_TRANSACTIONS: shown(_listed_transactions),

@@ -41,7 +41,9 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
 
 def transaction_settings(config: BrokerConfig) -> TransactionSettings:
     return TransactionSettings(
-        max_timeout_ms=config.transaction_max_timeout_ms, id_expiration_ms=config.transactional_id_expiration_ms
+        max_timeout_ms=config.transaction_max_timeout_ms,
+        id_expiration_ms=config.transactional_id_expiration_ms,
+        is_two_phase_enabled=config.transaction_two_phase_commit_enable,
     )
 
 

@@ -452,6 +452,44 @@ async def test_librdkafka_needs_its_transactional_id(cluster: Cluster, records: 
     assert await asyncio.to_thread(commit) == 0
 
 
+async def test_only_who_may_prepares_a_transaction_which_no_timeout_ends(cluster: Cluster, records: str) -> None:
+    """WRITE alone suffices for transactions that their timeout ends."""
+    await grant(cluster, ALICE, Operation.WRITE, TOPIC, "bills")
+    await grant(cluster, ALICE, Operation.WRITE, TRANSACTION, "bills-1")
+    async with cluster.admin() as admin:
+        await admin.create_topic("bills", partitions=1, replication_factor=3)
+    mine = security(cluster, "alice")
+    async with Producer(cluster.bootstrap, transactional_id="bills-1", **mine) as producer:
+        transaction = producer.transaction()
+        await transaction.begin()
+        await (await transaction.send("bills", b"refused"))
+        with pytest.raises(
+            AuthorizationError, match="has no permission to TWO_PHASE_COMMIT TRANSACTIONAL_ID 'bills-1'"
+        ):
+            await transaction.prepare("a bill")
+        await transaction.abort()
+        await add(
+            cluster,
+            Acl(
+                kind=TRANSACTION,
+                name="bills-",
+                pattern=PatternKind.PREFIXED,
+                principal=ALICE,
+                operation=Operation.TWO_PHASE_COMMIT,
+            ),
+        )
+        transaction = producer.transaction()
+        await transaction.begin()
+        await (await transaction.send("bills", b"paid"))
+        prepared = await transaction.prepare("a bill")
+        assert prepared is not None
+    async with Admin(cluster.bootstrap, **mine) as alice:
+        await alice.transactions.end_prepared(prepared, is_commit=True)
+        await grant(cluster, ALICE, Operation.DESCRIBE, TRANSACTION, "bills-1")
+        (listed,) = (await alice.transactions.list()).transactions
+        assert (listed.transactional_id, listed.prepared_for) == ("bills-1", "")
+
+
 async def test_librdkafkas_admin_client_handles_permissions(cluster: Cluster, records: str) -> None:
     def binding(resource: ResourceType, name: str, pattern: ResourcePatternType) -> AclBinding:
         return AclBinding(resource, name, pattern, BOB, "*", AclOperation.READ, AclPermissionType.ALLOW)
@@ -489,10 +527,12 @@ async def test_the_command_adds_lists_and_removes(cluster: Cluster, records: str
         command = [sys.executable, "-P", "-m", "barnabas", "acl", *arguments, "--command-config", file]
         return subprocess.run(command, capture_output=True, timeout=2 * LIMIT_S, check=False)
 
-    added = await asyncio.to_thread(run, "add", BOB, "read", "--topic", "orders")
-    assert added.returncode == 0, added.stderr
+    for what in (("read", "--topic", "orders"), ("two-phase-commit", "--transactional-id", "pay-", "--prefix")):
+        added = await asyncio.to_thread(run, "add", BOB, *what)
+        assert added.returncode == 0, added.stderr
     listed = await asyncio.to_thread(run, "list", "-f", "json")
-    assert [row["principal"] for row in json.loads(listed.stdout)] == [BOB]
+    found = [(row["principal"], row["operation"], row["name"]) for row in json.loads(listed.stdout)]
+    assert sorted(found) == [(BOB, "read", "orders"), (BOB, "two-phase-commit", "pay-")]
     assert (await asyncio.to_thread(run, "remove", "--principal", BOB)).returncode == 0
     assert json.loads((await asyncio.to_thread(run, "list", "-f", "json")).stdout or "[]") == []
 

@@ -25,6 +25,7 @@ class Operation(IntEnum):
     DESCRIBE_CONFIGS = 10
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
+    TWO_PHASE_COMMIT = 15  # KIP-939: prepare a transaction, which no timeout ends; feature level 7
 
 
 class ResourceKind(IntEnum):
@@ -88,7 +89,7 @@ OPERATIONS: Final[dict[ResourceKind, tuple[Operation, ...]]] = {
         Operation.ALTER_CONFIGS,
         Operation.IDEMPOTENT_WRITE,
     ),
-    ResourceKind.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
+    ResourceKind.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE, Operation.TWO_PHASE_COMMIT),
 }
 
 AclResource = tuple[int, int, str]  # kind, kind of pattern, name: what permissions are found by

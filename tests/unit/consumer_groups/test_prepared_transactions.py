@@ -5,12 +5,14 @@ from msgspec.structs import replace
 from unit.consumer_groups.test_transactions import T0, TX, World
 
 from barnabas.consumer_groups.transactions.identity import MAX_GIVEN_UP
+from barnabas.consumer_groups.transactions.settings import TransactionSettings
 from barnabas.log.vocabulary.errors import (
     InvalidProducerIdMappingError,
     InvalidRequestError,
     InvalidTxnStateError,
     ProducerFencedError,
     TransactionAbortableError,
+    TransactionalIdAuthorizationError,
 )
 from barnabas.log.vocabulary.transaction_messages import (
     EndTransactionRequest,
@@ -154,6 +156,22 @@ def test_only_an_open_transaction_of_its_producer_is_prepared() -> None:
     world.tick()
     with pytest.raises(ProducerFencedError):
         world.prepare(who)
+
+
+def test_brokers_may_be_configured_to_refuse_what_has_no_timeout() -> None:
+    world, who = prepared_world()
+    world.settings = TransactionSettings(is_two_phase_enabled=False)
+    world.fail_over()
+    world.prepare(who)  # a repetition: it is prepared already
+    world.end(who, v2=True)
+    world.complete()
+    who = world.init()
+    world.add(who, T0, uses_v2=True)
+    with pytest.raises(TransactionalIdAuthorizationError, match=r"transaction\.two\.phase\.commit\.enable is false"):
+        world.prepare(who)
+    world.now_ms += world.known.timeout_ms
+    world.tick()
+    assert world.phase is TransactionState.PREPARE_ABORT
 
 
 def test_an_id_whose_last_transaction_ends_is_forgotten() -> None:

@@ -10,7 +10,7 @@ from unit.kraft.single_controller import SingleController
 
 from barnabas.kraft.access.acl_control import create_acls
 from barnabas.kraft.metadata.delta import MetadataDelta
-from barnabas.kraft.metadata.feature_levels import SECURITY_LEVEL
+from barnabas.kraft.metadata.feature_levels import SECURITY_LEVEL, TWO_PHASE_LEVEL
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.kraft.metadata.records import AclRecord, RemoveAclRecord
 from barnabas.kraft.metadata.replay import replay
@@ -39,9 +39,9 @@ CLUSTER = Acl(kind=ResourceKind.CLUSTER, name=CLUSTER_NAME, principal="User:*", 
 ALL = (READ, PREFIX, ANY_TOPIC, CLUSTER)
 
 
-def secure_cluster() -> SingleController:
+def secure_cluster(level: int = SECURITY_LEVEL) -> SingleController:
     cluster = SingleController(0)
-    answer = cluster.ask(replace(cluster.registration(0), max_feature_level=SECURITY_LEVEL))
+    answer = cluster.ask(replace(cluster.registration(0), max_feature_level=level))
     assert isinstance(answer, Registered)
     cluster.epochs[0] = answer.broker_epoch
     cluster.beat(0)
@@ -166,6 +166,23 @@ def test_permissions_wait_until_every_broker_can_read_them() -> None:
     cluster = SingleController(1)  # of the first version
     assert "permissions" in cluster.refused(CreateAclsRequest(acls=(READ,)), UnsupportedVersionError)
     assert (cluster.image.feature_level, cluster.image.acls) == (1, {})
+
+
+def test_a_permission_to_prepare_waits_until_every_broker_can_read_it() -> None:
+    """A broker that reads an operation that it does not know stops."""
+    commit = Acl(kind=ResourceKind.TRANSACTIONAL_ID, name="x", principal=ALICE, operation=Operation.TWO_PHASE_COMMIT)
+    older = secure_cluster(TWO_PHASE_LEVEL - 1)
+    message = older.refused(CreateAclsRequest(acls=(READ, commit)), UnsupportedVersionError)
+    assert "brokers [0] do not support permissions with the operation TWO_PHASE_COMMIT" in message
+    assert not held(older)
+    add(older, READ)
+    assert older.image.feature_level == SECURITY_LEVEL
+    cluster = secure_cluster(TWO_PHASE_LEVEL)
+    add(cluster, READ)
+    assert cluster.image.feature_level == SECURITY_LEVEL, "as before: such a cluster may return to the older version"
+    add(cluster, commit)
+    assert cluster.image.feature_level == TWO_PHASE_LEVEL and held(cluster) == {READ, commit}
+    cluster.refused(CreateAclsRequest(acls=(replace(commit, kind=ResourceKind.TOPIC),)), InvalidRequestError)
 
 
 def test_a_permission_that_is_there_or_gone_already_is_void() -> None:

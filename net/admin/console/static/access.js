@@ -78,7 +78,7 @@ const words = (text) => text.toLowerCase().replaceAll("_", " ");
 const RULE = ["resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission"];
 const RESOURCES = ["TOPIC", "GROUP", "CLUSTER", "TRANSACTIONAL_ID"];
 const OPERATIONS = ["READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS",
-  "CLUSTER_ACTION", "IDEMPOTENT_WRITE", "ALL"];
+  "CLUSTER_ACTION", "IDEMPOTENT_WRITE", "TWO_PHASE_COMMIT", "ALL"];
 const QUOTAS = ["producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate", "connection_creation_rate"];
 
 const select = (label, values) => h("select", { "aria-label": label }, values.map((value) => h("option", { value }, words(value))));

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 from unit.net.shell_world import Client, broker, image_of, partition, topic
 
+from barnabas.kraft.metadata.feature_levels import NEWEST_LEVEL
 from barnabas.kraft.metadata.image import MetadataImage, SlotImage
 from barnabas.log.vocabulary.access.acls import Acl, AclResource, Operation, Permission, ResourceKind
 from barnabas.log.vocabulary.principal import Principal
@@ -59,6 +60,7 @@ class AccessWorld:
         everyone: bool = False,
     ) -> None:
         self.image = MetadataImage()
+        self.levels = (NEWEST_LEVEL, NEWEST_LEVEL)  # that the brokers support
         self.set(*acls)
         self.audit = NotedAudit()
         self.reached: list[Any] = []
@@ -77,8 +79,7 @@ class AccessWorld:
 
     def set(self, *acls: Acl) -> None:
         image = image_of(
-            broker(0),
-            broker(1),
+            *(replace(broker(number), max_feature_level=level) for number, level in enumerate(self.levels)),
             topics=tuple(topic(name, partition(0), topic_id=topic_id) for name, topic_id in TOPICS.items()),
             slots={number: SlotImage(coordinator=1, coordinator_epoch=3) for number in range(50)},
             offset=10,

@@ -11,7 +11,7 @@ from unit.net.handlers.handler_world import HandlerWorld
 from unit.net.handlers.kafka_client import KafkaClient, made
 from unit.net.shell_world import Client, simulated
 
-from barnabas.kraft.metadata.feature_levels import SECURITY_LEVEL
+from barnabas.kraft.metadata.feature_levels import NEWEST_LEVEL
 from barnabas.kraft.metadata.requests import ControllerRequest
 from barnabas.log.vocabulary.access.acls import Acl, AclFilter, Operation, PatternKind, ResourceKind
 from barnabas.log.vocabulary.cluster_changes import CreateAclsRequest, DeleteAclsRequest
@@ -35,7 +35,7 @@ class AclWorld:
         handlers = build_handlers(world.services, shut_down=lambda: None, storage=cast(Any, None))
         self.kafka = KafkaClient(Dispatcher(handlers))
         self._controller = SingleController(0)
-        self._controller.ask(replace(self._controller.registration(0), max_feature_level=SECURITY_LEVEL))
+        self._controller.ask(replace(self._controller.registration(0), max_feature_level=NEWEST_LEVEL))
         world.source.decide = self._decide
 
     @classmethod
@@ -97,6 +97,20 @@ async def test_permissions_are_added_described_and_removed_by_kafkas_clients(ver
     ]
     described = await world.kafka.ask(DESCRIBE, version, made("DescribeAclsRequest", **ANY))
     assert (described.error_code, described.resources) == (0, [])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@simulated
+async def test_kafkas_clients_give_the_permission_to_prepare_transactions(version: int) -> None:
+    """AclOperation.TWO_PHASE_COMMIT of Kafka 4 has the code 15."""
+    world = await AclWorld.start(authorizer_class_name="acl")
+    fields = {"resource_type": 5, "resource_name": "pay-1", "operation": 15}
+    asked = made("CreateAclsRequest", creations=[creation(ALICE, **fields), creation(ALICE, operation=15)])
+    created = await world.kafka.ask(CREATE, version, asked)
+    assert [item.error_code for item in created.results] == [0, ErrorCode.INVALID_REQUEST]
+    described = await world.kafka.ask(DESCRIBE, version, made("DescribeAclsRequest", **ANY | {"operation": 15}))
+    (resource,) = described.resources
+    assert (resource.resource_type, [acl.operation for acl in resource.acls]) == (5, [15])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

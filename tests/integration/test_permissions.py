@@ -468,16 +468,7 @@ async def test_only_who_may_prepares_a_transaction_which_no_timeout_ends(cluster
         ):
             await transaction.prepare("a bill")
         await transaction.abort()
-        await add(
-            cluster,
-            Acl(
-                kind=TRANSACTION,
-                name="bills-",
-                pattern=PatternKind.PREFIXED,
-                principal=ALICE,
-                operation=Operation.TWO_PHASE_COMMIT,
-            ),
-        )
+        await grant(cluster, ALICE, Operation.TWO_PHASE_COMMIT, TRANSACTION, "bills-1")
         transaction = producer.transaction()
         await transaction.begin()
         await (await transaction.send("bills", b"paid"))

@@ -49,6 +49,11 @@ def ids_prefix(sink_id: str) -> str:
     return f"{SINKS_PREFIX}sink/{sink_id}/"
 
 
+def job_id(sink_id: str) -> str:
+    """A transactional id that exists while a job without a sinkId runs: only then, attempts of its tasks prepare."""
+    return ids_prefix(sink_id) + "job"
+
+
 def purpose_of(sink_id: str, batch_id: int) -> str:
     """What the tasks of a micro-batch prepare their transactions for."""
     return f"micro-batch {batch_id} of Spark sink {sink_id}"

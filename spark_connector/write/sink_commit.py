@@ -34,7 +34,7 @@ from barnabas.net.client.positions.offset_lookup import LATEST, list_offsets
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.transactions.prepared import PreparedTransaction, end_prepared
 
-from ..common.sink_ledger import LEDGER_TOPIC, Decision, SinkLedger, batch_of, ids_prefix
+from ..common.sink_ledger import LEDGER_TOPIC, Decision, SinkLedger, batch_of, ids_prefix, job_id
 from .sink_topics import SinkTopics
 from .staged_publishing import StagedPublishing
 from .write_options import JOB_BATCH_ID
@@ -218,6 +218,8 @@ class SinkCommitter:
         """Abort what is left of attempts that were not decided: of repeated and speculative tasks, and of former drivers. What
         cannot be aborted now is by a later commit. `is_last`: the sink is decided and published, and nothing comes after that."""
         try:
+            if is_last:
+                await self._close_job(sink_id)
             found = await self._admin.transactions.of_prefix(
                 ids_prefix(sink_id), states=(TransactionState.ONGOING, TransactionState.PREPARED)
             )
@@ -236,11 +238,28 @@ class SinkCommitter:
         except BarnabasError as error:
             logger.warning("transactions not aborted sink=%s reason=%s", sink_id, error.message)
 
+    async def open_job(self, sink_id: str) -> None:
+        """Before a job without a sinkId begins: attempts of its tasks prepare transactions until its clean-up (`job_id`)."""
+        await self._take(job_id(sink_id))
+
+    async def _close_job(self, sink_id: str) -> None:
+        """From now on, no attempt of a task of the job prepares a transaction that this clean-up does not see."""
+        name = job_id(sink_id)
+        identity = await self._take(name)
+        job = PreparedTransaction(transactional_id=name, producer=identity)
+        await end_prepared(self._client, job, is_commit=False, timeout_ms=self._timeout_ms, is_last=True)
+
+    async def _take(self, transactional_id: str) -> ProducerIdentity:
+        request = InitTransactionsRequest(transactional_id=transactional_id, timeout_ms=FENCE_TIMEOUT_MS)
+        found: ProducerIdentity = await self._client.coordinators.call(
+            transactional_id, request, timeout_ms=self._timeout_ms
+        )
+        return found
+
     async def _fence(self, transactional_id: str) -> None:
         """Abort an open transaction, unless it is prepared by now: then another driver may have decided it."""
-        request = InitTransactionsRequest(transactional_id=transactional_id, timeout_ms=FENCE_TIMEOUT_MS)
         with suppress(InvalidTxnStateError):
-            await self._client.coordinators.call(transactional_id, request, timeout_ms=self._timeout_ms)
+            await self._take(transactional_id)
 
     # --- the ledger --------------------------------------------------------------------------------------------------
 

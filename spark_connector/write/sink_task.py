@@ -62,10 +62,10 @@ class _SinkTask:
     def __init__(self, options: WriteOptions, sink_batch: SinkBatch | None) -> None:
         self._options = options
         connect = shared_producer if sink_batch is None else transactional_producer
-        self._loop, _, self._producer = connect(options.client, options.producer)
+        self._loop, client, self._producer = connect(options.client, options.producer)
         self._transaction: Transaction | None = None
         self._task_transaction = (
-            None if sink_batch is None else TaskTransaction(self._producer, sink_batch, task=task_name())
+            None if sink_batch is None else TaskTransaction(client, self._producer, sink_batch, task=task_name())
         )
         self._columns = SinkColumns(topic=options.topic, partition_count=self._partition_count)
         self._context = TaskContext.get()

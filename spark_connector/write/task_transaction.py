@@ -3,22 +3,30 @@
 A transactional id belongs to one task and one attempt of a sink, so the ids of a sink are few, and whoever runs the same attempt
 later fences a process that still does. If the last transaction of an id waits for its decision, the next id is taken: only the
 driver may end it.
+
+An attempt may outlive its job: Spark does not wait for a speculative one, or for that of an executor that it has lost. After the
+clean-up of a job without a sinkId, no driver looks for its transactions again. So the driver closes the job before it cleans up
+(`job_id`). An attempt asks whether the job runs before it prepares, and after its transaction is known to the coordinator: either
+the attempt sees that the job has ended, or the clean-up sees the transaction.
 """
 
 from dataclasses import dataclass
 
 from pyspark import TaskContext
 
-from barnabas.log.vocabulary.errors import InvalidTxnStateError, RetriableError
+from barnabas.log.vocabulary.errors import InvalidTxnStateError, RetriableError, TransactionalIdNotFoundError
+from barnabas.net.client.connection.client import Client
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.producer.transaction import Transaction
 from barnabas.net.client.transactions.prepared import PreparedTransaction
+from barnabas.net.protocol.transaction_operations import DescribeTransactionRequest
 
-from ..common.sink_ledger import ids_prefix, purpose_of
+from ..common.sink_ledger import ids_prefix, job_id, purpose_of
 
 # Ids of one attempt of one task. All but the first are for drivers that died before their micro-batch was decided, one a death;
 # the next decision frees them.
 MAX_IDS = 32
+ASK_TIMEOUT_MS = 30_000  # A failover of the coordinator takes seconds. Then the task fails, and is run again.
 _QUERY_ID = "sql.streaming.queryId"  # Spark's own local properties of a task.
 _BATCH_ID = "streaming.sql.batchId"
 
@@ -29,6 +37,7 @@ class SinkBatch:
 
     sink_id: str
     batch_id: int
+    is_job: bool = False  # the only one of its sink
 
 
 def query_id() -> str | None:
@@ -55,7 +64,8 @@ def task_name() -> str:
 
 
 class TaskTransaction:
-    def __init__(self, producer: Producer, batch: SinkBatch, *, task: str) -> None:
+    def __init__(self, client: Client, producer: Producer, batch: SinkBatch, *, task: str) -> None:
+        self._client = client
         self._producer = producer
         self._batch = batch
         self._task = task
@@ -79,4 +89,19 @@ class TaskTransaction:
         return transaction
 
     async def prepare(self, transaction: Transaction) -> PreparedTransaction | None:
+        """Raises InvalidTxnStateError if the job has ended: the transaction is open, to be aborted."""
+        if self._batch.is_job:
+            await self._producer.flush()  # With its first record the coordinator knows it.
+            await self._check_job_runs()
         return await transaction.prepare(purpose_of(self._batch.sink_id, self._batch.batch_id))
+
+    async def _check_job_runs(self) -> None:
+        name = job_id(self._batch.sink_id)
+        request = DescribeTransactionRequest(transactional_id=name)
+        try:
+            await self._client.coordinators.call(name, request, timeout_ms=ASK_TIMEOUT_MS)
+        except TransactionalIdNotFoundError as error:
+            raise InvalidTxnStateError(
+                "the job of this task has ended without it, and needs its rows no more; if it has not: a job without a sinkId "
+                "may run for at most transactional.id.expiration.ms of the brokers"
+            ) from error

@@ -42,10 +42,14 @@ class BatchWriter(DataSourceArrowWriter):
         check_columns(schema, topic=options.topic)
         self._options = options
         self._job_id = options.sink_id or f"job-{uuid.uuid4().hex}"
+        if options.is_effectively_once and options.sink_id is None:
+            loop, committer = _committer(options)
+            loop.call(committer.open_job(self._job_id))
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> TaskReport:
         is_once = self._options.is_effectively_once
-        batch = SinkBatch(sink_id=self._job_id, batch_id=self._options.batch_id) if is_once else None
+        is_job = self._options.sink_id is None
+        batch = SinkBatch(sink_id=self._job_id, batch_id=self._options.batch_id, is_job=is_job) if is_once else None
         return write_rows(self._options, iterator, batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

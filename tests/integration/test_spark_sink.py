@@ -1,6 +1,7 @@
 """df.write and df.writeStream on real Spark and three real brokers: columns, refusals, both deliveries, replays."""
 
 import asyncio
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -203,6 +204,30 @@ def test_a_job_that_fails_without_any_report_leaves_no_prepared_transaction(
     assert not opened
     write(rows, spark_cluster, topic=topic, **EFFECTIVELY)
     assert values(read(spark_cluster, topic)) == list(range(10)), "readers of committed records wait for nothing"
+
+
+def test_a_task_that_outlives_its_job_leaves_no_prepared_transaction(
+    spark: SparkSession, spark_cluster: Cluster
+) -> None:
+    """As a speculative attempt, whose first row comes after the job's clean-up: no driver looks for its transaction again."""
+    topic = create_topic(spark_cluster, "late")
+    rows = spark.range(10).selectExpr("cast(id as string) as value").coalesce(1)
+    options = parse_write_options({"bootstrap.servers": spark_cluster.bootstrap, "topic": topic, **EFFECTIVELY})
+    writer = BatchWriter(options, rows.schema, overwrite=False)
+
+    def attempt(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        yield pyarrow.RecordBatch.from_pydict({"report": [pickle.dumps(writer.write(batches))]})
+
+    def run() -> list[TaskReport]:
+        return [pickle.loads(bytes(row.report)) for row in rows.mapInArrow(attempt, "report binary").collect()]
+
+    writer.commit(run())
+    assert values(read(spark_cluster, topic)) == list(range(10))
+    assert "the job of this task has ended without it" in refused(run)
+    opened: list[Any] = []
+    in_admin(spark_cluster, lambda admin: _open_transactions(admin, opened))
+    assert not opened
+    assert values(read(spark_cluster, topic)) == list(range(10))
 
 
 async def _open_transactions(admin: Admin, found: list[Any]) -> None:

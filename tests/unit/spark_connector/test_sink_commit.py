@@ -4,6 +4,7 @@ every step, two drivers at once, what is left of attempts that do not count."""
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from barnabas.log.vocabulary.errors import InvalidTxnStateError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.log.vocabulary.transaction_messages import ProducerIdentity, TransactionState
 from barnabas.net.client.connection.errors import (
+    BarnabasError,
     CoordinatorNotAvailableError,
     NetworkError,
     ProducerFencedError,
@@ -36,6 +38,7 @@ STEPS = ("staged", "decided", "copied 0", "copied 1", "copied", "published")
 DECIDED_FROM = STEPS.index("decided")
 TIMEOUT_MS = 5_000
 SINK = "query-1"
+JOBS = ("job-1", "job-2")  # without a sinkId
 
 
 class Died(BaseException):
@@ -85,7 +88,12 @@ class Driver:
         await self.producer.close(timeout_ms=0)
 
     async def task(self, task: str, batch_id: int, rows: Sequence[int], sink: str = SINK) -> PreparedTransaction:
-        attempt = TaskTransaction(self.of_tasks, SinkBatch(sink_id=sink, batch_id=batch_id), task=f"{task}.0")
+        attempt = TaskTransaction(
+            self.client,
+            self.of_tasks,
+            SinkBatch(sink_id=sink, batch_id=batch_id, is_job=sink in JOBS),
+            task=f"{task}.0",
+        )
         transaction = await attempt.begin()
         for partition in (0, 1):
             values = [b"%d %d %s" % (batch_id, row, self.name.encode()) for row in rows if row // 2 % 2 == partition]
@@ -224,7 +232,7 @@ def test_a_transaction_that_is_prepared_and_decided_while_another_driver_cleans_
         world = World()
         async with Driver(world, "ahead") as ahead, Driver(world, "behind") as behind:
             assert await ahead.commit(0)
-            attempt = TaskTransaction(ahead.of_tasks, SinkBatch(sink_id=SINK, batch_id=1), task="7.0")
+            attempt = TaskTransaction(ahead.client, ahead.of_tasks, SinkBatch(sink_id=SINK, batch_id=1), task="7.0")
             transaction = await attempt.begin()
             await transaction.send_many("t", [b"1 %d ahead" % row for row in range(40)], partition=0)
             await asyncio.sleep(1)
@@ -265,13 +273,44 @@ def test_a_task_that_is_taken_over_cannot_prepare_any_more() -> None:
     async def main() -> None:
         world = World()
         async with Driver(world, "zombie") as zombie, Driver(world, "next") as driver:
-            attempt = TaskTransaction(zombie.of_tasks, SinkBatch(sink_id=SINK, batch_id=0), task="0.0")
+            attempt = TaskTransaction(zombie.client, zombie.of_tasks, SinkBatch(sink_id=SINK, batch_id=0), task="0.0")
             transaction = await attempt.begin()
             await transaction.send("t", b"0 0 zombie", partition=0)
             assert await driver.commit(0)
             with pytest.raises((ProducerFencedError, TransactionAbortedError)):
                 await attempt.prepare(transaction)
         world.check_once({0: "next"})
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_open_before", [False, True], ids=["begins after the job", "was open"])
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_an_attempt_that_outlives_its_job_prepares_nothing(end: str, is_open_before: bool) -> None:
+    """No later driver would abort its transaction, and readers of committed records would wait for it."""
+
+    async def main() -> None:
+        world = World()
+        async with Driver(world, "late") as late, Driver(world, "job") as driver:
+            batch = SinkBatch(sink_id="job-1", batch_id=0, is_job=True)
+            await driver.committer.open_job("job-1")
+            attempt = TaskTransaction(late.client, late.of_tasks, batch, task="0.1")
+            if is_open_before:
+                transaction = await attempt.begin()
+                await (await transaction.send("t", b"0 0 late", partition=0))
+            if end == "commit":
+                assert await driver.commit(0, sink="job-1", is_last=True)
+            else:
+                await driver.committer.abort("job-1", await driver.write(0, sink="job-1"), is_job=True)
+            if not is_open_before:
+                transaction = await attempt.begin()
+                await transaction.send("t", b"0 0 late", partition=0)
+            with pytest.raises((InvalidTxnStateError, ProducerFencedError, TransactionAbortedError)):
+                await attempt.prepare(transaction)
+            assert not [item for item in world.coordinator.known() if item.state == TransactionState.PREPARED]
+            with suppress(BarnabasError):
+                await transaction.abort()
+        world.check_once({0: "job"} if end == "commit" else {})
 
     run(main())
 
@@ -309,6 +348,7 @@ def test_the_abort_of_a_job_decides_too_in_case_that_its_commit_has(is_decided: 
     async def main() -> None:
         world = World()
         async with Driver(world, "job") as driver:
+            await driver.committer.open_job("job-1")
             prepared = await driver.write(0, sink="job-1")
             with pytest.raises(Died):
                 probe = dying_at("decided" if is_decided else "staged")
@@ -385,6 +425,7 @@ def test_a_sink_that_never_writes_again_leaves_nothing() -> None:
     async def main() -> None:
         world = World()
         async with Driver(world, "job") as driver:
+            await driver.committer.open_job("job-2")
             await driver.task("0", 0, range(0, 40, 2), sink="job-2")  # an attempt whose report got lost
             await driver.commit(0, sink="job-2", is_last=True)
         world.check_once({0: "job"})

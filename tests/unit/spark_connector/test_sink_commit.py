@@ -48,6 +48,7 @@ class Died(BaseException):
 class World:
     def __init__(self) -> None:
         self.cluster = FakeCluster(brokers=2, topics=TOPICS)
+        self.cluster.configs[LEDGER_TOPIC] = {"cleanup.policy": "compact"}
         self.coordinator = FakeTransactions(self.cluster)
 
     def rows(self) -> Counter[tuple[int, int, str]]:

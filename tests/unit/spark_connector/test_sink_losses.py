@@ -10,8 +10,10 @@ from unit.net.client.virtual_time import run
 from unit.spark_connector.test_sink_commit import SINK, Died, Driver, World, dying_at
 
 from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.vocabulary.errors import ErrorCode, InvalidConfigError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import TransactionAbortedError
+from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.spark_connector.common.sink_ledger import LEDGER_TOPIC, Decision
 
@@ -35,6 +37,37 @@ def test_an_operators_abort_of_what_is_decided_is_an_error_although_the_tasks_ha
             for _ in range(3):
                 with pytest.raises(TransactionAbortedError, match="by an operator"):
                     await driver.commit(0)
+
+    run(main())
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_a_ledger_that_does_not_keep_its_decisions_is_refused_with_the_cure(policy: str) -> None:
+    """As a topic that somebody else has created, or that the brokers create by themselves."""
+
+    async def main() -> None:
+        world = World()
+        world.cluster.configs[LEDGER_TOPIC] = {"cleanup.policy": policy}
+        async with Driver(world, "one") as driver:
+            with pytest.raises(
+                InvalidConfigError, match=r"barnabas config set cleanup.policy=compact -t __spark_sinks"
+            ):
+                await driver.commit(0)
+            world.cluster.configs[LEDGER_TOPIC] = {"cleanup.policy": "compact"}
+            assert await driver.commit(0)
+        world.check_once({0: "one"})
+
+    run(main())
+
+
+def test_a_driver_that_may_not_see_the_configuration_of_the_ledger_goes_on() -> None:
+    async def main() -> None:
+        world = World()
+        denied = r.ErrorResponse(error=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), message="no permission")
+        world.cluster.answers[ApiKey.DESCRIBE_CONFIGS] = lambda *_: denied
+        async with Driver(world, "one") as driver:
+            assert await driver.commit(0)
+        world.check_once({0: "one"})
 
     run(main())
 

@@ -94,6 +94,7 @@ class FakeCluster:
         self.bootstrap_node: int | None = None  # Answers at the clients' bootstrap address, and only there.
         self.logs: dict[TopicPartition, FakeLog] = {}
         self.topic_ids: dict[str, str] = {}
+        self.configs: dict[str, dict[str, str]] = {}  # of topics
         self.producer_ids = count(1_000)
         self.offset = 1
         self.requests: list[tuple[int, Any]] = []
@@ -117,6 +118,7 @@ class FakeCluster:
             ),
             ApiKey.OFFSET_COMMIT: self.offset_commit,
             ApiKey.OFFSET_FETCH: self.offset_fetch,
+            ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
         }
         for name, partitions in (topics or {}).items():
             self.create(name, partitions)
@@ -273,6 +275,14 @@ class FakeCluster:
                     **found.get(TopicPartition(item.topic, item.partition), {}),
                 )
                 for item in request.partitions
+            )
+        )
+
+    def describe_configs(self, node_id: int, request: q.DescribeConfigsRequest) -> r.DescribeConfigsResponse:
+        return r.DescribeConfigsResponse(
+            entries=tuple(
+                r.ConfigEntry(key=key, value=value, source="topic", default=None, documentation="")
+                for key, value in self.configs.get(request.resource, {}).items()
             )
         )
 

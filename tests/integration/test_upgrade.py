@@ -1,21 +1,15 @@
-"""A cluster of an older version is upgraded broker by broker, and back, while producers write: docs/upgrade.md.
-
-There is no release yet, so the older version is a commit of the past, from before feature level 2. It runs as it was then,
-with the packages of today.
-"""
+"""A cluster of an older version, from before feature level 2, is upgraded broker by broker, and back, while producers write:
+docs/upgrade.md."""
 
 import asyncio
-import io
 import signal
-import subprocess
-import tarfile
 from collections.abc import Callable
 from typing import Final
 
 import pytest
 from integration.cluster import Cluster, full_isr, until
 from integration.load import Load, read_all, send
-from tidy.source_tree import ROOT
+from integration.older_version import STOP_S, older_launcher, roll
 
 from barnabas.log.vocabulary.access.quotas import QuotaEntity
 from barnabas.log.vocabulary.errors import BarnabasError
@@ -25,49 +19,13 @@ from barnabas.net.local_cluster import LAUNCHER
 pytestmark = pytest.mark.timeout(300)
 Maker = Callable[..., Cluster]
 OLD: Final = "25ed9851b5d05609143d6548bd0cf332af2bdbd3"
-STOP_S: Final = 45
 PARTITIONS: Final = 3
-
-
-def _archive() -> bytes:
-    """Empty where the history was not cloned."""
-    done = subprocess.run(
-        ["git", "archive", OLD, "scripts/barnabas", "consumer_groups", "kraft", "log", "net"],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
-    return done.stdout if done.returncode == 0 else b""
 
 
 @pytest.fixture(scope="module")
 def old_launcher(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Starts a broker of the older version; its package is put together as setuptools would."""
-    archive = _archive()
-    if not archive:
-        pytest.skip(f"this clone has no commit {OLD}")
-    tree = tmp_path_factory.mktemp("old")
-    with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
-        packed.extractall(tree)
-    package = tree / "package" / "barnabas"
-    (tree / "scripts/barnabas").rename(tree / "face")
-    package.parent.mkdir()
-    (tree / "face").rename(package)
-    for name in ("consumer_groups", "kraft", "log", "net"):
-        (tree / name).rename(package / name)
-    return ("env", f"PYTHONPATH={package.parent}", *LAUNCHER)
-
-
-async def roll(cluster: Cluster, node_id: int, launcher: tuple[str, ...]) -> None:
-    """As docs/upgrade.md says: stop one broker, start it with the other version, wait until nothing is missing."""
-    node = cluster.nodes[node_id]
-    node.signal(signal.SIGTERM)
-    assert await asyncio.to_thread(node.process.wait, STOP_S) == 0
-    node.launcher = launcher
-    node.launch()
-    await cluster.ready()
-    async with cluster.admin() as admin:
-        await full_isr(admin, ["t"])
+    """Starts a broker of the older version."""
+    return older_launcher(OLD, tmp_path_factory.mktemp("old"))
 
 
 async def test_a_rolling_upgrade_and_downgrade_lose_nothing(new_cluster: Maker, old_launcher: tuple[str, ...]) -> None:

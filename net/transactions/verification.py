@@ -5,13 +5,13 @@ would wait for it forever. Clients of the first version of the protocol have add
 one (Produce v12), the question adds it. The coordinator answers when the transaction before is complete, so its marker may come
 while the question is on its way. A marker of the transaction that the answer is about makes the permit of the batch void.
 
-A partition with an open transaction is not asked about again, so a leader does not learn that the transaction is prepared: it takes
-further batches of the same producer id and epoch, which are committed or aborted with the others (docs/guarantees.md). KIP-939
-leaves this to the producer as well: there, brokers know no prepared state. A higher epoch at the prepare alone would not help, as
-leaders compare with their own last one. To refuse these batches, the coordinator would have to tell the leaders to ask again, and
-answer the prepare when all have confirmed it; a new leader would have to ask about each open transaction. That is a request to each
-leader for each prepare, beside the one for the markers. A question every few seconds would bound the time, not close the gap, and
-an open transaction would stop with its coordinator.
+A partition with an open transaction is not asked about again, so a leader does not learn that the transaction is prepared: it
+takes further batches of the same producer id and epoch, which are committed or aborted with the others (docs/guarantees.md).
+KIP-939 leaves this to the producer as well: there, brokers know no prepared state. A higher epoch at the prepare alone would
+not help, as leaders compare with their own last one. To refuse these batches, the coordinator would have to tell the leaders to
+ask again, and answer the prepare when all have confirmed it; a new leader would have to ask about each open transaction. That
+is a request to each leader for each prepare, beside the one for the markers. A question every few seconds would bound the time,
+not close the gap, and an open transaction would stop with its coordinator.
 """
 
 import asyncio

@@ -73,6 +73,28 @@ async def test_kafka_clients_see_an_open_transaction_and_cannot_take_its_id_over
 
 
 @simulated
+async def test_what_its_producer_sends_late_is_committed_with_the_rest_or_refused() -> None:
+    """Leaders do not know that it is prepared: docs/guarantees.md."""
+    world = await World.start()
+    who = await prepared(world)
+    assert await world.produce(who, sequence=0) == 0, "a repetition"
+    assert stable(world) == (0, 1)
+    assert await world.produce(who, sequence=1) == 0
+    assert await world.produce(who, number=1) == ErrorCode.INVALID_TXN_STATE
+    end = EndTransactionRequest(
+        transactional_id=TX,
+        producer_id=who.producer_id,
+        producer_epoch=who.producer_epoch,
+        is_commit=False,
+        uses_v2=True,
+    )
+    await world.own.end(end, HERE)
+    await turns(40)
+    assert stable(world) == (3, 3), "two records and the marker"
+    assert await world.produce(who, sequence=2) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+@simulated
 async def test_operators_see_what_it_is_prepared_for() -> None:
     world = await World.start()
     await prepared(world)

@@ -212,7 +212,9 @@ def test_a_task_that_outlives_its_job_leaves_no_prepared_transaction(
     """As a speculative attempt, whose first row comes after the job's clean-up: no driver looks for its transaction again."""
     topic = create_topic(spark_cluster, "late")
     rows = spark.range(10).selectExpr("cast(id as string) as value").coalesce(1)
-    options = parse_write_options({"bootstrap.servers": spark_cluster.bootstrap, "topic": topic, **EFFECTIVELY})
+    options = parse_write_options(
+        {"bootstrap.servers": spark_cluster.bootstrap, "topic": topic, "delivery": "effectively_once"}
+    )
     writer = BatchWriter(options, rows.schema, overwrite=False)
 
     def attempt(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

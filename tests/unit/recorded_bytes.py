@@ -12,11 +12,15 @@ from collections.abc import Mapping
 from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from msgspec import structs
 
+from barnabas.log.vocabulary.access.acls import Operation
+
 BOUNDARY_INTS = (1, 127, 128, 255, 65_536, 2**31, 2**40, -1, -33, -(2**31), 0)  # each has another form in msgpack
+# The last member of an enumeration when its messages were recorded, where it got others since then.
+LAST_RECORDED: Final[Mapping[type, IntEnum]] = {Operation: Operation.IDEMPOTENT_WRITE}
 
 
 class Samples:
@@ -63,7 +67,7 @@ class Samples:
             return f"näme {self._count}" * (1 + self._count % 9)
         if hint is bytes:
             return bytes([self._count % 256]) * (self._count % 300)
-        return list(hint)[-1] if issubclass(hint, IntEnum) else self.full(hint)
+        return LAST_RECORDED.get(hint, list(hint)[-1]) if issubclass(hint, IntEnum) else self.full(hint)
 
 
 def fields_of(cls: Any) -> list[tuple[str, bool]]:

@@ -98,10 +98,13 @@ class ReplicationControl:
         self._settings = settings
         self._ends = LogEnds()
         self._sweep = Sweep(settings.partitions_per_step)
+        self._leaving = Sweep(settings.partitions_per_step)
+        self._leaving_brokers: tuple[frozenset[int], frozenset[int]] | None = None  # (all, lost) of that walk
 
     def restart(self) -> None:
         self._ends.restart()
         self._sweep.restart()
+        self._leaving.restart()
 
     # --- brokers join and leave --------------------------------------------------------------------------------------
 
@@ -117,11 +120,31 @@ class ReplicationControl:
 
         True: it is the last piece. After it, these brokers lead nothing and are in no ISR, and `lost` ones are not eligible.
         """
+        leaving = self._next_leaving(view, node_ids, lost)
+        if self._leaving:
+            return self._settled(view, leaving, active=active, lost=lost), False
         limit = self._settings.partitions_per_step
         affected = list(islice(_unsettled(view, active, lost), limit + 1))
-        if len(affected) > limit:  # others may be gone, too: the sweep finds theirs
-            affected = list(islice(_held(view, node_ids, lost), limit + 1))
-        return self._settled(view, affected[:limit], active=active, lost=lost), len(affected) <= limit
+        if len(affected) <= limit:
+            return self._settled(view, affected, active=active, lost=lost), True
+        self._leaving.begin(view)  # others may be gone, too: the sweep finds theirs
+        self._leaving_brokers = (node_ids, lost)
+        leaving = self._next_leaving(view, node_ids, lost)
+        return self._settled(view, leaving, active=active, lost=lost), not self._leaving
+
+    def _next_leaving(self, view: MetadataDelta, node_ids: frozenset[int], lost: frozenset[int]) -> Found:
+        """What these brokers lead, or are in sync for, from where the last piece of the same ones has ended; [] at the end.
+
+        A decision takes it from them, so no partition before that place has them, unless a departure was cancelled and has begun
+        again meanwhile: only a search from the first partition says that nothing is left. To begin every piece with one took
+        seconds of the quorum's thread for 200,000 partitions.
+        """
+        if self._leaving_brokers != (node_ids, lost):
+            self._leaving.restart()
+        found: Found = []
+        while self._leaving and not found:
+            found = self._leaving.next_piece(view, lambda partition: _is_held(partition, node_ids, lost))
+        return found
 
     def begin_sweep(self, view: MetadataDelta) -> None:
         """Walk over all partitions: from now on, more brokers may be active, or other elections allowed."""
@@ -133,7 +156,8 @@ class ReplicationControl:
 
     def settle(self, view: MetadataDelta, *, active: frozenset[int]) -> tuple[PartitionChangeRecord, ...]:
         """The next piece of the sweep, which brings partitions into a state that is valid for this set of active brokers."""
-        return self._settled(view, self._sweep.next_piece(view, active), active=active)
+        found = self._sweep.next_piece(view, lambda partition: is_unsettled(partition, active))
+        return self._settled(view, found, active=active)
 
     def _settled(
         self, view: MetadataDelta, affected: Found, *, active: frozenset[int], lost: frozenset[int] = frozenset()
@@ -324,15 +348,11 @@ def _unsettled(
                 yield topic, number, partition
 
 
-def _held(
-    view: MetadataDelta, node_ids: frozenset[int], lost: frozenset[int]
-) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
-    """What these brokers lead, or are in sync for. A decision takes it from them, so the next search does not find it again."""
-    for topic in view.topics():
-        for number, partition in enumerate(topic.partitions):
-            held = partition.leader in node_ids or not node_ids.isdisjoint(partition.isr)
-            if held or (lost and _is_eligible(partition, lost)):
-                yield topic, number, partition
+def _is_held(partition: PartitionImage, node_ids: frozenset[int], lost: frozenset[int]) -> bool:
+    """Does one of these brokers lead it, or is it in sync for it, or is a lost one eligible?"""
+    if partition.leader in node_ids or not node_ids.isdisjoint(partition.isr):
+        return True
+    return bool(lost) and _is_eligible(partition, lost)
 
 
 def _is_eligible(partition: PartitionImage, node_ids: frozenset[int]) -> bool:

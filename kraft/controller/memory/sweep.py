@@ -1,4 +1,6 @@
-"""A walk over all partitions in pieces, which finds those that are not in a valid state. See `ReplicationControl`."""
+"""A walk over all partitions in pieces, which finds those that a decision must change. See `ReplicationControl`."""
+
+from collections.abc import Callable
 
 from ...metadata.controller_settings import MAX_SCANNED_PER_STEP
 from ...metadata.delta import MetadataDelta
@@ -16,7 +18,7 @@ class Sweep:
     """The topics of the moment when it began; later ones are created in a valid state."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit  # unsettled partitions in one piece
+        self._limit = limit  # partitions that are found in one piece
         self._topics: list[str] = []  # the last one is the next one
         self._next_partition = 0  # of that topic
 
@@ -32,26 +34,26 @@ class Sweep:
         """Forget everything: another controller was active meanwhile."""
         self._topics = []
 
-    def next_piece(self, view: MetadataDelta, active: frozenset[int]) -> Found:
-        """The next unsettled partitions, a limited number among at most MAX_SCANNED_PER_STEP partitions."""
+    def next_piece(self, view: MetadataDelta, is_due: Callable[[PartitionImage], bool]) -> Found:
+        """The next partitions that are due, a limited number among at most MAX_SCANNED_PER_STEP partitions."""
         found: Found = []
         left = MAX_SCANNED_PER_STEP
         while self._topics and left > 0 and len(found) < self._limit:
             topic = view.topic(self._topics[-1])
             left -= 1
             if topic is not None:
-                left -= self._scan(topic, left, active, found)
+                left -= self._scan(topic, left, is_due, found)
             if topic is None or self._next_partition >= len(topic.partitions):
                 self._topics.pop()
                 self._next_partition = 0
         return found
 
-    def _scan(self, topic: TopicImage, limit: int, active: frozenset[int], found: Found) -> int:
+    def _scan(self, topic: TopicImage, limit: int, is_due: Callable[[PartitionImage], bool], found: Found) -> int:
         """How many partitions were looked at."""
         first = self._next_partition
         for number in range(first, min(first + limit, len(topic.partitions))):
             self._next_partition = number + 1
-            if is_unsettled(topic.partitions[number], active):
+            if is_due(topic.partitions[number]):
                 found.append((topic, number, topic.partitions[number]))
                 if len(found) == self._limit:
                     break

@@ -97,8 +97,11 @@ class ClusterControl:
             machine=request.machine,
         )
         moved, is_last = self._moved_away(view, frozenset({request.node_id}), lost)
-        if existing is not None and not is_last:
-            return self._must_wait(existing, moved, has_lost_data=bool(lost))
+        if not is_last:
+            if existing is not None:
+                self._departures.begin(existing, has_lost_data=bool(lost))
+            # Also without a registration: an unregistered broker may still be eligible, and have lost data since.
+            return _must_wait(request.node_id, moved)
         if existing is not None:
             self._replaced.setdefault(request.node_id, deque(maxlen=_MAX_REPLACED)).append(existing.incarnation)
         self._heartbeats.touch(request.node_id, now_ms=now_ms)
@@ -110,7 +113,8 @@ class ClusterControl:
             raise BrokerIdNotRegisteredError(f"broker {request.node_id} is not registered")
         moved, is_last = self._moved_away(view, frozenset({request.node_id}))
         if not is_last:
-            return self._must_wait(broker, moved)
+            self._departures.begin(broker)
+            return _must_wait(broker.node_id, moved)
         self.refused.pop(request.node_id, None)
         return ControllerResult(records=(*moved, UnregisterBrokerRecord(node_id=request.node_id)), atomic=False)
 
@@ -210,16 +214,6 @@ class ClusterControl:
     def has_more(self) -> bool:
         """Is the next piece due?"""
         return bool(self._departures or self._former)
-
-    def _must_wait(
-        self, broker: BrokerImage, moved: tuple[Record, ...], *, has_lost_data: bool = False
-    ) -> ControllerResult:
-        """A request that replaces or removes the broker must be repeated: its partitions are moved away in pieces first."""
-        self._departures.begin(broker, has_lost_data=has_lost_data)
-        error = BrokerNotAvailableError(
-            f"the partitions of broker {broker.node_id} are being moved to other brokers first; try again in a moment"
-        )
-        return ControllerResult(records=moved, respond=answer(error), atomic=False)
 
     def fence_gone(self, view: MetadataDelta, request: FenceBroker) -> ControllerResult:
         """Fence one incarnation; no records if it is fenced already, or another one has registered since."""
@@ -353,6 +347,14 @@ def _change(
 def _heartbeat_result(records: tuple[Record, ...], *, fenced: bool, may_shut_down: bool = False) -> ControllerResult:
     response = HeartbeatAnswer(fenced=fenced, may_shut_down=may_shut_down)
     return ControllerResult(records=records, respond=answer(response), atomic=False)
+
+
+def _must_wait(node_id: int, moved: tuple[Record, ...]) -> ControllerResult:
+    """A request that replaces or removes the broker must be repeated: its partitions are moved away in pieces first."""
+    error = BrokerNotAvailableError(
+        f"the partitions of broker {node_id} are being moved to other brokers first; try again in a moment"
+    )
+    return ControllerResult(records=moved, respond=answer(error), atomic=False)
 
 
 def _registered(request: RegisterBroker) -> Respond:

@@ -241,6 +241,27 @@ def test_a_broker_is_unregistered_when_its_partitions_have_moved() -> None:
     assert 0 not in cluster.image.brokers and held(cluster, 0) == 0
 
 
+def test_an_unregistered_broker_that_has_lost_data_is_eligible_for_nothing_when_it_registers_again() -> None:
+    """It was the last one in sync, so it stayed eligible, and no registration is left that could depart in pieces."""
+    cluster = in_pieces(3, 0)
+    cluster.refused(UnregisterBrokerRequest(node_id=0), BrokerNotAvailableError)
+    finish(cluster)
+    assert not isinstance(cluster.ask(UnregisterBrokerRequest(node_id=0)), BarnabasError)
+    assert {item.eligible_leader_replicas for item in partitions(cluster)} == {(0,)}
+    request = cluster.registration(0, "second", lossy=True)
+    for _ in range(20):
+        answer = cluster.ask(request)
+        if isinstance(answer, Registered):
+            break
+        assert isinstance(answer, BrokerNotAvailableError) and answer.retriable, answer
+    assert isinstance(answer, Registered)
+    cluster.epochs[0] = answer.broker_epoch
+    assert {item.eligible_leader_replicas for item in partitions(cluster)} == {()}
+    cluster.beat(0)
+    finish(cluster)
+    assert {item.leader for item in partitions(cluster)} == {NO_LEADER}, "it led without its acknowledged records"
+
+
 def test_a_broker_that_returns_gets_its_leaderships_in_pieces() -> None:
     cluster = in_pieces(3, 0)
     silence(cluster, 0)

@@ -12,6 +12,7 @@ reports that it has lost unflushed records.
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from barnabas.log.vocabulary.cluster_changes import BrokerIdNotRegisteredError, UnregisterBrokerRequest
 from barnabas.log.vocabulary.cluster_mismatch import cluster_mismatch
@@ -224,7 +225,7 @@ class ClusterControl:
         records, _ = self._fence(view, broker)
         return ControllerResult(records=records, atomic=False)
 
-    def fence_former_processes(self, view: MetadataDelta) -> tuple[Record, ...]:
+    def fence_former_processes(self, view: MetadataDelta, has_open_piece: Callable[[], bool]) -> tuple[Record, ...]:
         """After a recovery, the state of the processes that were registered before is not known, and many will never return.
 
         All are fenced at once, so that every member of an ISR stays eligible. If they were fenced one by one, the first to
@@ -234,6 +235,8 @@ class ClusterControl:
         former = self._former & frozenset(unfenced_brokers(view))
         if not former:
             self._former = former
+            return ()
+        if has_open_piece():
             return ()
         moved, is_last = self._moved_away(view, former)
         if not is_last:

@@ -157,10 +157,10 @@ class Controller:
                 relieved = self._relieved(view, topics, min_insync(record.value, self._settings))
         return (*unset, *relieved)
 
-    def fence_former_processes(self) -> tuple[Record, ...]:
+    def fence_former_processes(self, has_open_piece: Callable[[], bool]) -> tuple[Record, ...]:
         """The records that fence the brokers that registered before a recovery, to be appended before any decision; usually
         ()."""
-        return self._cluster.fence_former_processes(self.overlay)
+        return self._cluster.fence_former_processes(self.overlay, has_open_piece)
 
     # --- decisions ---------------------------------------------------------------------------------------------------
 

@@ -156,9 +156,12 @@ class MetadataNode:
         records = self._controller.unset_cluster_settings()
         if records:
             self._perform(ControllerResult(records=records), _nobody_waits)
-        former = self._controller.fence_former_processes()
+        former = self._controller.fence_former_processes(
+            lambda: self._pending.has_open_piece(self._leadership.term, self._claims)
+        )
         if former:
             self._perform(ControllerResult(records=former, atomic=False), _nobody_waits)
+            self._pending.note_piece(self._leadership.term)
 
     def note_voters(self, voters: tuple[NodeAddress, ...], index: int) -> None:
         """The quorum has committed another configuration: publish it, unless that is in progress."""

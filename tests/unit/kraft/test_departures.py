@@ -310,3 +310,15 @@ def test_after_a_recovery_nothing_is_decided_before_all_former_processes_are_fen
         assert len(answers) < 10
     assert len(answers) == 3 and all(broker.fenced for broker in cluster.image.brokers.values())
     assert {item.eligible_leader_replicas for item in partitions(cluster)} == {(0, 1, 2)}
+
+
+def test_after_a_recovery_a_piece_waits_for_the_commit_of_the_one_before() -> None:
+    """However slow the disk is: each commit replays all that still waits for its own."""
+    cluster = in_pieces()
+    quorums = recover(cluster)
+    for _ in range(5):
+        quorums.tick(cluster.now_ms)
+    appended = [record for entry in quorums.tail for record in decode_batch(entry.command).records]
+    assert sum(isinstance(record, PartitionChangeRecord) for record in appended) == STEP
+    finish(cluster)
+    assert all(broker.fenced for broker in cluster.image.brokers.values())

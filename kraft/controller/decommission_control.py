@@ -160,8 +160,9 @@ def _takers(view: MetadataDelta) -> list[int]:
 
 def _placed(view: MetadataDelta) -> list[PlacedPartition]:
     return [
-        PlacedPartition(topic_partition=TopicPartition(topic.name, number), replicas=partition.target_replicas)
-        for topic, number, partition in _partitions(view)
+        PlacedPartition(TopicPartition(topic.name, number), partition.target_replicas)
+        for topic in view.topics()
+        for number, partition in enumerate(topic.partitions)
     ]
 
 

@@ -8,15 +8,18 @@ move never puts more replicas of a partition into one rack than necessary.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
+from typing import NamedTuple
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from .placement import Site
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedPartition:
-    """The replicas of a partition, or those after its current reassignment; the preferred leader first."""
+class PlacedPartition(NamedTuple):
+    """The replicas of a partition, or those after its current reassignment; the preferred leader first. A plan has one for every
+    partition of the cluster, and a tuple is made in half the time."""
 
     topic_partition: TopicPartition
     replicas: tuple[int, ...]
@@ -31,12 +34,13 @@ class Move:
 class ReplicaCounts:
     """The numbers of replicas and preferred leaders of each broker while a plan is made."""
 
-    def __init__(self, partitions: Iterable[PlacedPartition], brokers: Iterable[int]) -> None:
+    def __init__(self, partitions: Sequence[PlacedPartition], brokers: Iterable[int]) -> None:
+        """Counted in C: the plan is made every half second while a broker leaves, and there may be 200,000 partitions."""
+        placed = [partition.replicas for partition in partitions]
         self.replicas: Counter[int] = Counter(dict.fromkeys(brokers, 0))
+        self.replicas.update(chain.from_iterable(placed))
         self.leaders: Counter[int] = Counter(dict.fromkeys(brokers, 0))
-        for partition in partitions:
-            self.replicas.update(partition.replicas)
-            self.leaders.update(partition.replicas[:1])
+        self.leaders.update(map(itemgetter(0), placed))
 
     def replaced(self, partition: PlacedPartition, old: int, new: int) -> None:
         self.replicas[old] -= 1

@@ -105,6 +105,8 @@ class PartitionImage(Message, frozen=True, kw_only=True):
     @property
     def target_replicas(self) -> tuple[int, ...]:
         """The replicas after the current reassignment, if there is one."""
+        if not self.removing_replicas:
+            return self.replicas
         return tuple(replica for replica in self.replicas if replica not in self.removing_replicas)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import Any
 
@@ -126,3 +127,24 @@ def test_a_newcomer_gets_leaderships_too() -> None:
     result = after(partitions, plan_fill(partitions, own_machines(4), range(4), newcomer=3))
     assert set(held(result).values()) == {18}
     assert Counter(item[0] for item in result) == {0: 6, 1: 6, 2: 6, 3: 6}
+
+
+def test_a_plan_of_few_moves_makes_no_call_for_each_partition_of_the_cluster() -> None:
+    """It is made every half second while a broker leaves: of 200,000 partitions, it held the quorum's thread for 330 ms."""
+    partitions = [
+        PlacedPartition(topic_partition=TopicPartition("t", number), replicas=(0, 1 + number % 4))
+        for number in range(2_000)
+    ]
+    sites = own_machines(5)
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        moves = plan_drain(partitions, sites, [1, 2, 3, 4], leaving=0, limit=1)
+    finally:
+        sys.setprofile(None)
+    assert len(moves) == 1 and calls < 100

@@ -134,3 +134,17 @@ def test_a_wake_that_tells_many_members_goes_in_several_decisions() -> None:
     assert len(poller.answers) == MAX_ANSWERS_PER_WAKE
     poller.tick(1)
     assert len(poller.answers) == len(members)
+    for ticket, member in enumerate(members, 1):
+        answer = poller.answers.pop(ticket)
+        assert isinstance(answer, ConsumerGroupHeartbeatResponse)
+        member.take(answer)
+        member.beat()
+    for member in members:
+        poller.poll(member.request())
+    assert not poller.answers
+    offsets = (OffsetToCommit(topic="t", partition=0, offset=0),)
+    bench.commit(bench.coordinator.reset_offsets(group_id=GROUP, offsets=offsets, now_ms=bench.now_ms).records)
+    poller.tick(1)
+    assert len(poller.answers) == MAX_ANSWERS_PER_WAKE
+    poller.tick(1)
+    assert len(poller.answers) == len(members), "a refusal changes nothing in the group that would wake the rest"

@@ -4,9 +4,11 @@ from itertools import count
 
 from unit.consumer_groups.coordinator_bench import SLOT, Bench
 
+from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
 from barnabas.consumer_groups.transactions.settings import TransactionSettings
 from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.log.vocabulary.share.messages import ShareGroupHeartbeatRequest
 from barnabas.log.vocabulary.transaction_messages import (
     AddToTransactionRequest,
     InitTransactionsRequest,
@@ -15,6 +17,7 @@ from barnabas.log.vocabulary.transaction_messages import (
 )
 
 TX = next(name for name in map(str, count()) if slot_of(name) == SLOT)
+SHARED = TX  # names of groups and of transactions do not meet
 
 
 def begin_transaction(slot: SlotCoordinator, now_ms: int, *, timeout_ms: int) -> int:
@@ -56,3 +59,18 @@ def test_the_earlier_timer_counts() -> None:
         assert of_groups is not None and slot.next_deadline_ms() == of_groups
         times_out_ms = begin_transaction(slot, bench.now_ms, timeout_ms=timeout_ms)
         assert slot.next_deadline_ms() == min(of_groups, times_out_ms)
+
+
+def test_the_timers_of_share_groups_count_too() -> None:
+    for share_ms, other_ms in ((45_000, 60_000), (60_000, 45_000)):
+        bench = Bench(settings=GroupSettings(share_session_timeout_ms=share_ms, session_timeout_ms=other_ms))
+        slot = slot_of_bench(bench)
+        request = ShareGroupHeartbeatRequest(group_id=SHARED, member_id="s", member_epoch=0, subscribed_topics=("t",))
+        slot.shares.heartbeat(request, bench.now_ms, principal="User:a")
+        slot.tick(bench.now_ms)
+        assert slot.next_deadline_ms() == bench.now_ms + share_ms
+        bench.join("m")
+        slot.tick(bench.now_ms)
+        of_groups = slot.groups.next_deadline_ms()
+        assert of_groups is not None
+        assert slot.next_deadline_ms() == min(bench.now_ms + share_ms, of_groups)

@@ -9,6 +9,7 @@ from barnabas.consumer_groups.coordinator import GroupCoordinator
 from barnabas.consumer_groups.explain.watch import AlertKind
 from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
 from barnabas.consumer_groups.subscriptions.match_budget import BURST_NS, NS_PER_MS, MatchBudget
+from barnabas.consumer_groups.subscriptions.pattern_matches import PatternMatches
 from barnabas.consumer_groups.subscriptions.subscriptions import Subscriptions
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC
@@ -136,6 +137,17 @@ def test_topics_that_come_and_go_are_followed() -> None:
     settle(client)
     assert client.owned == {("orders", 0), ("orders", 1)}
     assert RebalanceCause.TOPIC_DELETED in bench.causes() and RebalanceCause.PATTERN_MATCHED in bench.causes()
+
+
+def test_a_pattern_is_reported_once_for_a_change_of_its_matches() -> None:
+    """Each report computes the targets of its groups anew."""
+    matches = PatternMatches({"orders"}, MatchBudget(0))
+    matches.add("o.*")
+    assert matches.match(0).changed == {"o.*"}
+    matches.topics_changed({"orders", "events"}, gone=frozenset(), new=frozenset({"events"}))
+    assert matches.match(1).changed == set() and matches.is_complete("o.*")
+    matches.topics_changed({"orders", "events", "o"}, gone=frozenset(), new=frozenset({"o"}))
+    assert matches.match(2).changed == {"o.*"} and matches.matched("o.*") == {"orders", "o"}
 
 
 def refused_member(bench: Bench) -> Client:

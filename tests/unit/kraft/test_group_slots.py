@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from unit.kraft.replayed_slots import rebuilt, replayed
 
 from barnabas.kraft.group_state.group_slots import (
@@ -169,6 +170,15 @@ def test_removing_a_member_releases_its_partitions() -> None:
     slots.replay(RemoveMemberRecord(slot=7, coordinator_epoch=1, group_id="g1", member_id="m1"), 9)
     state = slots.slot(7).groups["g1"]
     assert not (state.owners or state.members or state.currents)
+
+
+def test_the_end_of_a_replaced_static_member_leaves_the_instance_to_its_successor() -> None:
+    old, new = (replace(member_record(member=name), instance_id="i") for name in ("m1", "m2"))
+    slots = replayed(group_record(), old, new)
+    slots.replay(RemoveMemberRecord(slot=7, coordinator_epoch=1, group_id="g1", member_id="m1"), 9)
+    assert slots.slot(7).groups["g1"].holders == {"i": "m2"}
+    slots.replay(RemoveMemberRecord(slot=7, coordinator_epoch=1, group_id="g1", member_id="m2"), 10)
+    assert slots.slot(7).groups["g1"].holders == {}
 
 
 def test_a_new_assignment_of_a_member_replaces_what_it_owned() -> None:

@@ -105,6 +105,8 @@ def test_a_newcomer_gets_its_share_and_no_more(cluster: Any, machine: str) -> No
     before, now = held([item.replicas for item in partitions]), held(result)
     assert now[newcomer] <= sum(before.values()) // len(sites)
     assert all(now[node_id] <= before[node_id] for node_id in sites if node_id != newcomer)
+    led_before = sum(item.replicas[0] == newcomer for item in partitions)
+    assert sum(item[0] == newcomer for item in result) <= max(led_before, len(partitions) // len(sites))
     for old, new in zip(partitions, result, strict=True):
         worst = max(Counter(sites[node_id].rack for node_id in old.replicas).values())
         assert max(Counter(sites[node_id].rack for node_id in new).values()) <= worst

@@ -256,6 +256,9 @@ def test_the_lags():
     assert not part.is_due, "all of it is dirty, which is not more than all"
     assert dirty_part_of(log, 0, now_ms=NOW_MS + 5_001).is_due
     assert lags.max_segment_ms == 5_000
+    newest_ms = log.segments.all[0].age.newest_ms
+    assert dirty_part_of(log, 0, now_ms=newest_ms + 999) is None
+    assert dirty_part_of(log, 0, now_ms=newest_ms + 1_000).segments == log.segments.all[:1]
 
 
 def test_records_without_a_key_go():

@@ -77,6 +77,13 @@ def test_what_no_consumer_could_read_is_refused(data: bytes, count: int, told: s
         walk(data, count)
 
 
+def test_a_number_may_take_more_bytes_than_it_needs() -> None:
+    """Kafka's brokers take such a length, too: some clients reserve its bytes before they know it."""
+    data = records(b"", b"")
+    assert data[0] < 0x80 and len(data) == 14
+    walk(bytes([data[0] | 0x80, 0]) + data[1:7] + bytes([data[7] | 0x80, 0]) + data[8:], 2)
+
+
 def test_keys_are_asked_of_compacted_topics_only() -> None:
     data = records(b"a", b"b", keys=[b"k", None])
     walk(data, 2)

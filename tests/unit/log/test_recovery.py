@@ -201,6 +201,44 @@ def test_a_clean_start_scans_nothing():
     assert open_log(disk, config=SMALL, was_stopped_cleanly=True).log_end_offset == 50
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_power_loss_after_a_clean_stop_takes_no_record_and_no_index_entry(seed):
+    """The next start believes the marker of the clean stop, and scans nothing. Other files have checksums."""
+    disk = SimulatedDisk()
+    log = open_log(disk, config=SMALL)
+    for number in range(20):
+        append(log, b"x" * 60, timestamp_ms=NOW_MS + number)
+    log.close()
+    disk.sync_dir(DIRECTORY)
+    before = contents(disk)
+    assert len(before) >= 6 and all(before.values())
+    disk.power_loss(Random(seed))
+    assert contents(disk) == before
+
+
+def contents(disk):
+    """Of the segments and their indexes."""
+    names = [name for name in disk.list_dir(DIRECTORY) if name.endswith((".log", ".index", ".timeindex"))]
+    return {name: disk.read_bytes(f"{DIRECTORY}/{name}") for name in names}
+
+
+def test_an_index_is_made_anew_once_and_not_at_every_start():
+    disk = SimulatedDisk()
+    log = open_log(disk, config=SMALL)
+    for _ in range(20):
+        append(log, b"x" * 60)
+    log.close()
+    before = contents(disk)
+    for name in before:
+        if name.endswith("index"):
+            disk.remove(f"{DIRECTORY}/{name}")
+    log = open_log(disk, config=SMALL, was_stopped_cleanly=True)
+    read_all(log)
+    last = f"{log.segments.active.base_offset:020d}"
+    now, sealed = contents(disk), [name for name in before if last not in name]
+    assert len(sealed) >= 6 and {name: now.get(name) for name in sealed} == {name: before[name] for name in sealed}
+
+
 def test_a_log_start_that_a_crash_took_back_leaves_no_records_without_epochs():
     disk = SimulatedDisk()
     log = open_log(disk, config=SMALL)

@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from . import reach
 from .forked import run_forked, warm
 from .running import CLUSTER, MACHINES, run_machine, run_tests
-from .trees import PACKAGES, Mutant, make_copy, planted, sample, sites
+from .trees import PACKAGES, Mutant, equivalents, make_copy, planted, sample, sites
 
 PURE_SEEDS = 60  # of each machine
 CLUSTER_SEEDS = 40
@@ -81,14 +81,14 @@ def _is_test(name: str) -> bool:
 
 def _stages(mutant: Mutant, names: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Names stay in their order: quick ones first."""
-    place = PurePosixPath(mutant.module)
-    own = f"tests/unit/{place.parent}/test_{place.stem}"
+    own = f"/test_{PurePosixPath(mutant.module).stem}"
+    package = f"tests/unit/{mutant.package}/"
     tests = [name for name in names if _is_test(name)]
-    for title, start in (
-        ("its unit tests", own), (f"unit tests of {place.parent}", f"tests/unit/{place.parent}/"), ("other tests", ""),
+    for title, part in (
+        ("its unit tests", own), (f"unit tests of {mutant.package}", package), ("other tests", ""),
     ):  # fmt: skip
-        chosen = [name for name in tests if name.startswith(start)]
-        tests = [name for name in tests if not name.startswith(start)]
+        chosen = [name for name in tests if part in name]
+        tests = [name for name in tests if part not in name]
         if chosen:
             yield title, chosen
 
@@ -173,17 +173,26 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for each mutant")
     parser.add_argument("--packages", default=",".join(PACKAGES), help="comma list of folders or modules")
     parser.add_argument("--again", type=Path, help="only what survived according to this file of --json")
-    parser.add_argument("--quick", action="store_true", help="the package's own unit tests only")
+    parser.add_argument(
+        "--quick", action="store_true", help="the package's own unit tests, and those of defaults, only"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--list", action="store_true", help="show what would be changed, and end")
     parser.add_argument("--json", type=Path, help="append a line for every mutant to this file")
     options = parser.parse_args()
-    every = sites(options.packages.split(","))
+    possible = sites(options.packages.split(","))
+    known = equivalents()
+    modules = {module for module, _, _ in known}
+    every = [mutant for mutant in possible if mutant.module not in modules or mutant.identity() not in known]
     if options.again:
         chosen = _survivors(options.again, every)
     else:
         chosen = sample(every, options.count, options.seed)
-    print(f"{len(chosen)} of {len(every)} possible mutants, seed {options.seed}, {options.limit:g} s each", flush=True)
+    print(
+        f"{len(chosen)} of {len(every)} possible mutants, seed {options.seed}, {options.limit:g} s each;"
+        f" {len(possible) - len(every)} known equivalents are left out",
+        flush=True,
+    )
     if options.list:
         for mutant in chosen:
             print(mutant.shown())
@@ -214,7 +223,7 @@ def _judge_all(chosen: list[Mutant], folder: Path, options: argparse.Namespace) 
     reach.CACHE.mkdir(exist_ok=True)
     reach.forget_other_trees()
     verdicts = []
-    packages = tuple(sorted({mutant.module.split("/")[0] for mutant in chosen}))
+    packages = tuple(sorted({mutant.package for mutant in chosen}))
     with context.Pool(options.jobs, _be_worker, (copies,)) as pool:
         for is_first_ring in (True, False):
             is_last = options.quick or not is_first_ring
@@ -251,7 +260,7 @@ def _tell(verdict: Verdict, path: Path | None) -> None:
 def _summary(verdicts: list[Verdict]) -> str:
     total, found = Counter[str](), Counter[str]()
     for verdict in verdicts:
-        for group in (verdict.mutant.module.split("/")[0], "all"):
+        for group in (verdict.mutant.package, "all"):
             total[group] += 1
             found[group] += bool(verdict.found_by)
     by = Counter(verdict.found_by.split(" of ")[0] for verdict in verdicts if verdict.found_by)

@@ -2,7 +2,8 @@
 
 Pure. A site is found by walking the syntax tree and is changed in the text, so that line numbers and comments stay. Left out
 is what no test can notice: logging, assertions (they are tests), annotations, the texts of messages, how a class is made
-(`slots`, `frozen`), arguments that only assert or describe (`strict`, `repr`, `daemon`).
+(`slots`, `frozen`), arguments that only assert or describe (`strict`, `repr`, `daemon`), how an object describes itself in logs
+(`__repr__`), and what only type checkers run (`TYPE_CHECKING`).
 """
 
 import ast
@@ -39,6 +40,13 @@ class Mutation:
 
     def applied(self, source: str) -> str:
         return source[: self.start] + self.text + source[self.end :]
+
+    def lines(self, source: str) -> tuple[str, str]:
+        """The text of its lines before and after, each in one line: they stay the same when other code moves them."""
+        begin, end = source.rfind("\n", 0, self.start) + 1, source.find("\n", self.end)
+        rest = source[self.end : end if end >= 0 else len(source)]
+        before = source[begin : self.end] + rest
+        return " ".join(before.split()), " ".join((source[begin : self.start] + self.text + rest).split())
 
 
 def mutations_of(source: str) -> list[Mutation]:
@@ -112,13 +120,16 @@ class _Finder(ast.NodeVisitor):
         if node.arg not in SILENT_ARGUMENTS:
             self.visit(node.value)
 
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if node.name != "__repr__":
+            self._function(node)
+
     # --- what is changed ---------------------------------------------------------------------------------------------
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self.visit(node.args)
-        self._body(node.body)
-
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._function(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self.visit(node.args)
         self._body(node.body)
 
@@ -138,6 +149,8 @@ class _Finder(ast.NodeVisitor):
                 self.visit(node)
 
     def visit_If(self, node: ast.If) -> None:
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return
         self._add("negated condition", node.test, f"not ({self._text(node.test)})")
         self.visit(node.test)
         self._body(node.body)

@@ -11,12 +11,17 @@ from pathlib import Path
 
 from .forked import run_forked
 from .running import CLUSTER, MACHINES, reach_of_machine, reach_of_tests
-from .trees import PACKAGES, ROOT, digest_of
+from .trees import MEASURED, PACKAGES, ROOT, digest_of
 
 CACHE = ROOT / ".mutants"
 # The second ring is for what survives the unit tests of the packages that are changed: other tests that reach them in the same
 # process, and simulations, which are measured as machines and run with more seeds than in tests/simulation.
 OTHER_TESTS = ("unit/net/test_*.py", "unit/net/handlers/test_*.py", "scenarios/test_*.py")
+# Tests of all fields and their defaults: what runs when a module is imported. They are quick and belong to the first ring.
+OF_DEFAULTS = (
+    "unit/net/test_recorded_layouts.py", "unit/net/test_core_defaults.py", "unit/kraft/test_recorded_records.py",
+    "unit/scripts/test_document_keys.py",
+)  # fmt: skip
 LIMIT_S = 300.0  # for one test file
 SEEDS = 2  # of each machine; what they reach does not grow much after the first
 CLUSTER_SEEDS = 1
@@ -44,17 +49,19 @@ class ReachMap:
                     self._by_line.setdefault((module, line), []).append(name)
 
     def reaching(self, module: str, line: int) -> list[str]:
-        """Names of tests and of machines. For a line that runs at import: what reaches any line of its module in a call, or,
-        where the module has nothing that is called, what imports it."""
+        """Names of tests and of machines. For a line that runs at import: what reaches any line of its module in a call (or,
+        where the module has nothing that is called, what imports it), and the tests of defaults."""
         names = set(self._by_line.get((module, line), ()))
         if (module, line) in self._at_import:
-            names |= self._by_module.get(module) or self._at_import[module, line]
+            importing = self._at_import[module, line]
+            names |= self._by_module.get(module) or importing
+            names |= {name for name in importing if name.split("::")[0].removeprefix("tests/") in OF_DEFAULTS}
         return sorted(names, key=lambda name: (self.seconds[name], name))
 
 
 @cache
 def _product_digest() -> str:
-    return digest_of([path for package in (*PACKAGES, "net") for path in (ROOT / package).rglob("*.py")])
+    return digest_of([path for package in MEASURED for path in (ROOT / package).rglob("*.py")])
 
 
 @cache
@@ -79,7 +86,7 @@ def _test_files(patterns: tuple[str, ...]) -> list[str]:
 
 def measurements(packages: tuple[str, ...], *, is_first_ring: bool) -> list[tuple[str, str]]:
     """(key of what is kept, name of a test file or a machine)."""
-    own = _test_files(tuple(f"unit/{package}/**/test_*.py" for package in packages))
+    own = _test_files((*(f"unit/{package}/**/test_*.py" for package in packages), *OF_DEFAULTS))
     every = _test_files((*(f"unit/{package}/**/test_*.py" for package in PACKAGES), *OTHER_TESTS))
     files = own if is_first_ring else [name for name in every if name not in own]
     machines = () if is_first_ring else (*MACHINES, CLUSTER)
@@ -111,8 +118,8 @@ def load(measured: list[tuple[str, str]]) -> ReachMap:
 
 
 def forget_other_trees() -> None:
-    every = (key for ring in (True, False) for key, _ in measurements(PACKAGES, is_first_ring=ring))
-    names = {f"{key}.json" for key in every}
+    every = (*MACHINES, CLUSTER, *_test_files(("unit/**/test_*.py", *OTHER_TESTS)))
+    names = {f"{_key(name)}.json" for name in every}
     for path in CACHE.iterdir():
         if path.name not in names:
             path.unlink()

@@ -80,6 +80,8 @@ def test_bodies_of_all_statements_are_changed(source: str) -> None:
         "@dataclass(frozen=True, slots=True)\nclass A:\n    x: int\n",
         "y = zip(a, b, strict=True)\n",
         "logger.warning('x', exc_info=True)\n",
+        "class A:\n    def __repr__(self) -> str:\n        return show(self.a < 1)\n",
+        "if TYPE_CHECKING:\n    f()\n",
     ],
 )
 def test_what_no_test_can_notice_is_left_out(source: str) -> None:

@@ -109,12 +109,6 @@ def test_the_commands_run_in_their_order(cluster: Cluster) -> None:
         assert shown in ran.stdout
 
 
-def test_the_tables_of_keys_are_those_of_the_code() -> None:
-    check = [sys.executable, "-P", str(ROOT / "scripts/document_keys.py"), "--check"]
-    checked = subprocess.run(check, capture_output=True, text=True, timeout=TIMEOUT_S)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-
-
 @pytest.mark.parametrize("client", [Producer, Consumer])
 def test_the_tables_of_options_have_the_defaults_of_the_code(client: type) -> None:
     after_marker = PAGES["docs/python.md"].partition(f"<!-- options: {client.__name__},")[2]

@@ -246,6 +246,7 @@ def test_a_fetch_that_says_which_member_it_is_must_be_in_its_epoch() -> None:
         ("a", client.epoch - 1, StaleMemberEpochError),
         ("a", -1, StaleMemberEpochError),
         ("ghost", client.epoch, UnknownMemberIdError),
+        ("", 0, UnknownMemberIdError),
     ):
         with pytest.raises(error):
             bench.coordinator.offsets.fetch(GROUP, member_id=member_id, member_epoch=epoch)

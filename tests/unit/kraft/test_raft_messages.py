@@ -4,8 +4,17 @@ import msgpack
 import pytest
 
 from barnabas.kraft.quorum.formation import VoterState
+from barnabas.kraft.quorum.voters import VoterSet
 from barnabas.kraft.raft.net.message_codec import encode_message, read_message
-from barnabas.kraft.raft.net.wire import MAX_HELLO_BYTES, WireError, split_frames, unpack
+from barnabas.kraft.raft.net.wire import (
+    MAX_HELLO_BYTES,
+    Directory,
+    WireError,
+    decode_directory,
+    encode_directory,
+    split_frames,
+    unpack,
+)
 from barnabas.kraft.raft.protocol.messages import (
     AppendEntries,
     AppendReply,
@@ -24,6 +33,9 @@ from barnabas.kraft.raft.protocol.messages import (
     Vote,
     Welcome,
 )
+from barnabas.log.vocabulary.node_address import NodeAddress
+
+LENGTH_BYTES = 4  # of a frame, before its body
 
 ENTRIES = ((b"\x00a", 8, 3), (b"\x01", 9, 3))
 CHUNK = ((100, 0, b"piece"), True, False)
@@ -97,6 +109,24 @@ def test_a_peer_that_speaks_tls_is_told_apart_from_a_long_frame() -> None:
         split_frames(bytearray.fromhex("1603010200"), MAX_HELLO_BYTES)
     with pytest.raises(WireError, match="a frame has 369098752 bytes"):
         split_frames(bytearray.fromhex("1600000000"), MAX_HELLO_BYTES)
+
+
+DIRECTORY = Directory(
+    node_id=1, cluster_id="c", leader_id=2, endpoints={1: b"one"},
+    voters=VoterSet(voters=(NodeAddress(node_id=1, host="h", port=9),), index=5),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(0, "HTTP"), (1, "1"), (1, -1), (1, True), (2, None), (4, [["x", b""]]), (4, 7), (5, "x"), (6, b"\xc1")],
+)
+def test_a_directory_with_a_field_of_another_kind_is_refused(place: int, value: object) -> None:
+    fields = list(unpack(encode_directory(DIRECTORY)[LENGTH_BYTES:]))
+    assert decode_directory(msgpack.packb(fields)) == DIRECTORY
+    fields[place] = value
+    with pytest.raises(WireError, match="no directory"):
+        decode_directory(msgpack.packb(fields))
 
 
 def test_a_frame_is_taken_as_soon_as_it_is_whole() -> None:

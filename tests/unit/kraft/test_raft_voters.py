@@ -159,6 +159,34 @@ def test_what_is_refused_names_its_reason() -> None:
     finish(cluster)
 
 
+def test_one_change_at_a_time() -> None:
+    """Two uncommitted ones could have majorities without a common voter."""
+    cluster = running()
+    leader = cluster.wait_for_leader()
+    first, second = [node for node in (0, 1, 2) if node != leader]
+    for other in (first, second):
+        cluster.net.cut(leader, other, silent=True)
+    quorum, membership = cluster.nodes[leader].quorum, core_of(cluster, leader).electorate.membership
+    assert not quorum.remove_voter(first).done
+    assert membership.current.ids == {leader, second}
+    assert "must be committed first" in quorum.remove_voter(second).state
+    assert membership.current.ids == {leader, second}
+    finish(cluster)
+
+
+def test_what_a_removed_voter_had_on_its_disk_counts_no_longer() -> None:
+    """It may come back with an empty one."""
+    cluster = running()
+    leader = cluster.wait_for_leader()
+    gone = next(node for node in (0, 1, 2) if node != leader)
+    engine = core_of(cluster, leader).engine
+    assert engine.match_of(gone) > 0
+    change(cluster, gone, add=False)
+    cluster.loop.run_for(0.5)
+    assert cluster.leader == leader and engine.match_of(gone) == 0
+    finish(cluster)
+
+
 def test_the_last_voter_is_not_removed() -> None:
     cluster = running(1)
     with pytest.raises(InvalidRequestError, match="the only one"):

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
 from unit.kraft.group_state_fake import FakeGroupState
 from unit.recorded_bytes import Samples, assert_as_recorded
 
@@ -93,6 +95,15 @@ LATER_REQUESTS = (AlterUsersRequest,)
 REQUESTS_OF_ACLS = (CreateAclsRequest, DeleteAclsRequest)
 REQUESTS_OF_QUOTAS = (AlterQuotasRequest,)
 REQUESTS_OF_LOG_ENDS = (ReportLogEnds,)
+
+
+def test_an_opcode_of_a_newer_version_is_named() -> None:
+    known, written = encode_batch(RecordBatch(controller_epoch=3, records=())), msgspec.msgpack.encode
+    version, epoch, _ = msgspec.msgpack.decode(known)
+    with pytest.raises(records.UnknownRecordError, match="metadata opcode 9999 is not known to this version"):
+        decode_batch(written([version, epoch, [[21, "t"], [9999, 1]]]))
+    with pytest.raises(records.UnknownRecordError, match="cannot be read"):
+        decode_batch(known[:-1])
 
 
 def defined_in(module: Any, base: type) -> list[Any]:

@@ -131,6 +131,23 @@ def test_what_may_not_be_stored(request_: AlterUsersRequest, error: type[Barnaba
         alter_users(MetadataDelta(cluster_image()), request_)
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        one(user="a" * 255),
+        one(credential=replace(CREDENTIAL, salt=b"x" * 256)),
+        one(credential=replace(CREDENTIAL, iterations=MIN_ITERATIONS)),
+        one(credential=replace(CREDENTIAL, iterations=MAX_ITERATIONS)),
+        *(replace(one(), login_secret=LoginSecret(value=b"x" * size)) for size in (1, 64)),
+    ],
+)
+def test_what_is_just_within_the_limits_is_stored(request_: AlterUsersRequest) -> None:
+    (asked,) = request_.credentials
+    image = altered(cluster_image(), request_)
+    assert image.users == {asked.user: {SHA_256: asked.credential}}
+    assert image.login_secret == request_.login_secret
+
+
 def test_one_request_and_the_cluster_hold_so_many() -> None:
     many = AlterUsersRequest(
         credentials=tuple(one(f"user-{n}").credentials[0] for n in range(user_control.MAX_CHANGES))

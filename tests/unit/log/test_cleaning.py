@@ -164,8 +164,11 @@ def test_a_tombstone_goes_with_the_first_cleaning_behind_its_delete_horizon():
     columns = decode_columns(log.read(1, max_bytes=1, up_to_offset=3).read())
     assert columns.timestamps_ms == [NOW_MS + 5, NOW_MS + 5], "what is relative to the horizon is still the same time"
     assert log.offset_for_timestamp(NOW_MS + 5) == (1, NOW_MS + 5)
-    clean(log, disk, from_offset=end, now_ms=NOW_MS + 99 + DAY_MS)
+    again = start_cleaning(log, disk, from_offset=0, now_ms=NOW_MS + 99 + DAY_MS)
+    for work in again.steps():
+        work()
     assert (2, b"k", None) in records_in(log)
+    assert again.next_horizon_ms == NOW_MS + 100 + DAY_MS, "a cleaning before it forgets no horizon"
     assert not dirty_part_of(log, end, now_ms=NOW_MS).is_due
     assert dirty_part_of(log, end, now_ms=NOW_MS + 100 + DAY_MS, horizon_ms=cleaning.next_horizon_ms).is_due
     clean(log, disk, from_offset=end, now_ms=NOW_MS + 100 + DAY_MS)
@@ -259,6 +262,24 @@ def test_the_lags():
     newest_ms = log.segments.all[0].age.newest_ms
     assert dirty_part_of(log, 0, now_ms=newest_ms + 999) is None
     assert dirty_part_of(log, 0, now_ms=newest_ms + 1_000).segments == log.segments.all[:1]
+
+
+def test_a_cleaning_counts_what_it_reads_writes_and_frees():
+    disk = SimulatedDisk()
+    log = open_log(disk, config=COMPACT)
+    for number in range(40):
+        append_keyed(log, (b"%d" % (number % 7), b"x" * 100))
+    sizes = [segment.size_bytes for segment in log.segments.all[:-1]]
+    cleaning = start_cleaning(log, disk)
+    for work in cleaning.steps():
+        work()
+    stats, left = cleaning.stats, sum(segment.size_bytes for segment in log.segments.all[:-1])
+    assert stats.bytes_written == left
+    assert stats.bytes_before - stats.bytes_after == sum(sizes) - left, (
+        "segments that stay as they are count in neither"
+    )
+    assert stats.bytes_read == 2 * sum(sizes), "once for the keys, once for the records"
+    assert 0 < left < sum(sizes)
 
 
 def test_records_without_a_key_go():

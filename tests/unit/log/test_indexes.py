@@ -44,6 +44,18 @@ def test_offset_index_in_kafkas_format(disk):
     assert not index.fits(5000)
 
 
+def test_an_index_that_has_not_grown_is_neither_written_nor_flushed_again(disk):
+    index = offset_index(disk)
+    index.append(110, 1000)
+    index.save()
+    index.flush()
+    index.save()
+    assert index.file_to_flush() is None
+    index.append(120, 2000)
+    index.save()
+    assert index.file_to_flush() is not None
+
+
 def test_a_full_index(disk):
     index = offset_index(disk, max_size_bytes=16)
     index.append(101, 1)

@@ -7,6 +7,7 @@ from simulation.log_building import NOW_MS, append
 
 from barnabas.log.folders.folder_loading import LoadingStoppedError, LoadProgress
 from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.folders.offline_logs import OfflineLogs
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import DiskFailedError, InconsistentClusterIdError, StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -252,6 +253,20 @@ def test_taking_a_failed_folder_out_waits_for_no_disk_and_it_stays_locked_until_
     assert ("write", "/two/.barnabas_lost_writes") in operations and logs.failing == {}
     loaded = logs.reopen_folder("/two", now_ms=NOW_MS, config_for=lambda topic: LogConfig())
     assert loaded.folder.may_have_lost_writes
+
+
+def test_a_partition_that_may_be_in_any_offline_folder_is_offline_with_each_of_them_and_with_no_other() -> None:
+    offline = {"/one": "EIO", "/two": "EIO"}
+    logs = OfflineLogs(offline)
+    logs.note({A: "cannot be opened"}, "/three")
+    logs.note({B: "not found"}, None)
+    assert [logs.in_folder(path) for path in ("/one", "/two", "/three")] == [[B], [B], [A]]
+    del offline["/one"]
+    logs.folder_is_back("/one")
+    assert [logs.in_folder(path) for path in ("/one", "/two")] == [[], [B]] and B in logs
+    offline.clear()
+    logs.folder_is_back("/two")
+    assert set(logs) == {A}
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -3,7 +3,7 @@
 import pytest
 
 from barnabas.log.settings.config import TOPIC_KEYS, LogConfig
-from barnabas.log.settings.table import BROKER_KEYS, check_topic_config
+from barnabas.log.settings.table import BROKER_KEYS, check_broker_config, check_topic_config
 from barnabas.log.settings.without_effect import (
     BROKER_KEYS_WITHOUT_EFFECT,
     CURES,
@@ -69,6 +69,13 @@ def test_what_kafka_takes_is_taken(name: str, value: str) -> None:
 def test_what_kafka_refuses_is_refused(name: str, value: str) -> None:
     with pytest.raises(InvalidConfigError, match="must be"):
         check_topic_config(name, value)
+
+
+def test_a_key_of_brokers_without_effect_cannot_be_changed_while_they_run() -> None:
+    name = min(BROKER_KEYS_WITHOUT_EFFECT)
+    with pytest.raises(InvalidConfigError, match="has no effect here"):
+        check_broker_config(name, BROKER_KEYS_WITHOUT_EFFECT[name].default_text or "1")
+    check_broker_config("log.retention.ms", "5000")
 
 
 def test_what_is_not_to_be_had_names_the_cure() -> None:

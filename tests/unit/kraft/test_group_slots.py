@@ -172,6 +172,17 @@ def test_removing_a_member_releases_its_partitions() -> None:
     assert not (state.owners or state.members or state.currents)
 
 
+def test_who_knows_the_members_sees_that_they_have_changed() -> None:
+    """What is derived from all members is computed anew for another version only."""
+    records = (member_record(), member_record(member="m2"), member_record())
+    gone = RemoveMemberRecord(slot=7, coordinator_epoch=1, group_id="g1", member_id="m1")
+    slots, versions = replayed(group_record()), [0]
+    for record in (*records, gone):
+        slots.replay(record, 9)
+        versions.append(slots.slot(7).groups["g1"].members_version)
+    assert len(set(versions)) == 5 and versions == sorted(versions)
+
+
 def test_the_end_of_a_replaced_static_member_leaves_the_instance_to_its_successor() -> None:
     old, new = (replace(member_record(member=name), instance_id="i") for name in ("m1", "m2"))
     slots = replayed(group_record(), old, new)

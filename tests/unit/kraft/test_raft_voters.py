@@ -7,6 +7,7 @@ from unit.kraft.raft_quorums import core_of
 
 from barnabas.kraft.quorum.snapshot_format import pack_snapshot, unpack_snapshot
 from barnabas.kraft.quorum.voters import BOOTSTRAP_INDEX, MEMBERSHIP, Membership, VoterSet, decode_voters, encode_voters
+from barnabas.kraft.raft.consensus.voter_changes import LEARNER_LAPSES_AFTER_S
 from barnabas.log.vocabulary.errors import InvalidRequestError, NotControllerError
 from barnabas.log.vocabulary.node_address import NodeAddress
 
@@ -156,6 +157,18 @@ def test_what_is_refused_names_its_reason() -> None:
     change(cluster, dead, add=False)
     with pytest.raises(NotControllerError):
         cluster.nodes[alive].quorum.remove_voter(leader)
+    finish(cluster)
+
+
+def test_a_learner_that_nobody_asks_for_any_more_makes_way_for_another_one() -> None:
+    cluster = running()
+    quorum = cluster.nodes[cluster.wait_for_leader()].quorum
+    quorum.add_voter(NodeAddress(node_id=9, host="sim", port=9))
+    cluster.loop.run_for(LEARNER_LAPSES_AFTER_S - 1)
+    with pytest.raises(InvalidRequestError, match="node 9 is being added"):
+        quorum.add_voter(voter(3))
+    cluster.loop.run_for(2.0)
+    assert not quorum.add_voter(voter(3)).done
     finish(cluster)
 
 

@@ -158,6 +158,23 @@ def test_the_end_of_one_transaction_does_not_walk_over_the_offsets_of_the_others
     assert not offsets
 
 
+def test_ended_transactions_and_overruled_offsets_leave_room_for_others() -> None:
+    """The number of pending offsets of a group has a limit."""
+    offsets = PendingOffsets()
+    for producer_id in range(3):
+        for partition in range(2):
+            offsets.put(pending(producer_id, partition=partition))
+    assert offsets.count("g") == 6
+    offsets.put(pending(0, partition=1))
+    assert offsets.count("g") == 6, "the same offset again"
+    offsets.end("g", (0, 0), is_commit=False)
+    assert offsets.count("g") == 4
+    offsets.overruled("g", ("t", 1))
+    assert offsets.count("g") == 2
+    offsets.end("g", (1, 0), is_commit=True)
+    assert offsets.count("g") == 1
+
+
 def test_pending_offsets_go_with_their_group_and_their_topic() -> None:
     gone = RemoveGroupRecord(slot=SLOT, coordinator_epoch=1, group_id="g")
     assert offset_of(replayed(pending(), gone, ended())) is None

@@ -64,6 +64,15 @@ def test_a_storm_that_never_settles_becomes_several_records() -> None:
     assert (first.is_superseded, first.is_under_way, second.is_under_way) == (True, False, True)
 
 
+def test_the_newest_rebalance_is_kept_even_if_it_is_longer_than_all_may_be() -> None:
+    log = RebalanceLog(items_kept=3)
+    log.note("old", cause())
+    for _ in range(5):
+        log.note("g", cause())
+    assert not log.of("old")
+    assert [len(item.reasons) for item in log.of("g")] == [5]
+
+
 def test_all_groups_of_a_slot_together_are_bounded_in_memory() -> None:
     log = RebalanceLog()
     tracemalloc.start()

@@ -7,11 +7,13 @@ from unit.log.records.record_world import decode_columns
 from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import check_crc, read_header
 from barnabas.log.format.record_codec import (
+    EndMarker,
     ProducerFields,
     encode_batch,
     first_record_at_or_after,
     iter_records,
     number_batch,
+    read_marker,
 )
 from barnabas.log.vocabulary.errors import CorruptRecordError, InvalidRecordError
 
@@ -142,3 +144,19 @@ def test_a_batch_with_another_number_is_the_same_in_everything_else(is_transacti
     check_crc(numbered, header)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (70, 8, 90)
     assert numbered == encode_batch([b"a", b"b"], timestamps_ms=7, producer=producer)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "marker"),
+    [
+        (b"\0\0\0\0", b"\0\0\0\0\0\5", EndMarker(is_commit=False, coordinator_epoch=5)),
+        (b"\0\0\0\1", b"\0\0\0\0\0\0", EndMarker(is_commit=True, coordinator_epoch=0)),
+        (b"\0\0\0\1", b"", EndMarker(is_commit=True, coordinator_epoch=-1)),  # older than every coordinator
+        (b"\0\0\0\1", None, EndMarker(is_commit=True, coordinator_epoch=-1)),
+        (b"\0\0\0\2", b"", None),
+        (b"\0\0\0", b"", None),
+        (None, b"", None),
+    ],
+)
+def test_what_a_control_batch_says(key, value, marker):
+    assert read_marker(encode_batch([value], keys=[key], timestamps_ms=1)) == marker

@@ -1,9 +1,9 @@
 """`scripts/mutants`: make small changes in the product, one at a time, and report which of them the tests find.
 
 A mutant lives in a copy of the tree. Only tests and simulations that reach its line are run, in forked children: first the
-module's own unit tests, then those of its package. What survives these is given to the other tests, the scenarios, simulated
-machines and whole simulated clusters with new seeds, until one fails or the time is over. What survives is printed with the line
-that was changed: it is equivalent to the original, or it lacks a test.
+module's own unit tests, then those of its package. What survives these is checked by mypy, as each commit is. What is left is
+given to the other tests, the scenarios, simulated machines and whole simulated clusters with new seeds, until one fails or the
+time is over. What survives is printed with the line that was changed: it is equivalent to the original, or it lacks a test.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 
 from . import reach
 from .forked import run_forked, warm
-from .running import CLUSTER, MACHINES, run_machine, run_tests
+from .running import CLUSTER, MACHINES, first_type_error, run_machine, run_tests
 from .trees import PACKAGES, Mutant, equivalents, make_copy, planted, sample, sites
 
 PURE_SEEDS = 60  # of each machine
@@ -30,6 +30,7 @@ BATCH = 10  # seeds of one machine, before the next has its turn
 # A batch that takes so many times longer than usual hangs. The floor is for a busy machine.
 PATIENCE = 10
 LEAST_PATIENCE_S = 30.0
+MOST_S_OF_TYPES = 600.0  # the first time, without a cache
 
 _copies: "SimpleQueue[Path]"
 
@@ -64,6 +65,8 @@ def judge(mutant: Mutant, known: reach.ReachMap, folder: Path, limit_s: float) -
             if test:
                 break
         else:
+            found_by, test = "types", first_type_error(folder, LEAST_PATIENCE_S + max(0.0, left_s()))
+        if not test:
             found_by = "simulation"
             test = _simulated([name for name in names if not _is_test(name)], known, folder, limit_s, began)
     return Verdict(
@@ -151,6 +154,8 @@ def _in_copy_try(measured: tuple[tuple[str, str], ...], limit_s: float) -> str:
     """The tree as it is, with the quickest test of every file."""
     copy, known = _copies.get(), _known(measured)
     try:
+        if error := first_type_error(copy, MOST_S_OF_TYPES):
+            return error
         quickest = {
             name.split("::")[0]: name for name in sorted(known.seconds, key=known.seconds.__getitem__, reverse=True)
         }

@@ -5,6 +5,7 @@ Imports of the tree stand within functions: the parent, which imports this modul
 
 import logging
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -79,6 +80,18 @@ def _quick_hypothesis() -> None:
         suppress_health_check=list(HealthCheck),
     )
     settings.load_profile("mutants")
+
+
+def first_type_error(folder: Path, limit_s: float) -> str:
+    """Of mypy, which every commit must pass; nothing also where it takes too long."""
+    packages = [argument for package in MEASURED for argument in ("-p", f"barnabas.{package}")]
+    command = [sys.executable, "-m", "mypy", "--no-error-summary", *packages]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    try:
+        ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return ""
+    return next((line for line in (ran.stdout + ran.stderr).splitlines() if "error" in line), "")
 
 
 def run_machine(name: str, first_seed: int, last_seed: int) -> str:

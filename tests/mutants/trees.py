@@ -19,6 +19,7 @@ PARTS = (
     *MEASURED, "spark_connector", "tests", "pyproject.toml",
     "scripts/barnabas", "scripts/document_keys.py", "docs/configuration.md",
 )  # fmt: skip
+TYPES_CACHE = ".mypy_cache"
 EQUIVALENTS = Path(__file__).with_name("equivalents.txt")
 
 
@@ -96,6 +97,11 @@ def make_copy(folder: Path) -> None:
     package.mkdir(parents=True)
     for entry in (folder / "scripts" / "barnabas").iterdir():
         (package / entry.name).symlink_to(entry)
+    types = folder / "build" / "namespace"
+    types.mkdir(parents=True)
+    (types / "barnabas").symlink_to("../..")
+    if (ROOT / TYPES_CACHE).exists():  # else the first check of types in this copy takes a minute
+        shutil.copytree(ROOT / TYPES_CACHE, folder / TYPES_CACHE)
     for part in (*MEASURED, "spark_connector"):
         (package / part).symlink_to(folder / part)
 

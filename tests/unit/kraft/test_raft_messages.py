@@ -9,9 +9,12 @@ from barnabas.kraft.raft.net.message_codec import encode_message, read_message
 from barnabas.kraft.raft.net.wire import (
     MAX_HELLO_BYTES,
     Directory,
+    Hello,
     WireError,
     decode_directory,
+    decode_hello,
     encode_directory,
+    encode_hello,
     split_frames,
     unpack,
 )
@@ -127,6 +130,24 @@ def test_a_directory_with_a_field_of_another_kind_is_refused(place: int, value: 
     fields[place] = value
     with pytest.raises(WireError, match="no directory"):
         decode_directory(msgpack.packb(fields))
+
+
+HELLO = Hello(voter_id=3, cluster_id="c", voters_hash=5, state=VoterState.VOTER, endpoint=b"e", token=7)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (0, "HTTP"), (1, 1), (2, "3"), (2, True), (2, -1), (3, b"c"), (4, None), (4, -1),
+        (5, 99), (5, "1"), (6, "e"), (6, None), (7, "7"), (7, -1), (7, 1 << 63),
+    ],
+)  # fmt: skip
+def test_a_hello_with_a_field_of_another_kind_is_refused(place: int, value: object) -> None:
+    fields = list(unpack(encode_hello(HELLO)[LENGTH_BYTES:]))
+    assert decode_hello(msgpack.packb(fields)) == HELLO
+    fields[place] = value
+    with pytest.raises(WireError, match="hello|version"):
+        decode_hello(msgpack.packb(fields))
 
 
 def test_a_frame_is_taken_as_soon_as_it_is_whole() -> None:

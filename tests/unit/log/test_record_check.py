@@ -78,7 +78,7 @@ def test_what_no_consumer_could_read_is_refused(data: bytes, count: int, told: s
 
 
 def test_a_number_may_take_more_bytes_than_it_needs() -> None:
-    """Kafka's brokers take such a length, too: some clients reserve its bytes before they know it."""
+    """A varint has no canonical form: Kafka's brokers read such a length, too."""
     data = records(b"", b"")
     assert data[0] < 0x80 and len(data) == 14
     walk(bytes([data[0] | 0x80, 0]) + data[1:7] + bytes([data[7] | 0x80, 0]) + data[8:], 2)

@@ -18,7 +18,7 @@ The shell around it (net) has these duties:
 """
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
@@ -313,12 +313,19 @@ class GroupCoordinator:
         return self._result(decision, before)
 
     def undo_reset(
-        self, *, group_id: str, now_ms: int, by: str = "", validate_only: bool = False
+        self,
+        *,
+        group_id: str,
+        now_ms: int,
+        by: str = "",
+        validate_only: bool = False,
+        topics: Collection[str] | None = None,
     ) -> CoordinatorResult[UndoOffsetResetResponse]:
-        """Undo the last reset; an undo is itself a reset. Raises InvalidRequestError if no reset is recorded."""
+        """Undo the last reset; an undo is itself a reset. `topics`: those that it may move; None: all. Raises InvalidRequestError
+        if no reset is recorded, or if it moved another topic."""
         self._check_slot(group_id)
         decision = self._decision(now_ms)
-        undone = self._resets.undo(group_id, by, validate_only, decision)
+        undone = self._resets.undo(group_id, by, validate_only, decision, topics=topics)
         return self._result(decision, undone)
 
     def delete_offsets(

@@ -5,6 +5,7 @@ a reset: undoing it applies the first one again.
 """
 
 from collections import Counter
+from collections.abc import Collection
 
 from barnabas.kraft.group_state.group_slots import GroupState, SlotState
 from barnabas.kraft.metadata.records import OffsetResetRecord
@@ -61,10 +62,12 @@ class OffsetResets:
         self._fence(group_id, group, decision)
         return before
 
-    def undo(self, group_id: str, by: str, validate_only: bool, decision: Decision) -> UndoOffsetResetResponse:
+    def undo(
+        self, group_id: str, by: str, validate_only: bool, decision: Decision, *, topics: Collection[str] | None = None
+    ) -> UndoOffsetResetResponse:
         """Restore what the last reset replaced, except for deleted partitions. `validate_only`: report without changes.
 
-        Raises InvalidRequestError if there is nothing to undo.
+        All or nothing: raises InvalidRequestError if there is nothing to undo, or if a topic would move that is not in `topics`.
         """
         group = self._offsets.existing(group_id)
         kept = self._state.resets.get(group_id, ())
@@ -72,6 +75,11 @@ class OffsetResets:
             raise InvalidRequestError(f"group {group_id} has no recorded reset to undo")
         last = kept[-1]
         wanted = [item for item in last.before if self._offsets.exists(item.topic, item.partition)]
+        others = set() if topics is None else {item.topic for item in wanted}.difference(topics)
+        if others:  # not named: the client may not be allowed to know of them
+            raise InvalidRequestError(
+                f"the last reset of group {group_id} moved {len(others)} topics that the request does not name: preview the undo"
+            )
         if any(self._state.pending.is_pending(group_id, (item.topic, item.partition)) for item in wanted):
             raise UnstableOffsetCommitError(
                 f"a transaction with offsets of group {group_id} is open: wait for its end, or abort it"

@@ -168,6 +168,13 @@ class Access:
         self._control.count_decision()
         self._decided[key] = decision
 
+    def refresh(self) -> None:
+        """Decide by the newest permissions from now on, for a request that takes long."""
+        authorizer = self._control.authorizer()
+        if authorizer is not self._authorizer:
+            self._authorizer = authorizer
+            self._decided.clear()
+
     def forget(self) -> None:
         self._decided.clear()
 
@@ -210,21 +217,26 @@ class AccessControl:
             self._decisions = 0
         self._decisions += 1
 
-    def of(self, client: Client) -> Access:
-        """What a client may do now: a change of permissions holds for its next request."""
+    def authorizer(self) -> Authorizer:
+        """Of the newest permissions."""
         acls = self.image().acls
         if acls is not self._acls:
             self._acls = acls
             self._authorizer = Authorizer(acls, self._rules)
             self._clients.clear()
             self._decisions = 0
+        return self._authorizer
+
+    def of(self, client: Client) -> Access:
+        """What a client may do now: a change of permissions holds for its next request."""
+        authorizer = self.authorizer()
         key = (client.principal, client.client_host, client.certified_node)
         found = self._clients.get(key)
         if found is None:
             if len(self._clients) >= MAX_CLIENTS:
                 self._clients.clear()
                 self._decisions = 0
-            found = self._clients[key] = Access(self, self._authorizer, _Known(*key))
+            found = self._clients[key] = Access(self, authorizer, _Known(*key))
         return found
 
 
@@ -237,6 +249,14 @@ class _Known:
         self.principal = principal
         self.client_host = client_host
         self.certified_node = certified_node
+
+
+def require_read(access: Access, topics: Iterable[str]) -> None:
+    """Of topics that the client has not named: an error names only what it may describe. Raises TopicAuthorizationError."""
+    for name in sorted(topics):
+        if not access.may_topic(Operation.READ, name):
+            known = access.may_topic(Operation.DESCRIBE, name)
+            raise access.refusal(Operation.READ, ResourceKind.TOPIC, name if known else "*")
 
 
 def permitted(names: Iterable[str], access: Access, operation: Operation, kind: ResourceKind) -> list[str]:

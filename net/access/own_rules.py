@@ -22,6 +22,7 @@ from barnabas.log.vocabulary.errors import (
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
     PartitionOutcome,
+    UndoOffsetResetResponse,
 )
 from barnabas.log.vocabulary.topic_partition import no_such_topic_id
 from barnabas.log.vocabulary.transaction_messages import AddToTransactionRequest
@@ -32,9 +33,9 @@ from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.apis import key_of
 
-from .access import Access, permitted
+from .access import Access, permitted, require_read
 from .identity import controller_call, write_markers
-from .rules import Partly, Rule, both, broker, cluster, free, may_configure, named, shown
+from .rules import Partly, Rule, both, broker, cluster, free, may_configure, named, shown, while_permitted
 
 DENIED: Final = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 FINAL_EPOCH: Final = -1  # of a fetch session: it ends
@@ -129,14 +130,16 @@ def _is_transactional(records: Buffer) -> bool:
 
 
 def fetch(request: q.FetchRequest, access: Access) -> Partly | None:
-    """In a session, most partitions were named by earlier requests: what it answers is looked at."""
+    """What it answers is looked at: in a session, earlier requests have named most partitions, and a permission may end while a
+    fetch waits."""
     if request.replica_id >= 0:
         access.require_broker(request.replica_id)
         return None
     found = _read(request, access)
     if found is not None and request.session_epoch > 0:
         raise FetchSessionIdNotFoundError("a topic may not be read: name all partitions again")
-    if found is not None or access.is_super or (request.session_epoch == FINAL_EPOCH and not request.session_id):
+    is_of_session = request.session_epoch != FINAL_EPOCH or request.session_id
+    if found is not None or access.is_super or not (is_of_session or request.max_wait_ms):
         return found
     return Partly(request, lambda response: _readable(response, access))
 
@@ -282,6 +285,29 @@ def _reset_offsets(request: q.ResetOffsetsRequest, access: Access) -> None:
     check_count(request.partitions)
     for item in request.partitions:
         access.require(Operation.READ, TOPIC, item.topic)
+
+
+def _undo_reset(request: q.UndoOffsetResetRequest, access: Access) -> Partly | None:
+    """As a commit: a client reads the topics that it moves. Only the coordinator knows those of the last reset; therefore a
+    preview is looked at when it is answered, and an undo moves no topics but those that it names."""
+    access.require(Operation.READ, GROUP, request.group_id)
+    if access.is_super:
+        return None
+    if request.validate_only:
+        return Partly(request, lambda response: _previewed(response, access))
+    if request.topics is None:
+        if not access.may_all(Operation.READ, TOPIC, ""):
+            raise access.refusal(Operation.READ, TOPIC, "*")
+        return None
+    check_count(request.topics)
+    for name in request.topics:
+        access.require(Operation.READ, TOPIC, name)
+    return None
+
+
+def _previewed(response: UndoOffsetResetResponse, access: Access) -> UndoOffsetResetResponse:
+    require_read(access, {item.topic for item in response.offsets})
+    return response
 
 
 def _delete_offsets(request: q.DeleteOffsetsRequest, access: Access) -> None:
@@ -440,7 +466,7 @@ OWN_RULES: Final[dict[int, Rule]] = {
     ApiKey.ALTER_CONFIG: _configs(Operation.ALTER_CONFIGS),
     ApiKey.DESCRIBE_CLUSTER: _DESCRIBE,
     ApiKey.DESCRIBE_QUORUM: _DESCRIBE,
-    ApiKey.EVENTS: _DESCRIBE,
+    ApiKey.EVENTS: while_permitted(_DESCRIBE),
     ApiKey.DESCRIBE_STORAGE: _DESCRIBE,
     ApiKey.DESCRIBE_BROKER: _DESCRIBE,
     ApiKey.DESCRIBE_MOVES: _DESCRIBE,
@@ -471,7 +497,7 @@ OWN_RULES: Final[dict[int, Rule]] = {
     ApiKey.DELETE_GROUP: group(Operation.DELETE),
     ApiKey.RESET_OFFSETS: _reset_offsets,
     ApiKey.DELETE_OFFSETS: _delete_offsets,
-    ApiKey.UNDO_OFFSET_RESET: group(Operation.READ),
+    ApiKey.UNDO_OFFSET_RESET: _undo_reset,
     ApiKey.INIT_PRODUCER_ID: init_producer,
     ApiKey.INIT_TRANSACTIONS: transaction(Operation.WRITE),
     ApiKey.ADD_TO_TRANSACTION: _add_to_transaction,

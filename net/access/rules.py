@@ -70,6 +70,21 @@ def shown(finish: Callable[[Any, Access], Any]) -> Rule:
     return rule
 
 
+def while_permitted(rule: Rule) -> Rule:
+    """Of a request that may wait: its answer needs the permission, too."""
+
+    def checked(request: Any, access: Access) -> Partly | None:
+        assert rule(request, access) is None, "it takes no part of the request"
+
+        def finish(response: Any) -> Any:
+            rule(request, access)
+            return response
+
+        return None if access.is_super else Partly(request, finish)
+
+    return checked
+
+
 # The kinds of resources whose configuration may be read and changed, by Kafka's numbers; others are the cluster's.
 CONFIGURED: Final = {2: ResourceKind.TOPIC, 32: ResourceKind.GROUP}
 

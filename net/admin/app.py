@@ -17,12 +17,12 @@ from typing import Any, Final, cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.errors import AuthorizationError, BarnabasError
 
-from ..access.access import Access
 from ..access.changes import DONE
 from ..wire.tcp import ListeningServer, TcpListener
 from . import streams
+from .callers import Standing, access_of, refused
 from .console import decoding, history, overview, pages
 from .frame import openapi, shapes
 from .frame.backend import AdminBackend
@@ -41,7 +41,7 @@ from .frame.origins import (
     is_admitted,
 )
 from .frame.packing import Packing
-from .frame.permissions import caller_of, check_body_of, check_call, shown
+from .frame.permissions import check_body_of, check_call, shown
 from .frame.places import Places
 from .operations import brokers, partitions, quorum, users
 from .operations import groups as group_operations
@@ -296,7 +296,7 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.StreamRespon
             last_event_id=request.headers.get("Last-Event-ID", ""),
         )
         call.check_cluster()
-        call = replace(call, access=await _access(request, call))
+        call = replace(call, access=await access_of(request, call))
         try:
             if call.access is not None:
                 check_call(call.access, route.method, route.path, call)
@@ -313,7 +313,10 @@ def _adapter(route: Route) -> Callable[[web.Request], Awaitable[web.StreamRespon
                         return await _written(request, await _told(request, route, reply))
                 reply = await _permitted(route, call)
                 if reply.stream is not None:
-                    return await streams.events(request, reply.stream, lambda: _check_again(route, call))
+                    return await streams.events(request, reply.stream, Standing(request, route, call).check)
+        except AuthorizationError as error:
+            _tell(route, call, _outcome_of(error))
+            raise refused(error, call.access) from None
         except BaseException as error:
             _tell(route, call, _outcome_of(error))
             raise
@@ -345,29 +348,16 @@ async def _written(request: web.Request, response: web.Response) -> web.Response
     return response
 
 
-async def _access(request: web.Request, call: Call) -> Access | None:
-    """What the caller may do, by its password or else by its certificate; None: everything."""
-    control = call.backend.access
-    if control is None:
-        return None
-    if request.transport is None:
-        raise ApiError(HTTPStatus.BAD_REQUEST, HTTPStatus.BAD_REQUEST, "the caller has disconnected")
-    caller = caller_of(request.transport, call.backend.principal_rules)
-    if not control.callers_may_be_brokers:
-        caller = replace(caller, certified_node=None)
-    told = request.headers.get("Authorization")
-    if told is not None:
-        user = await call.backend.log_in(told, caller.client_host)
-        caller = replace(caller, principal=user, certified_node=None)
-    return control.of(caller)
-
-
 async def _permitted(route: Route, call: Call) -> Reply:
     access = call.access
     if access is None:
         return await route.handler(call)
     check_body_of(access, route.method, route.path, call)
-    return shown(access, await route.handler(call))
+    reply = await route.handler(call)
+    access.refresh()
+    if route.method in SAFE_METHODS:  # the answer may have taken long; of a change, the caller learns how it ended
+        check_call(access, route.method, route.path, call)
+    return shown(access, reply)
 
 
 def _tell(route: Route, call: Call, outcome: str) -> None:
@@ -433,13 +423,6 @@ def _response(reply: Reply) -> web.Response:
     return web.json_response(reply.body, status=reply.status, headers=reply.headers)
 
 
-def _check_again(route: Route, call: Call) -> None:
-    """Permissions may have changed since the call began. Raises an AuthorizationError."""
-    control = call.backend.access
-    if call.access is not None and control is not None:
-        check_call(control.of(call.access.client), route.method, route.path, call)
-
-
 async def _has_several(request: web.Request) -> bool:
     """A body without a length, as Confluent's streaming form has it, or several JSON objects in one with a length."""
     if not request.body_exists:
@@ -466,7 +449,7 @@ async def _several(request: web.Request, route: Route, handler: DocumentsHandler
                 call,
                 handler,
                 lambda data: _object(route, data),
-                lambda: _check_again(route, call),
+                Standing(request, route, call).check,
                 MAX_BODY_BYTES,
             )
     finally:
@@ -509,8 +492,8 @@ async def _errors_as_json(
         return await handler(request)
     except ApiError as error:
         return _error(error.status, error.error_code, str(error))
-    except BarnabasError as refused:
-        told = refusal(refused)
+    except BarnabasError as failure:
+        told = refusal(failure)
         answer = _error(told.status, told.error_code, str(told))
         if told.status == HTTPStatus.UNAUTHORIZED:
             answer.headers["WWW-Authenticate"] = 'Basic realm="barnabas"'

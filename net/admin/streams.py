@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, Final
@@ -31,7 +31,7 @@ _EVENT_STREAM: Final = {
 Parse = Callable[[bytes], Json]
 
 
-async def events(request: web.Request, following: Follower, check: Callable[[], None]) -> web.StreamResponse:
+async def events(request: web.Request, following: Follower, check: Callable[[], Awaitable[None]]) -> web.StreamResponse:
     """Server-sent events, until they end or the reader is gone. A reader that takes nothing for WRITE_TIMEOUT_S is dropped.
     `check` raises an error as soon as the reader may not read any more. An empty event only asks whether the reader is there."""
     response = web.StreamResponse(headers=_EVENT_STREAM)
@@ -43,7 +43,7 @@ async def events(request: web.Request, following: Follower, check: Callable[[], 
             async for event in following:
                 if request.transport is None or request.transport.is_closing():
                     break
-                check()
+                await check()
                 if event:
                     await _write(response, event.encode())
         except TimeoutError:
@@ -55,14 +55,19 @@ async def events(request: web.Request, following: Follower, check: Callable[[], 
 
 
 async def documents(
-    request: web.Request, call: Call, handler: DocumentsHandler, parse: Parse, check: Callable[[], None], max_bytes: int
+    request: web.Request,
+    call: Call,
+    handler: DocumentsHandler,
+    parse: Parse,
+    check: Callable[[], Awaitable[None]],
+    max_bytes: int,
 ) -> web.StreamResponse:
     """Answer each JSON object of the body with a line of its own, in their order, as soon as it is written. `parse` and `check`
     raise errors. An error that has no record of its own is the last line, and the connection is closed after it."""
     answers = _Answers(request)
     try:
         async for found in _arriving(request, Documents(max_bytes)):
-            check()
+            await check()
             outcomes = await handler(call, [_parsed(parse, data) for data in found])
             await answers.write([_line(outcome) for outcome in outcomes])
     except (ApiError, BarnabasError) as error:

@@ -75,8 +75,8 @@ class BrokerBackend:
     def access(self) -> AccessControl | None:
         return self._broker.access
 
-    async def log_in(self, authorization: str, client_host: str) -> Principal:
-        return await http_login(self._broker.authenticator, authorization, client_host)
+    async def log_in(self, authorization: str, client_host: str, again: Principal | None = None) -> Principal:
+        return await http_login(self._broker.authenticator, authorization, client_host, again)
 
     @property
     def principal_rules(self) -> PrincipalRules:

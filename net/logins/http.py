@@ -20,10 +20,13 @@ class _Caller:
 
     client_id = "http"
 
-    def __init__(self, client_host: str) -> None:
+    def __init__(self, client_host: str, mechanism: str, again: Principal | None) -> None:
         self.client_host = client_host
         self.principal: Principal = ANONYMOUS
-        self.login: Login | None = Login((PLAIN, OAUTHBEARER))
+        login = Login((PLAIN, OAUTHBEARER))
+        if again is not None:
+            login.principal, login.mechanism = again, mechanism
+        self.login: Login | None = login
 
     def logged_in(self, principal: Principal) -> None:
         self.principal = principal
@@ -35,8 +38,11 @@ class _Caller:
         """Likewise."""
 
 
-async def http_login(authenticator: Authenticator, header: str, client_host: str) -> Principal:
-    """`header` is the value of Authorization. Raises SaslAuthenticationError, after a delay, UnsupportedSaslMechanismError, and
+async def http_login(
+    authenticator: Authenticator, header: str, client_host: str, again: Principal | None = None
+) -> Principal:
+    """`header` is the value of Authorization. `again`: a login in the middle of a call, which the audit does not tell if it
+    succeeds; it must be the same user. Raises SaslAuthenticationError, after a delay, UnsupportedSaslMechanismError, and
     RequestTimedOutError: too many logins wait for their check, or this broker has just started and may not know the user yet."""
     scheme, _, encoded = header.partition(" ")
     if scheme.lower() == BEARER:
@@ -45,7 +51,7 @@ async def http_login(authenticator: Authenticator, header: str, client_host: str
         mechanism, message = OAUTHBEARER, first_message(encoded.strip())
     else:
         mechanism, message = PLAIN, _password(scheme, encoded)
-    caller = _Caller(client_host)
+    caller = _Caller(client_host, mechanism, again)
     authenticator.choose(caller, mechanism)
     answer = await authenticator.authenticate(caller, message)
     if answer is None:

@@ -348,10 +348,15 @@ class UnreadRequest(Message, frozen=True, kw_only=True):
 
 
 class UndoOffsetResetRequest(Message, frozen=True, kw_only=True):
-    """`group seek --undo`: back to what was committed before the last reset, which may have been an undo itself."""
+    """`group seek --undo`: back to what was committed before the last reset, which may have been an undo itself.
+
+    `topics`: those that the undo may move; if the reset moved another one, the undo is refused as a whole. None: any topic, which
+    needs the permission to read all of them.
+    """
 
     group_id: str
     validate_only: bool = False
+    topics: tuple[str, ...] | None = None
 
 
 class BrokerShutdownRequest(Message, frozen=True, kw_only=True):

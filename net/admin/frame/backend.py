@@ -49,8 +49,8 @@ class AdminBackend(Protocol):
     def access(self) -> AccessControl | None:
         """None: everyone who can connect may do everything."""
 
-    async def log_in(self, authorization: str, client_host: str) -> Principal:
-        """The user of an Authorization header. Raises SaslAuthenticationError."""
+    async def log_in(self, authorization: str, client_host: str, again: Principal | None = None) -> Principal:
+        """The user of an Authorization header. `again`: of a call that this user has begun. Raises BarnabasError."""
 
     @property
     def principal_rules(self) -> PrincipalRules:

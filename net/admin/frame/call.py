@@ -109,7 +109,10 @@ class Call:
     async def ask(self, question: Callable[[Admin], Awaitable[R]]) -> R:
         """Query the cluster with an admin client of this call only: its metadata is as new as the call."""
         async with self.backend.admin() as admin:
-            return await question(admin)
+            answer = await question(admin)
+        if self.access is not None:
+            self.access.refresh()
+        return answer
 
     async def ask_here(self, request: Request) -> Any:
         """Query this broker only."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 from .errors import ApiError
 
 TICK_S: Final = 0.5  # A loss of a replica is on the screen within a second.
+CHECK_S: Final = 1.0  # A reader that has gone or may read no more is noticed within this time.
 HEARTBEAT_S: Final = 15.0  # Proxies close connections that are silent for a minute.
 MAX_STREAM_S: Final = 300.0  # Browsers connect again by themselves; permissions are then checked again.
 MAX_READERS: Final = 16  # of one broker: a quarter of the connections of its admin port
@@ -59,7 +60,8 @@ class Feed:
         self._task: asyncio.Task[None] | None = None
 
     def follow(self, view: Callable[[State], State]) -> "Follower":
-        """Events, until the stream is old; close it. `view`: the part of the state that the reader may see. Raises ApiError."""
+        """Events, until the stream is old; close it. `view`: the part of the state that the reader may see. An event "" only asks
+        whether the reader is there, and may still read. Raises ApiError."""
         if self._readers >= MAX_READERS:
             raise ApiError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
@@ -76,7 +78,7 @@ class Feed:
 
     async def _events(self, view: Callable[[State], State]) -> AsyncGenerator[str, None]:
         loop = asyncio.get_running_loop()
-        ends_s = loop.time() + MAX_STREAM_S
+        ends_s, beats_s = loop.time() + MAX_STREAM_S, loop.time() + HEARTBEAT_S
         sent, version = "", -1
         if self._task is None or self._task.done() or self._task.cancelling():
             self._task = loop.create_task(self._keep_current())
@@ -89,10 +91,12 @@ class Feed:
                     yield event
                     continue
             try:
-                async with asyncio.timeout(min(HEARTBEAT_S, ends_s - now_s)):
+                async with asyncio.timeout(min(CHECK_S, ends_s - now_s)):
                     await self._changed.wait()
             except TimeoutError:
-                yield HEARTBEAT
+                is_due = loop.time() >= beats_s
+                beats_s = loop.time() + HEARTBEAT_S if is_due else beats_s
+                yield HEARTBEAT if is_due else ""
 
     def _event_for(self, view: Callable[[State], State]) -> str:
         seen = view(self._state)

@@ -1,7 +1,9 @@
 """Move the committed offsets of a group (`group seek` over HTTP), with preview and undo."""
 
+from collections.abc import Collection
 from typing import Final
 
+from barnabas.net.access.access import require_read
 from barnabas.net.client.admin.group_seek import TARGETS, NothingCommittedError, is_target, seek_group, undo_seek
 from barnabas.net.client.admin.offset_seek import SeekStep
 
@@ -28,7 +30,12 @@ async def _seek(call: Call) -> Reply:
 
 async def _undo(call: Call) -> Reply:
     group_id, preview = call.path["consumer_group_id"], bool(call.body.get("preview"))
-    _, moved = await call.ask(lambda admin: undo_seek(admin, group_id, preview=preview))
+
+    def check(topics: Collection[str]) -> None:
+        if call.access is not None:
+            require_read(call.access, topics)
+
+    _, moved = await call.ask(lambda admin: undo_seek(admin, group_id, preview=preview, check=check))
     return _moved(call, group_id, moved)
 
 

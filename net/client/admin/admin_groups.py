@@ -1,7 +1,7 @@
 """The consumer group methods of `Admin`."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from barnabas.log.vocabulary.group_messages import OffsetToCommit, UndoOffsetResetResponse
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -95,12 +95,21 @@ class GroupAdmin:
         )
         await self._ask.coordinator(group_id, q.ResetOffsetsRequest(group_id=group_id, partitions=partitions))
 
-    async def undo_reset(self, group_id: str, *, validate_only: bool = False) -> UndoOffsetResetResponse:
+    async def undo_reset(
+        self, group_id: str, *, validate_only: bool = False, topics: Collection[str] | None = None
+    ) -> UndoOffsetResetResponse:
         """Restore the offsets from before the last reset; a second undo repeats the reset.
 
-        `validate_only`: return what would change, without changing it. Raises InvalidRequestError if no reset is known.
+        `validate_only`: return what would change, without changing it. `topics`: those that may change; if the reset moved
+        another one, nothing changes. None: those of the last reset. Raises InvalidRequestError if no reset is known.
         """
-        request = q.UndoOffsetResetRequest(group_id=group_id, validate_only=validate_only)
+        if topics is None or validate_only:  # named, so that a caller needs the permission to read those, not all
+            request = q.UndoOffsetResetRequest(group_id=group_id, validate_only=True)
+            preview: UndoOffsetResetResponse = await self._ask.coordinator(group_id, request)
+            if validate_only:
+                return preview
+            topics = {item.topic for item in preview.offsets}
+        request = q.UndoOffsetResetRequest(group_id=group_id, topics=tuple(sorted(topics)))
         response: UndoOffsetResetResponse = await self._ask.coordinator(group_id, request)
         return response
 

@@ -4,7 +4,7 @@ The command (`group seek`) and the HTTP API show the results of these functions.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
@@ -51,10 +51,19 @@ async def seek_group(
 
 
 async def undo_seek(
-    admin: "Admin", group_id: str, *, preview: bool = False
+    admin: "Admin",
+    group_id: str,
+    *,
+    preview: bool = False,
+    check: Callable[[Collection[str]], None] = lambda topics: None,
 ) -> tuple[UndoOffsetResetResponse, list[SeekStep]]:
-    """Undo the last seek, or the last undo. Raises InvalidRequestError if none is known."""
-    undone = await admin.undo_reset(group_id, validate_only=preview)
+    """Undo the last seek, or the last undo. `check` gets the topics of the seek, and raises an error to prevent the undo. Raises
+    InvalidRequestError if no seek is known."""
+    undone = await admin.undo_reset(group_id, validate_only=True)
+    topics = {item.topic for item in undone.offsets}
+    check(topics)
+    if not preview:
+        undone = await admin.undo_reset(group_id, topics=topics)
     before = {TopicPartition(item.topic, item.partition): _offset(item.before) for item in undone.offsets}
     after = {TopicPartition(item.topic, item.partition): _offset(item.after) for item in undone.offsets}
     starts, ends = await _ends(admin, before)

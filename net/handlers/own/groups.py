@@ -171,6 +171,7 @@ class GroupHandlers:
                 now_ms=self._groups.now_ms(),
                 by=_asker(context),
                 validate_only=request.validate_only,
+                topics=request.topics,
             ),
         )
 

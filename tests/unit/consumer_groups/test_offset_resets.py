@@ -112,3 +112,15 @@ def test_resets_are_kept_up_to_a_limit_and_go_with_the_group() -> None:
     assert kept[-1].reset_id == MAX_KEPT_RESETS + 4
     bench.commit(bench.coordinator.delete_group(group_id=GROUP, now_ms=bench.now_ms).records)
     assert bench.slots.slot(SLOT).resets == {}
+
+
+def test_an_undo_moves_no_topic_that_was_not_named() -> None:
+    """Its client may not read it; the whole is refused, and the error tells no name."""
+    bench = Bench()
+    commit(bench, at(50))
+    reset(bench, at(3))
+    for topics in ((), ("other",)):
+        with pytest.raises(InvalidRequestError, match=r"moved 1 topics that the request does not name"):
+            bench.coordinator.undo_reset(group_id=GROUP, now_ms=bench.now_ms, topics=topics)
+    bench.commit(bench.coordinator.undo_reset(group_id=GROUP, now_ms=bench.now_ms, topics=("t", "other")).records)
+    assert fetched(bench, 0) == 50

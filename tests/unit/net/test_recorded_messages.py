@@ -39,6 +39,7 @@ ADDED = {
     "DescribeStorageResponse": ("sizes",),
     "LoadShareStatesResponse": (),
     "LoadedShareState": ("written_epoch",),
+    "UndoOffsetResetRequest": ("topics",),
 }
 # Fields that these got after their form of ADDED was recorded.
 ADDED_AGAIN = {

@@ -158,7 +158,7 @@ class FakeBroker:
             Sample(name="barnabas_requests_total", type="counter", help="Requests.", value=3, labels={"api": 'a"b\n'})
         ]
 
-    async def log_in(self, authorization: str, client_host: str) -> Principal:
+    async def log_in(self, authorization: str, client_host: str, again: Principal | None = None) -> Principal:
         if authorization != "Basic " + base64.b64encode(b"alice:pencil").decode():
             raise SaslAuthenticationError("Authentication failed: invalid credentials with SASL mechanism PLAIN")
         return Principal(name="alice")

@@ -17,15 +17,16 @@ from unit.net.admin.fake_broker import FakeBroker, an_image
 from barnabas.log.vocabulary.access.acls import Acl, Operation, Permission, ResourceKind
 from barnabas.log.vocabulary.access.quotas import EntityQuotas, QuotaEntity
 from barnabas.log.vocabulary.cluster_changes import AlterQuotasRequest, CreateAclsRequest, DeleteAclsRequest
-from barnabas.log.vocabulary.principal import ANONYMOUS
+from barnabas.log.vocabulary.group_messages import UndoneOffset, UndoOffsetResetResponse
 from barnabas.net.access.access import AccessControl
 from barnabas.net.access.authorizer import AccessRules
 from barnabas.net.admin.app import ROUTES, build_app
 from barnabas.net.admin.frame.permissions import NEEDS
 from barnabas.net.protocol.group_responses import ListedGroup, ListGroupsResponse
-from barnabas.net.protocol.requests import ListGroupsRequest, ProduceRequest
+from barnabas.net.protocol.requests import ListGroupsRequest, ProduceRequest, UndoOffsetResetRequest
 
 CLUSTER = "/v3/clusters/c1"
+LOGIN = {"Authorization": f"Basic {base64.b64encode(b'alice:pencil').decode()}"}
 HttpClient = TestClient[Any, Any]
 # What needs no permission: who asks sees what it may describe.
 OPEN = frozenset(
@@ -50,7 +51,7 @@ BODIES: dict[str, Any] = {"string": "TOPIC", "integer": 1, "boolean": True, "arr
 
 def acl(operation: Operation, kind: ResourceKind, name: str = "*") -> Acl:
     name = "kafka-cluster" if kind is ResourceKind.CLUSTER else name
-    return Acl(kind=kind, name=name, principal=str(ANONYMOUS), operation=operation, permission=Permission.ALLOW)
+    return Acl(kind=kind, name=name, principal="User:alice", operation=operation, permission=Permission.ALLOW)
 
 
 class SecureBroker(FakeBroker):
@@ -76,6 +77,14 @@ def broker() -> SecureBroker:
 
 @pytest.fixture
 async def client(broker: SecureBroker) -> AsyncIterator[HttpClient]:
+    """Logged in as alice."""
+    async with TestClient(TestServer(build_app(broker)), headers=LOGIN) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def stranger(broker: SecureBroker) -> AsyncIterator[HttpClient]:
+    """Not logged in."""
     async with TestClient(TestServer(build_app(broker))) as opened:
         yield opened
 
@@ -224,6 +233,31 @@ async def test_a_seek_needs_what_a_commit_needs(client: HttpClient, broker: Secu
     assert await status() != 403
 
 
+async def test_an_undo_needs_what_a_commit_needs(client: HttpClient, broker: SecureBroker) -> None:
+    """Only the group knows what its last seek has moved."""
+    moved = [UndoneOffset(topic=name, partition=0, before=20, after=40) for name in ("t", "hidden")]
+    answer = UndoOffsetResetResponse(reset_id=1, at_ms=0, by="me", offsets=tuple(moved))
+    broker.answers[UndoOffsetResetRequest] = lambda request: answer
+    broker.topics["hidden"] = broker.topics["t"]
+    read_group, read_t = acl(Operation.READ, ResourceKind.GROUP, "g"), acl(Operation.READ, ResourceKind.TOPIC, "t")
+
+    async def refused(*given: Acl) -> str:
+        broker.given = (read_group, *given)
+        for preview in (True, False):
+            told = await client.post(f"{CLUSTER}/consumer-groups/g/seek/undo", json={"preview": preview})
+            assert told.status == 403, await told.text()
+        assert all(one.validate_only for one in broker.asked if isinstance(one, UndoOffsetResetRequest))
+        return str((await told.json())["message"])
+
+    assert "READ TOPIC '*'" in await refused(), "the caller may not know of these topics"
+    assert "READ TOPIC '*'" in await refused(read_t)
+    assert "READ TOPIC 'hidden'" in await refused(read_t, acl(Operation.DESCRIBE, ResourceKind.TOPIC, "hidden"))
+    broker.given = (read_group, read_t, acl(Operation.READ, ResourceKind.TOPIC, "hidden"))
+    assert (await client.post(f"{CLUSTER}/consumer-groups/g/seek/undo", json={})).status == 200
+    (done,) = [one for one in broker.asked if isinstance(one, UndoOffsetResetRequest) and not one.validate_only]
+    assert done.topics == ("hidden", "t"), "a seek that others made meanwhile may have moved more"
+
+
 # --- permissions themselves -------------------------------------------------------------------------------------------
 
 READ_T = acl(Operation.READ, ResourceKind.TOPIC, "t")
@@ -231,7 +265,7 @@ SHOWN = {
     "resource_type": "TOPIC",
     "resource_name": "t",
     "pattern_type": "LITERAL",
-    "principal": "User:ANONYMOUS",
+    "principal": "User:alice",
     "host": "*",
     "operation": "READ",
     "permission": "ALLOW",
@@ -315,12 +349,20 @@ def basic(text: str) -> str:
 
 
 async def test_a_caller_with_a_password_has_the_permissions_of_the_user(
-    client: HttpClient, broker: SecureBroker
+    client: HttpClient, stranger: HttpClient, broker: SecureBroker
 ) -> None:
     path = f"{CLUSTER}/brokers"
-    broker.given = (replace(acl(Operation.DESCRIBE, ResourceKind.CLUSTER), principal="User:alice"),)
-    assert (await client.get(path)).status == 403
-    assert (await client.get(path, headers={"Authorization": basic("alice:pencil")})).status == 200
-    refused = await client.get(path, headers={"Authorization": basic("alice:wrong")})
+    broker.given = (acl(Operation.DESCRIBE, ResourceKind.CLUSTER),)
+    asked = await stranger.get(path)
+    assert (asked.status, (await asked.json())["error_code"]) == (401, 40101), "browsers ask for a password then"
+    assert asked.headers["WWW-Authenticate"].startswith("Basic ")
+    assert "no permission to DESCRIBE CLUSTER" in (await asked.json())["message"]
+    assert (await client.get(path)).status == 200
+    refused = await stranger.get(path, headers={"Authorization": basic("alice:wrong")})
     assert (refused.status, (await refused.json())["error_code"]) == (401, 40101)
     assert refused.headers["WWW-Authenticate"].startswith("Basic ")
+
+
+async def test_a_permission_for_everyone_needs_no_login(stranger: HttpClient, broker: SecureBroker) -> None:
+    broker.given = (replace(acl(Operation.DESCRIBE, ResourceKind.CLUSTER), principal="User:*"),)
+    assert (await stranger.get(f"{CLUSTER}/brokers")).status == 200

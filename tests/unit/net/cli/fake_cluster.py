@@ -1,7 +1,7 @@
 """A cluster in memory in place of the SDK's clients: one topic's records, groups, and a log of calls."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -526,8 +526,10 @@ class FakeAdmin:
             for place, offset in self._cluster.committed[group].items()
         }
 
-    async def undo_reset(self, group: str, *, validate_only: bool) -> UndoOffsetResetResponse:
-        self._cluster.calls.append(("undo_reset", group, validate_only))
+    async def undo_reset(
+        self, group: str, *, validate_only: bool = False, topics: Collection[str] | None = None
+    ) -> UndoOffsetResetResponse:
+        self._cluster.calls.append(("undo_reset", group, validate_only, topics))
         offsets = tuple(
             UndoneOffset(topic=place.topic, partition=place.partition, before=offset, after=-1)
             for place, offset in self._cluster.committed[group].items()

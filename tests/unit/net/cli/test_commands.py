@@ -273,8 +273,9 @@ def test_a_preview_tells_what_is_skipped_what_is_read_again_and_the_lag(run: Any
 def test_undo_tells_which_seek_it_took_back(run: Any, cluster: FakeCluster, preview: bool) -> None:
     cluster.committed["g"] = {P0: 2}
     flags = ("--preview",) if preview else ()
+    asked = [("undo_reset", "g", True, None)]
     code, out, err = run("group", "seek", "g", "--undo", "-f", "json", *flags)
-    assert (code, cluster.calls) == (0, [("undo_reset", "g", preview)])
+    assert (code, cluster.calls) == (0, asked if preview else [*asked, ("undo_reset", "g", False, {"t"})])
     (row,) = rows(out)
     assert (row["before"], row["after"], row["read_again"], row["lag_after"]) == (2, None, 2, 3)
     assert "1970-01-01T00:00:01+00:00 by cli@host" in err

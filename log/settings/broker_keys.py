@@ -107,7 +107,8 @@ class BrokerKeys:
     admin_console: str = key(
         "on",
         one_of("off", "readonly", "on"),
-        "Web console at `/` of the HTTP API. `readonly`: its pages have no actions; permissions decide what a user may do.",
+        "Web console at `/` of the HTTP API. `readonly`: its pages have no actions. The API itself takes the same calls in all "
+        "cases: permissions decide what a user may do.",
     )
 
     admin_schema_registry_url: str | None = key(

@@ -414,6 +414,8 @@ async def test_the_console_can_be_switched_off(client: HttpClient, broker: Broke
             "is_secure": False,
         }
     assert (await client.get(f"{CLUSTER}/overview")).status == 200, "programs may go on"
+    created = await client.post(f"{CLUSTER}/topics", json={"topic_name": "new"})
+    assert created.status == 201, "the setting is about pages; permissions decide about changes"
 
 
 def test_all_routes_of_the_console_are_in_the_table() -> None:

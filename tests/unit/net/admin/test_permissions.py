@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from msgspec.structs import replace
-from unit.net.access.access_world import NotedAudit
+from unit.net.access.access_world import NotedAudit, by_resource
 from unit.net.admin.fake_broker import FakeBroker, an_image
 
 from barnabas.log.vocabulary.access.acls import Acl, Operation, Permission, ResourceKind
@@ -65,9 +65,8 @@ class SecureBroker(FakeBroker):
         )
 
     def image(self) -> Any:
-
         configs = {"t": {"retention.ms": "1000"}}
-        return replace(an_image(), topic_configs=configs, acls={one.resource: (one,) for one in self.given})
+        return replace(an_image(), topic_configs=configs, acls=by_resource(self.given))
 
 
 @pytest.fixture

@@ -440,8 +440,7 @@ async def _has_several(request: web.Request) -> bool:
 
 async def _several(request: web.Request, route: Route, handler: DocumentsHandler, call: Call) -> web.StreamResponse:
     check_media_type(request.content_type)
-    places = request.app[_PRODUCING]
-    places.take()
+    leave = request.app[_PRODUCING].take(call.user)
     try:
         with request.app[_CONNECTIONS].serving(request.transport):
             return await streams.documents(
@@ -453,7 +452,7 @@ async def _several(request: web.Request, route: Route, handler: DocumentsHandler
                 MAX_BODY_BYTES,
             )
     finally:
-        places.leave()
+        leave()
 
 
 def _error(status: int, error_code: int, message: str) -> web.Response:

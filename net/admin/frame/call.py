@@ -103,6 +103,11 @@ class Call:
         return access is None or access.may_cluster(Operation.ALTER) or access.may_any(Operation.DESCRIBE, kind)
 
     @property
+    def user(self) -> str:
+        """Who calls; "": it is not known, as the cluster has no permissions."""
+        return "" if self.access is None else self.access.name
+
+    @property
     def image(self) -> MetadataImage:
         return self.backend.image()
 

@@ -1,8 +1,13 @@
 """`Places`: how many callers may do at a time what holds memory or a connection for long."""
 
+from collections import Counter
+from collections.abc import Callable
 from http import HTTPStatus
+from typing import Final
 
 from .errors import ApiError
+
+USERS: Final = 2  # that it takes to fill all places: one alone cannot keep all others out
 
 
 class Places:
@@ -10,14 +15,27 @@ class Places:
         """`full`: what a caller is told that finds none."""
         self._limit = limit
         self._full = full
-        self.taken = 0
+        self._taken: Counter[str] = Counter()  # by user; none has 0
 
-    def take(self) -> None:
-        """Give it back with `leave`. Raises ApiError."""
+    @property
+    def taken(self) -> int:
+        return self._taken.total()
+
+    def take(self, user: str = "") -> Callable[[], None]:
+        """Returns what gives the place back; call it once. `user` "": it is not known who calls. Raises ApiError."""
+        share = self._limit // USERS
+        words = ""
         if self.taken >= self._limit:
-            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE, self._full)
-        self.taken += 1
+            words = self._full
+        elif user and self._taken[user] >= share:
+            words = f"{user} has {share} of {self._limit} places at this broker already: end a stream, or use another broker"
+        if words:
+            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE, words)
+        self._taken[user] += 1
+        return lambda: self._leave(user)
 
-    def leave(self) -> None:
-        assert self.taken > 0
-        self.taken -= 1
+    def _leave(self, user: str) -> None:
+        assert self._taken[user] > 0
+        self._taken[user] -= 1
+        if not self._taken[user]:
+            del self._taken[user]

@@ -203,8 +203,8 @@ async def _page(call: Call, admin: Admin, place: TopicPartition, limit: int, is_
 
 
 def _follow(call: Call, place: TopicPartition, is_committed_only: bool) -> Follower:
-    call.tails.take()
-    return Follower(_events(call, place, is_committed_only), call.tails.leave)
+    leave = call.tails.take(call.user)
+    return Follower(_events(call, place, is_committed_only), leave)
 
 
 async def _events(call: Call, place: TopicPartition, is_committed_only: bool) -> AsyncGenerator[str, None]:

@@ -22,6 +22,7 @@ from barnabas.net.access.access import AccessControl
 from barnabas.net.access.authorizer import AccessRules
 from barnabas.net.admin.app import ROUTES, build_app
 from barnabas.net.admin.frame.permissions import NEEDS
+from barnabas.net.admin.routes.record_reading import TAILS_AT_ONCE
 from barnabas.net.protocol.group_responses import ListedGroup, ListGroupsResponse
 from barnabas.net.protocol.requests import ListGroupsRequest, ProduceRequest, UndoOffsetResetRequest
 
@@ -82,9 +83,9 @@ async def client(broker: SecureBroker) -> AsyncIterator[HttpClient]:
 
 
 @pytest.fixture
-async def stranger(broker: SecureBroker) -> AsyncIterator[HttpClient]:
-    """Not logged in."""
-    async with TestClient(TestServer(build_app(broker))) as opened:
+async def stranger(client: HttpClient) -> AsyncIterator[HttpClient]:
+    """Not logged in, at the same broker."""
+    async with TestClient(client.server) as opened:
         yield opened
 
 
@@ -255,6 +256,23 @@ async def test_an_undo_needs_what_a_commit_needs(client: HttpClient, broker: Sec
     assert (await client.post(f"{CLUSTER}/consumer-groups/g/seek/undo", json={})).status == 200
     (done,) = [one for one in broker.asked if isinstance(one, UndoOffsetResetRequest) and not one.validate_only]
     assert done.topics == ("hidden", "t"), "a seek that others made meanwhile may have moved more"
+
+
+async def test_one_user_does_not_take_all_places(
+    client: HttpClient, stranger: HttpClient, broker: SecureBroker
+) -> None:
+    """A user with READ of one topic kept all others from following records."""
+    read = acl(Operation.READ, ResourceKind.TOPIC, "t")
+    broker.given = (read, replace(read, principal="User:ANONYMOUS"))
+    path, streamed = f"{CLUSTER}/topics/t/partitions/0/records", {"Accept": "text/event-stream"}
+    opened = [await client.get(path, headers=streamed) for _ in range(TAILS_AT_ONCE // 2)]
+    assert {answer.status for answer in opened} == {200}
+    refused = await client.get(path, headers=streamed)
+    assert refused.status == 503 and "User:alice has 8 of 16 places" in await refused.text()
+    others = await stranger.get(path, headers=streamed)
+    assert others.status == 200
+    for answer in (*opened, others):
+        answer.close()
 
 
 # --- permissions themselves -------------------------------------------------------------------------------------------

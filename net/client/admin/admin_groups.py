@@ -103,21 +103,27 @@ class GroupAdmin:
         `validate_only`: return what would change, without changing it. `topics`: those that may change; if the reset moved
         another one, nothing changes. None: those of the last reset. Raises InvalidRequestError if no reset is known.
         """
-        if topics is None or validate_only:  # named, so that a caller needs the permission to read those, not all
-            request = q.UndoOffsetResetRequest(group_id=group_id, validate_only=True)
-            preview: UndoOffsetResetResponse = await self._ask.coordinator(group_id, request)
-            if validate_only:
-                return preview
-            topics = {item.topic for item in preview.offsets}
-        request = q.UndoOffsetResetRequest(group_id=group_id, topics=tuple(sorted(topics)))
-        response: UndoOffsetResetResponse = await self._ask.coordinator(group_id, request)
-        return response
+        return await _undo_reset(self._ask, group_id, validate_only, topics)
 
     async def _exists(self, partition: TopicPartition) -> bool:
         if not self._client.metadata.partition_count(partition.topic):
             self._client.want_topic(partition.topic)
             await self._client.refresh()
         return partition.partition < self._client.metadata.partition_count(partition.topic)
+
+
+async def _undo_reset(
+    ask: Ask, group_id: str, validate_only: bool, topics: Collection[str] | None
+) -> UndoOffsetResetResponse:
+    if topics is None or validate_only:  # named, so that a caller needs the permission to read those, not all
+        request = q.UndoOffsetResetRequest(group_id=group_id, validate_only=True)
+        preview: UndoOffsetResetResponse = await ask.coordinator(group_id, request)
+        if validate_only:
+            return preview
+        topics = {item.topic for item in preview.offsets}
+    request = q.UndoOffsetResetRequest(group_id=group_id, topics=tuple(sorted(topics)))
+    response: UndoOffsetResetResponse = await ask.coordinator(group_id, request)
+    return response
 
 
 __all__ = ["GroupAdmin", "Lag"]

@@ -30,8 +30,6 @@ from barnabas.log.vocabulary.group_messages import (
     CommittedOffset,
     ConsumerGroupHeartbeatRequest,
     TopicPartitions,
-    UndoneOffset,
-    UndoOffsetResetResponse,
 )
 from barnabas.log.vocabulary.transaction_messages import AddToTransactionRequest, TransactionMarker, TransactionTopic
 from barnabas.net.access.access import MAX_CLIENTS, MAX_DECISIONS
@@ -40,7 +38,6 @@ from barnabas.net.access.own_rules import literal_prefix
 from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import requests as q
 from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.event_messages import EventsRequest, EventsResponse
 from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaApi, KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.compiler import decoder, encoder
 from barnabas.net.protocol.kafka.message_classes import class_of, types_of
@@ -596,57 +593,3 @@ def test_a_group_of_the_new_protocol_is_described_whole_or_not(topics: tuple[str
     body = class_of("ConsumerGroupDescribeRequest")(group_ids=["g"])
     answer: Any = world.ask(KafkaRequest(api_key=KafkaApi.CONSUMER_GROUP_DESCRIBE, version=1, body=body)).answer()
     assert [(one.error_code, len(one.members)) for one in answer.body.groups] == [(error, int(not error))]
-
-
-# --- requests that wait -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("request_", "answer"),
-    [
-        (
-            "fetch",
-            r.FetchResponse(partitions=(r.FetchPartitionResponse(topic="t", partition=0, records=b"x"),)),
-        ),
-        ("events", EventsResponse(node_id=0, events=(), last=0)),
-    ],
-)
-def test_an_answer_that_was_waited_for_needs_the_permission_too(request_: str, answer: Any) -> None:
-    """It ends while the request waits: what is written afterwards is not for this client."""
-    requests = {"fetch": replace(fetching("t"), max_wait_ms=30_000), "events": EventsRequest(max_wait_ms=30_000)}
-
-    def revoke(request: Any) -> Any:
-        world.set()
-        return answer
-
-    for given in (everything(), (READ_T, allow(Operation.DESCRIBE, ResourceKind.CLUSTER))):
-        world = AccessWorld(*given, respond=revoke)
-        told = world.ask(requests[request_]).answer()
-        assert len(world.reached) == 1
-        codes = (
-            [item.error for item in told.partitions]
-            if request_ == "fetch" and hasattr(told, "partitions")
-            else [told.error]
-        )
-        assert codes == [DENIED if request_ == "fetch" else ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
-
-
-def test_an_undo_needs_the_topics_that_the_last_reset_has_moved() -> None:
-    read_g = allow(Operation.READ, ResourceKind.GROUP, "g")
-    undo = q.UndoOffsetResetRequest(group_id="g")
-    moved = UndoOffsetResetResponse(
-        reset_id=1, at_ms=0, by="", offsets=(UndoneOffset(topic="t", partition=0, before=1, after=2),)
-    )
-
-    def asked(request: q.UndoOffsetResetRequest, *acls: Any) -> Any:
-        return AccessWorld(*acls, respond=lambda _: moved).ask(request).answer()
-
-    for request in (undo, replace(undo, topics=("t",)), replace(undo, validate_only=True)):
-        told = asked(request, read_g)
-        assert isinstance(told, r.ErrorResponse) and told.error == DENIED, request
-    told = asked(replace(undo, topics=("t",), validate_only=True), read_g)
-    assert isinstance(told, r.ErrorResponse), "a preview answers what the reset has moved, whatever it names"
-    assert asked(replace(undo, topics=("t",)), read_g, READ_T) == moved
-    assert asked(replace(undo, validate_only=True), read_g, READ_T) == moved
-    assert isinstance(asked(undo, read_g, READ_T), r.ErrorResponse), "without names, all topics are meant"
-    assert asked(undo, read_g, allow(Operation.READ, ResourceKind.TOPIC)) == moved

@@ -21,7 +21,7 @@ from barnabas.net.admin.frame.call import Route
 from barnabas.net.protocol.requests import UndoOffsetResetRequest
 
 HttpClient = TestClient[Any, Any]
-DOCUMENT = Path(__file__).parents[4] / "docs" / "security.md"
+DOCUMENT = Path(__file__).parents[4] / "docs/security.md"
 HEADING = "### What each HTTP call needs\n"
 LETTERS = {
     "{cluster_id}": "CLUSTER",

@@ -1,0 +1,76 @@
+"""Permissions that end while a request waits, and requests whose topics are known only when they are answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from unit.net.access.access_world import AccessWorld, allow, everything
+
+from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
+from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.group_messages import UndoneOffset, UndoOffsetResetResponse
+from barnabas.net.protocol import requests as q
+from barnabas.net.protocol import responses as r
+from barnabas.net.protocol.event_messages import EventsRequest, EventsResponse
+
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+READ_T = allow(Operation.READ, ResourceKind.TOPIC, "t")
+FETCH = q.FetchRequest(
+    max_wait_ms=30_000,
+    min_bytes=1,
+    max_bytes=1,
+    partitions=(q.FetchPartition(topic="t", partition=0, fetch_offset=0, max_bytes=1),),
+)
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer"),
+    [
+        (
+            "fetch",
+            r.FetchResponse(partitions=(r.FetchPartitionResponse(topic="t", partition=0, records=b"x"),)),
+        ),
+        ("events", EventsResponse(node_id=0, events=(), last=0)),
+    ],
+)
+def test_an_answer_that_was_waited_for_needs_the_permission_too(request_: str, answer: Any) -> None:
+    """It ends while the request waits: what is written afterwards is not for this client."""
+    requests = {"fetch": FETCH, "events": EventsRequest(max_wait_ms=30_000)}
+
+    def revoke(request: Any) -> Any:
+        world.set()
+        return answer
+
+    for given in (everything(), (READ_T, allow(Operation.DESCRIBE, ResourceKind.CLUSTER))):
+        world = AccessWorld(*given, respond=revoke)
+        told = world.ask(requests[request_]).answer()
+        assert len(world.reached) == 1
+        codes = (
+            [item.error for item in told.partitions]
+            if request_ == "fetch" and hasattr(told, "partitions")
+            else [told.error]
+        )
+        assert codes == [DENIED if request_ == "fetch" else ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+
+
+def test_an_undo_needs_the_topics_that_the_last_reset_has_moved() -> None:
+    read_g = allow(Operation.READ, ResourceKind.GROUP, "g")
+    undo = q.UndoOffsetResetRequest(group_id="g")
+    moved = UndoOffsetResetResponse(
+        reset_id=1, at_ms=0, by="", offsets=(UndoneOffset(topic="t", partition=0, before=1, after=2),)
+    )
+
+    def asked(request: q.UndoOffsetResetRequest, *acls: Any) -> Any:
+        return AccessWorld(*acls, respond=lambda _: moved).ask(request).answer()
+
+    for request in (undo, replace(undo, topics=("t",)), replace(undo, validate_only=True)):
+        told = asked(request, read_g)
+        assert isinstance(told, r.ErrorResponse) and told.error == DENIED, request
+    told = asked(replace(undo, topics=("t",), validate_only=True), read_g)
+    assert isinstance(told, r.ErrorResponse), "a preview answers what the reset has moved, whatever it names"
+    assert asked(replace(undo, topics=("t",)), read_g, READ_T) == moved
+    assert asked(replace(undo, validate_only=True), read_g, READ_T) == moved
+    assert isinstance(asked(undo, read_g, READ_T), r.ErrorResponse), "without names, all topics are meant"
+    assert asked(undo, read_g, allow(Operation.READ, ResourceKind.TOPIC)) == moved

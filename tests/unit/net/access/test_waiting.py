@@ -47,11 +47,7 @@ def test_an_answer_that_was_waited_for_needs_the_permission_too(request_: str, a
         world = AccessWorld(*given, respond=revoke)
         told = world.ask(requests[request_]).answer()
         assert len(world.reached) == 1
-        codes = (
-            [item.error for item in told.partitions]
-            if request_ == "fetch" and hasattr(told, "partitions")
-            else [told.error]
-        )
+        codes = [item.error for item in told.partitions] if request_ == "fetch" else [told.error]
         assert codes == [DENIED if request_ == "fetch" else ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
 
 

@@ -85,6 +85,7 @@ async def client(broker: SecureBroker) -> AsyncIterator[HttpClient]:
 @pytest.fixture
 async def stranger(client: HttpClient) -> AsyncIterator[HttpClient]:
     """Not logged in, at the same broker."""
+    opened: HttpClient
     async with TestClient(client.server) as opened:
         yield opened
 

@@ -55,7 +55,8 @@ def both(*rules: Rule) -> Rule:
 
     def rule(request: Any, access: Access) -> Partly | None:
         for item in rules[:-1]:
-            assert item(request, access) is None, "only the last rule takes a part of a request"
+            partly = item(request, access)  # not within the assertion, which `python -O` leaves out
+            assert partly is None, "only the last rule takes a part of a request"
         return rules[-1](request, access)
 
     return rule
@@ -74,7 +75,8 @@ def while_permitted(rule: Rule) -> Rule:
     """Of a request that may wait: its answer needs the permission, too."""
 
     def checked(request: Any, access: Access) -> Partly | None:
-        assert rule(request, access) is None, "it takes no part of the request"
+        partly = rule(request, access)
+        assert partly is None, "it takes no part of the request"
 
         def finish(response: Any) -> Any:
             rule(request, access)

@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from types import FunctionType, MethodType
 from typing import Any, Final
 
+from .. import late_encryptor  # noqa: F401  # Before pysyncobj, which would import the other one.
+
+# isort: split
 import pysyncobj.syncobj as syncobj
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,3 +80,11 @@ def test_addresses_that_cannot_be_written_are_written_later(caplog):
     run(broker_process.publish_endpoints(write))
     assert len(written) == 1 and written[0] >= 2 * broker_process.ENDPOINTS_RETRY_S
     assert "cause=[Errno 28] No space left on device" in caplog.text
+
+
+def test_a_broker_does_not_load_what_it_needs_only_for_some_settings() -> None:
+    """Each of these libraries would be a large part of an idle broker's memory."""
+    code = "import sys, barnabas.net.broker.broker_process; print(*sorted({%s} & {*sys.modules}))"
+    heavy = ("aiohttp", "cryptography", "re2", "lz4", "cramjam", "zstandard", "numpy", "pyarrow", "urllib.request")
+    command = [sys.executable, "-P", "-c", code % ", ".join(map(repr, heavy))]
+    assert subprocess.check_output(command, text=True).strip() == ""

@@ -72,9 +72,10 @@ class PartitionReads:
         from the leader, or hold what the leader will have it remove.
         """
         with self._storage:
-            if not self._role.is_leader and not (allow_follower and self._role.is_follower):
-                raise self._role.does_not_lead()
-            self._role.check_epoch(current_leader_epoch)
+            role = self._role
+            if role.leader_state is None and not (allow_follower and role.is_follower):
+                raise role.does_not_lead()
+            role.check_epoch(current_leader_epoch)
             refused = self.refusal(offset, last_fetched_epoch)
             if refused is not None:
                 return self._out_of_a_followers_range(refused, offset)

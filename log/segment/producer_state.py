@@ -132,6 +132,8 @@ class OpenTransactions:
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Where the first transaction begins that is open, or whose end is at or after the high watermark."""
+        if not (self._opened or self._unreplicated):
+            return None  # as in most logs, at most times
         ended = self._unreplicated
         while ended and ended[0].last_offset < high_watermark:
             ended.popleft()

@@ -182,7 +182,7 @@ def _without_records(value: Any) -> tuple[Any, list[Chunk]]:
     partitions = []
     raw: list[Chunk] = []
     for item in value.partitions:
-        size_bytes = size_of(item.records)
+        size_bytes = size_of(item.records) if item.records else 0
         partitions.append(replace(item, records=size_bytes))
         if size_bytes:
             raw.append(item.records)

@@ -234,7 +234,7 @@ class FetchHandler:
             records=read.records,
             aborted=tuple([(found.producer_id, found.first_offset) for found in read.aborted]) if read.aborted else (),
         )
-        size_bytes = slice_size(read.records)
+        size_bytes = slice_size(read.records) if read.records else 0
         if size_bytes and request.replica_id < 0:
             partition.bytes_out += size_bytes
         return response, is_refused or read.is_urgent or read_replica != NO_REPLICA, size_bytes

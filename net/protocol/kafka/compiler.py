@@ -41,12 +41,10 @@ class Parts(list[Any]):
         return self.chunks
 
 
-def put_records(parts: list[Any], records: Chunk) -> None:
-    """Into `Parts`, or behind the others in a plain list."""
-    size_bytes = size_of(records)
+def put_records(parts: list[Any], records: Chunk, size_bytes: int) -> None:
+    """Into `Parts`, or behind the others in a plain list. There are some: the partitions without are many, and cost no call."""
     if type(parts) is Parts and (size_bytes >= JOINED_BELOW_BYTES or type(records) is not bytes):
-        if size_bytes:
-            parts.finished().append(records)
+        parts.finished().append(records)
     else:
         parts.append(records)
 
@@ -323,7 +321,8 @@ class _Compiler:
             return [*lines, "  x = x.encode()", *self._encode_count(item, "h", "len(x)", "x")]
         if item.type == "bytes":
             return [*lines, *self._encode_count(item, "i", "len(x)", "x")]
-        return [*lines, *self._encode_count(item, "i", "size_of(x)", None), "  put_records(w, x)"]
+        size = "  size = len(x) if type(x) is bytes else size_of(x)"
+        return [*lines, size, *self._encode_count(item, "i", "size", None), "  if size: put_records(w, x, size)"]
 
     def _encode_null(self, item: Field) -> list[str]:
         if self._version not in item.nullable:

@@ -172,14 +172,13 @@ def fetch_response(response: FetchResponse, version: int) -> bodies.FetchRespons
 def _fetched(
     item: FetchPartitionResponse, make_partition: type[bodies.FetchResponse.PartitionData]
 ) -> bodies.FetchResponse.PartitionData:
-    make_aborted = bodies.FetchResponse.AbortedTransaction
     made = make_partition(
         partition_index=item.partition,
         error_code=item.error,
         high_watermark=item.high_watermark,
         last_stable_offset=item.last_stable_offset,
         log_start_offset=item.log_start_offset,
-        aborted_transactions=[make_aborted(producer_id=who, first_offset=first) for who, first in item.aborted],
+        aborted_transactions=_aborted(item.aborted) if item.aborted else [],
         preferred_read_replica=item.preferred_read_replica,
         records=item.records,
     )
@@ -189,6 +188,11 @@ def _fetched(
     # No current leader: before version 16 it comes without an address (KIP-951), and kafka-python dies of a broker that it does
     # not know yet. The error makes clients ask for the metadata.
     return made
+
+
+def _aborted(found: Iterable[tuple[int, int]]) -> list[bodies.FetchResponse.AbortedTransaction]:
+    make_aborted = bodies.FetchResponse.AbortedTransaction
+    return [make_aborted(producer_id=who, first_offset=first) for who, first in found]
 
 
 def fetch_failed(request: FetchRequest, error: int, message: str) -> FetchResponse:

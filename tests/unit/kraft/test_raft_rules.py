@@ -4,8 +4,6 @@ import inspect
 import pathlib
 import random
 import re
-import subprocess
-import sys
 
 import pytest
 from simulation.raft_cluster import DIRECTORY, TIMING, SimulatedQuorum
@@ -46,20 +44,6 @@ def test_every_private_name_that_is_touched_is_asserted_at_start() -> None:
 def test_only_one_file_imports_pysyncobj() -> None:
     importing = [p.name for p in KRAFT.rglob("*.py") if re.search(r"^(from|import) pysyncobj", p.read_text(), re.M)]
     assert importing == ["engine.py"]
-
-
-def test_a_program_that_uses_pysyncobj_with_a_password_still_can() -> None:
-    """The quorum keeps pysyncobj's encryptor out of its process until a password needs it."""
-    code = """if True:
-        import sys, barnabas.kraft.raft.consensus.engine
-        from pysyncobj.encryptor import HAS_CRYPTO, getEncryptor
-        assert HAS_CRYPTO and "cryptography" not in sys.modules
-        from pysyncobj import SyncObj, SyncObjConf
-        here = SyncObj(None, [], SyncObjConf(password="secret", autoTick=False))
-        sealed = here._getEncryptor().encrypt(b"entry")
-        print(getEncryptor(b"secret").decrypt(sealed).decode(), b"entry" in sealed)
-    """
-    assert subprocess.check_output([sys.executable, "-P", "-c", code], text=True).split() == ["entry", "False"]
 
 
 def test_nothing_pickles() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from barnabas.log.vocabulary.errors import InvalidRequestError
 from barnabas.log.vocabulary.message import Message, decode, encode
 from barnabas.log.vocabulary.node_address import NodeAddress
-from barnabas.log.vocabulary.quorum import QuorumPeer
+from barnabas.log.vocabulary.quorum import QuorumPeer, Stranger
 
 from .journal_format import Entry
 
@@ -65,6 +65,7 @@ class QuorumStatus(Message, frozen=True, kw_only=True):
     refused: tuple[
         str, ...
     ] = ()  # brokers whose metadata contradicts that of the quorum, in words; the controller knows
+    strangers: tuple[Stranger, ...] = ()  # that asked the node that answers
 
 
 def encode_voters(voters: Iterable[NodeAddress]) -> bytes:

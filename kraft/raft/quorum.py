@@ -12,6 +12,8 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from msgspec.structs import replace
+
 from barnabas.log.vocabulary.node_address import NodeAddress
 
 from ..quorum.config import RaftTiming, SnapshotPolicy
@@ -235,7 +237,7 @@ class RaftQuorum:
         self._started.links.meet(voters)
 
     def status(self) -> QuorumStatus:
-        return self._started.changes.status(self._clock())
+        return replace(self._started.changes.status(self._clock()), strangers=self._transport.strangers())
 
     @property
     def voters(self) -> VoterSet:

@@ -18,3 +18,11 @@ class QuorumPeer(NodeAddress, frozen=True, kw_only=True):
     is_voter: bool
     is_live: bool
     lag_entries: int
+
+
+class Stranger(Message, frozen=True, kw_only=True):
+    """A broker with the data folder of another cluster, which asked a voter for its quorum."""
+
+    host: str
+    cluster_id: str
+    age_ms: int  # since it asked last

@@ -19,7 +19,7 @@ from barnabas.log.vocabulary.group_messages import (
 )
 from barnabas.log.vocabulary.message import Items, Message, Texts
 from barnabas.log.vocabulary.node_address import NodeAddress
-from barnabas.log.vocabulary.quorum import CommittedCommand, QuorumPeer
+from barnabas.log.vocabulary.quorum import CommittedCommand, QuorumPeer, Stranger
 from barnabas.log.vocabulary.share.messages import LoadShareStatesResponse, ShareFetchResponse, WriteShareStatesResponse
 from barnabas.log.vocabulary.transaction_messages import NOT_STARTED, GroupOutcome, ProducerIdentity
 
@@ -275,6 +275,9 @@ class DescribeQuorumResponse(Message, frozen=True, kw_only=True):
     unconfirmed_ms: int = -1  # how old the metadata is that no leader of the quorum vouches for now; -1: one does
     unreachable_voters: Items[int] = ()  # where none does: voters that do not answer the broker that was asked
     refused_brokers: Items[str] = ()  # whose metadata contradicts that of the quorum, in words
+    strangers: Items[
+        Stranger
+    ] = ()  # brokers with the data folder of another cluster that asked the leader for their quorum
 
 
 class AlterVotersResponse(Message, frozen=True, kw_only=True):

@@ -1,11 +1,17 @@
 """Folders of another cluster, and voters that were emptied: nobody serves as if nothing had happened, and the log says why."""
 
+import asyncio
 import shutil
 from collections.abc import Callable
 
 from integration.cluster import Cluster, Node, until
+from integration.faulty import findings
 
 Maker = Callable[..., Cluster]
+
+
+def is_found(address: str, wanted: str) -> bool:
+    return any(wanted in what for what in findings(address))
 
 
 async def ended(node: Node) -> None:
@@ -25,6 +31,8 @@ async def test_a_broker_with_the_folder_of_another_cluster_refuses_to_start(new_
     log = cluster.nodes[0].log()
     assert "the data folder of broker 0 belongs to cluster" in log and "mount the right data folder" in log
     assert "to cluster" in log and cluster.nodes[0].process.returncode != 0
+    told = "a broker at 127.0.0.1 has the data folder of another cluster ("
+    await until(lambda: asyncio.to_thread(is_found, cluster.nodes[1].address, told), "an operator elsewhere is told")
     shutil.rmtree(data)
     data.mkdir()
     cluster.start(0)

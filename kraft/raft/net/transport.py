@@ -12,7 +12,7 @@ import socket
 from dataclasses import replace
 from typing import Protocol
 
-from barnabas.log.vocabulary.cluster_mismatch import cluster_mismatch
+from barnabas.log.vocabulary.quorum import Stranger
 
 from ..protocol.messages import AppendEntries, InstallSnapshot, Message, Ping
 from .admission import Admission, Verdicts
@@ -140,6 +140,9 @@ class RaftTransport:
         """The broker address that the voter sent in its last hello; empty: no connection yet."""
         return self._endpoints.get(peer_id, b"")
 
+    def strangers(self) -> tuple[Stranger, ...]:
+        return self._refusals.strangers()
+
     async def close(self) -> None:
         self.halt()
         await asyncio.gather(*self._tasks(), return_exceptions=True)
@@ -233,8 +236,7 @@ class RaftTransport:
 
     def _note_another_cluster(self, connection: PeerConnection, hello: Hello, own: Hello) -> None:
         if hello.cluster_id and own.cluster_id and hello.cluster_id != own.cluster_id:
-            this = ("this node", own.cluster_id)
-            self.refuse(connection, cluster_mismatch("a broker that looks for its quorum", hello.cluster_id, this))
+            self._refusals.other_cluster(connection.extra("peername"), hello.cluster_id, own.cluster_id)
 
     def _answer(self, hello: Hello) -> bytes:
         if hello.token == NO_TOKEN:

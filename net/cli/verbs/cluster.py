@@ -58,7 +58,12 @@ async def _healthy(context: Context, causes: list[str]) -> int:
     # Lost records stay lost, so they are always reported. The exit code covers only problems that exist now.
     told = {"unclean_elections": list(health.unclean_elections)} if health.unclean_elections else {}
     told |= {"ignored_settings": list(health.ignored_settings)} if health.ignored_settings else {}
-    context.out.record({"healthy": not causes, "causes": causes, **told})
+    if context.out.is_json:
+        context.out.record({"healthy": not causes, "causes": causes, **told})
+        return ExitCode.UNHEALTHY if causes else ExitCode.OK
+    context.out.record({"healthy": not causes, **told})
+    for cause in causes:
+        context.out.text(f"cause: {cause}")
     return ExitCode.UNHEALTHY if causes else ExitCode.OK
 
 

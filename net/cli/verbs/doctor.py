@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # help must not import the client's modules
 
 WATCH_INTERVAL_S: Final = 2.0
 LOOK_SHARE: Final = 0.6  # of --timeout; connections to the advertised addresses take the rest
+# If a broker cannot be reached: a question that needs it would wait for all of the time, and the cause is known already.
+HURRIED_SHARE: Final = 0.15
 BUNDLE_SHARE: Final = 0.9  # of --timeout, until no further question is asked: answers must reach the file
 _NOTHING: Final = "nothing is wrong that the cluster can tell"
 
@@ -122,8 +124,8 @@ def _tell(context: Context, event: str, item: Finding) -> None:
 async def _examined(context: Context, admin: "Admin") -> list[Finding]:
     from ...client.admin.doctor import diagnose, look  # imports the client
 
-    picture = await look(admin, limit_s=LOOK_SHARE * context.arguments.timeout)
-    unreachable = await address_causes(context.connector, picture.cluster)
+    unreachable = await address_causes(context.connector, await admin.describe_cluster())
+    picture = await look(admin, limit_s=(HURRIED_SHARE if unreachable else LOOK_SHARE) * context.arguments.timeout)
     return diagnose(replace(picture, unreachable=unreachable))
 
 

@@ -94,9 +94,7 @@ def _of_brokers(cluster: DescribeClusterResponse) -> list[Finding]:
     ]
     since_ms: dict[str, int] = {}
     for broker in cluster.brokers:
-        if broker.fenced:
-            causes.append(f"broker {broker.node_id} is fenced: it is down, cut off, or not yet caught up")
-        elif broker.in_controlled_shutdown:
+        if broker.in_controlled_shutdown and not broker.fenced:
             causes.append(f"broker {broker.node_id} is shutting down")
         for folder in broker.troubled_folders:
             causes.append(folder_cause(broker.node_id, folder))
@@ -105,7 +103,17 @@ def _of_brokers(cluster: DescribeClusterResponse) -> list[Finding]:
             causes.append(
                 f"broker {broker.node_id} is empty; finish with `barnabas broker decommission {broker.node_id}`"
             )
-    return [Finding(weight=Weight.PROBLEM, what=cause, since_ms=since_ms.get(cause, -1)) for cause in causes]
+    found = [Finding(weight=Weight.PROBLEM, what=cause, since_ms=since_ms.get(cause, -1)) for cause in causes]
+    return [*found, *(_fenced(broker.node_id) for broker in cluster.brokers if broker.fenced)]
+
+
+def _fenced(node_id: int) -> Finding:
+    return Finding(
+        weight=Weight.PROBLEM,
+        what=f"broker {node_id} is fenced: it is down, cut off, or not yet caught up",
+        costs="clients cannot use it, and its replicas fall behind",
+        cure="start it on its machine; if it stops again, the last line of its log says why",
+    )
 
 
 def folder_cause(node_id: int, folder: TroubledFolder) -> str:

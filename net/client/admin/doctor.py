@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # commands import this module without importing a client
 MAX_TOPICS: Final = 1_000  # whose configuration is read
 MAX_GROUPS: Final = 200  # that are asked
 AT_ONCE: Final = 16  # requests on the way
+AGAIN_SHARE: Final = 0.25  # of the limit of a look: for a second answer of the cluster
 ALMOST_FULL: Final = 0.10  # of a disk is free
 LAGGING_ENTRIES: Final = 1_000  # of the quorum's log
 UNREAD_AFTER_MS: Final = 30_000  # a partition of a group with members; a rebalance takes less
@@ -93,11 +94,7 @@ class Picture:
 async def look(admin: "Admin", *, limit_s: float) -> Picture:
     """Raises BarnabasError if no broker answers. What has no answer after `limit_s` is left out, and named."""
     questions = _Questions(limit_s)
-    cluster, quorum, topics = (
-        await admin.describe_cluster(),
-        await admin.describe_quorum(),
-        await admin.describe_topics(),
-    )
+    cluster, quorum, topics = await _frame(admin)
     user_topics = [topic.name for topic in topics if not topic.internal][:MAX_TOPICS]
     present = [broker.node_id for broker in cluster.brokers if not broker.fenced]
     (figures, events), moves, limits, storage, (groups, lags), (long_ones, found) = await asyncio.gather(
@@ -108,6 +105,10 @@ async def look(admin: "Admin", *, limit_s: float) -> Picture:
         _groups_and_lags(admin, questions),
         _transactions(admin, questions),
     )
+    if questions.unanswered:  # the cluster may have noticed the cause meanwhile
+        cluster, quorum, topics = await _Questions(AGAIN_SHARE * limit_s).one(
+            "the cluster again", lambda: _frame(admin), (cluster, quorum, topics)
+        )
     return Picture(
         cluster=cluster,
         quorum=quorum,
@@ -123,6 +124,10 @@ async def look(admin: "Admin", *, limit_s: float) -> Picture:
         transaction_problems=found,
         unanswered=sorted(questions.unanswered),
     )
+
+
+async def _frame(admin: "Admin") -> tuple[DescribeClusterResponse, DescribeQuorumResponse, Sequence[TopicMetadata]]:
+    return await admin.describe_cluster(), await admin.describe_quorum(), await admin.describe_topics()
 
 
 async def _figures_and_events(
@@ -301,6 +306,16 @@ def _voters(picture: Picture) -> Iterator[Finding]:
             what=f"voter {peer.node_id} is {peer.lag_entries} entries behind the quorum",
             costs="it cannot take over, and an even slower one delays all changes",
             cure="look at its disk, its network and its load",
+        )
+    for stranger in quorum.strangers:
+        yield Finding(
+            weight=Weight.RISK,
+            key=f"a broker of another cluster at {stranger.host}",
+            what=f"a broker at {stranger.host} has the data folder of another cluster ({stranger.cluster_id}): it asked for this"
+            f" cluster's quorum {stranger.age_ms // 1000} s ago",
+            costs="it does not take part in this cluster",
+            cure="on its machine, mount the right data folder, use an empty one, or correct controller.quorum.voters",
+            since_ms=picture.now_ms - stranger.age_ms,
         )
     if voters % 2 == 0 and voters:
         yield Finding(

@@ -129,6 +129,7 @@ class VoterHandlers:
             unconfirmed_ms=-1 if found else metadata.unconfirmed_ms(),
             unreachable_voters=() if found else await self._unreachable(voters),
             refused_brokers=found.refused if found else (),
+            strangers=found.strangers if found else (),
         )
 
     async def _unreachable(self, voters: Sequence[int]) -> tuple[int, ...]:

@@ -19,7 +19,12 @@ from barnabas.kraft.raft.net.admission import MAX_CONFIRMING
 from barnabas.kraft.raft.net.directory import DirectoryUnavailableError, ask_directory
 from barnabas.kraft.raft.net.message_codec import read_message
 from barnabas.kraft.raft.net.network import LoopNetwork
-from barnabas.kraft.raft.net.refusals import MAX_REMEMBERED_REFUSALS, RefusalLog
+from barnabas.kraft.raft.net.refusals import (
+    MAX_REMEMBERED_REFUSALS,
+    MAX_STRANGERS_TOLD,
+    STRANGER_TOLD_S,
+    RefusalLog,
+)
 from barnabas.kraft.raft.net.transport import MAX_STRANGERS
 from barnabas.kraft.raft.net.wire import (
     MAX_HELLO_BYTES,
@@ -142,6 +147,12 @@ async def test_an_observer_is_given_the_directory(voter: Voter) -> None:
     assert directory.endpoints == {0: b"broker-0:9092"}
 
 
+async def test_a_broker_of_another_cluster_that_asks_is_in_the_status(voter: Voter) -> None:
+    await ask_directory(LoopNetwork(), "127.0.0.1", voter.port, cluster_id="another")
+    (stranger,) = voter.quorum.status().strangers
+    assert (stranger.host, stranger.cluster_id) == ("127.0.0.1", "another")
+
+
 async def test_no_directory_where_nobody_listens(unused_tcp_port: int) -> None:
     with pytest.raises(DirectoryUnavailableError):
         await ask_directory(LoopNetwork(), "127.0.0.1", unused_tcp_port)
@@ -227,6 +238,21 @@ def test_refusals_are_logged_once_per_address_and_bounded(caplog: pytest.LogCapt
         for number in range(2 * MAX_REMEMBERED_REFUSALS):
             log.refused((f"10.1.{number}", 1), "no hello")
     assert len(log._said_at) == MAX_REMEMBERED_REFUSALS
+
+
+def test_brokers_of_other_clusters_are_remembered_for_a_while_and_bounded() -> None:
+    now = 0.0
+    log = RefusalLog(lambda: now)
+    log.other_cluster(("10.0.0.1", 4000), "theirs", "ours")
+    now = 5.0
+    log.other_cluster(("10.0.0.2", 4000), "\x1b[2J", "ours")
+    told = [(stranger.host, stranger.cluster_id, stranger.age_ms) for stranger in log.strangers()]
+    assert told == [("10.0.0.1", "theirs", 5000), ("10.0.0.2", "of an invalid id", 0)]
+    now = STRANGER_TOLD_S
+    assert [stranger.host for stranger in log.strangers()] == ["10.0.0.2"]
+    for number in range(2 * MAX_STRANGERS_TOLD):
+        log.other_cluster((f"10.1.0.{number}", 1), "theirs", "ours")
+    assert len(log.strangers()) == MAX_STRANGERS_TOLD
 
 
 def test_a_hello_survives_the_wire() -> None:

@@ -40,6 +40,7 @@ ADDED = {
     "LoadShareStatesResponse": (),
     "LoadedShareState": ("written_epoch",),
     "UndoOffsetResetRequest": ("topics",),
+    "DescribeQuorumResponse": ("strangers",),
 }
 # Fields that these got after their form of ADDED was recorded.
 ADDED_AGAIN = {

@@ -355,6 +355,8 @@ def test_a_cluster_without_a_quorum_is_not_healthy_whatever_its_metadata_says(ru
     (cause,) = rows(out)["causes"]
     assert "the quorum has no leader" in cause
     assert "no quorum: as of 12 s ago; voters unreachable: 1, 2" in cause
+    code, out, _ = run("cluster", "health")
+    assert code == 3 and out.splitlines() == ["healthy  no", f"cause: {cause}"]
 
 
 @pytest.mark.parametrize(

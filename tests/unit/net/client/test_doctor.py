@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from barnabas.log.vocabulary.group_messages import UnownedPartition
+from barnabas.log.vocabulary.quorum import Stranger
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.doctor import Picture, TopicLimits, diagnose, without_newcomers
 from barnabas.net.client.admin.finding import Weight
@@ -288,3 +289,16 @@ def test_the_gravest_comes_first() -> None:
     topics = (topic("a", partition(replicas=(0,))), topic("b", partition(isr=(0, 1))), topic("c", partition(leader=-1)))
     found = diagnose(replaced(HEALTHY, topics=topics))
     assert [item.weight for item in found] == [Weight.CRITICAL, Weight.PROBLEM, Weight.RISK]
+
+
+def test_a_broker_of_another_cluster_is_a_risk_with_its_place_and_age() -> None:
+    stranger = Stranger(host="10.0.0.5", cluster_id="theirs", age_ms=12_345)
+    (found,) = diagnose(replaced(HEALTHY, quorum=replace(QUORUM, strangers=(stranger,)), now_ms=100_000))
+    assert found.weight is Weight.RISK and found.since_ms == 87_655
+    assert found.what.startswith("a broker at 10.0.0.5 has the data folder of another cluster (theirs)")
+    assert "12 s ago" in found.what and "12" not in found.identity and "mount the right data folder" in found.cure
+
+
+def test_a_fenced_broker_has_costs_and_a_cure() -> None:
+    (found,) = diagnose(with_brokers(replace(BROKERS[0], fenced=True), *BROKERS[1:]))
+    assert found.what.startswith("broker 0 is fenced") and found.costs and "its log says why" in found.cure

@@ -111,7 +111,7 @@ class Restoring:
         """Return whether all is restored; False after `stop`. Raises BackupError for a folder or a cluster that does not fit, and
         BarnabasError for what does not pass by itself."""
         config = self._config
-        with locked(config.folder):
+        with locked(config.folder, is_made=False):
             contents = await asyncio.to_thread(needed_contents, config.folder)
             name = f"{contents.backup_id}.{contents.run}"
             kept = KeptPositions(

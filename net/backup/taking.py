@@ -216,10 +216,11 @@ class Taking:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """The folder, made if needed, for one run at a time. Raises BackupError."""
+def locked(folder: Path, *, is_made: bool = True) -> Iterator[None]:
+    """The folder, for one run at a time. `is_made`: made if needed. Raises BackupError."""
     try:
-        folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        if is_made:
+            folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
     except OSError as error:
         raise BackupError(f"{folder} cannot be used: {error.strerror}") from error

@@ -14,11 +14,14 @@ _NAME: Final = re.compile(
 _IN_TEXT: Final = (  # with limits: a text of 4 MiB takes seconds at most, whatever a client has put into it
     re.compile(r"(?<=://)[^/\s:@]{0,200}:[^\s\"']{0,200}(?=@)"),  # user:password@ of a URL; a password may have / and @
     re.compile(
-        r"((?:passwo?r?d|passphrase|pwd|secret|token|api.?key)\\{0,4}[\"']?\s{0,9}[=:]\s{0,9})"
+        r"((?:passwo?r?d|passphrase|pwd|secret|token|api.?key|user.?info)\\{0,4}[\"']?\s{0,9}[=:]\s{0,9})"
         r"(?:(\\{0,4}[\"'])(?:(?!\2)(?:\\.|.)){0,1000}(?:\2)?|[^\s\"',;]+)",  # in quotes, also in those of a JSON text in a text
         re.IGNORECASE | re.DOTALL,
     ),
+    re.compile(r"(?<=://)[^/\s:@\"']{1,200}(?=@)"),  # a token in the place of user and password
     re.compile(r"(?i)(authorization:\s{0,9}\w{1,20}\s{1,9})\S+"),
+    re.compile(r"(?i)(\b(?:bearer|basic)\s{1,9})[\w.~+/=-]{8,}"),
+    re.compile(r"(?i)(--?(?:password|passphrase|secret|token|api.?key)\s{1,9})[^\s\"'-]\S*"),  # options of a command
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
 )
 _SETTINGS: Final = ("key", "name")  # of an object that holds a setting

@@ -41,11 +41,8 @@ def key_value(text: str) -> tuple[str, str]:
     """The argparse type of `-c key=value`."""
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise ValueError(text)
+        raise ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     return key.strip(), value.strip()
-
-
-key_value.__name__ = "key=value"  # argparse shows it: "invalid key=value value"
 
 
 def number_from(least: int) -> Callable[[str], int]:

@@ -3,10 +3,29 @@
 import argparse
 import sys
 from collections.abc import Container, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from ...base.near_words import did_you_mean
 from .exit_codes import ExitCode
+
+# What Kafka's tools call it, and what it is here; where a command has the first word as an option.
+_OF_KAFKA: Final = {
+    "--replication-factor": "--replicas",
+    "--from-beginning": "--offset start",
+    "--max-messages": "--num",
+    "--to-earliest": "--to start",
+    "--to-latest": "--to end",
+    "--to-offset": "--to OFFSET",
+    "--to-datetime": "--to @TIME",
+    "--shift-by": "--to +N",
+    "--add-config": "--config",
+    "--dry-run": "--preview",
+    "--formatter-property": "--format",
+    "--property": "--format",
+    "--producer.config": "--command-config",
+    "--consumer.config": "--command-config",
+}
+_NAMES_IN_KAFKA: Final = ("--topic", "--group")  # arguments without an option here
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -33,7 +52,15 @@ class CommandParser(argparse.ArgumentParser):
         option = next((word for word in unknown if word.startswith("-")), None)
         if option is None:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        self.error(f"there is no option {option}{did_you_mean(option.partition('=')[0], self._option_string_actions)}")
+        self.error(f"there is no option {option}{self._near(option.partition('=')[0])}")
+
+    def _near(self, option: str) -> str:
+        here = _OF_KAFKA.get(option, "")
+        if here.partition(" ")[0] in self._option_string_actions:
+            return f" (here it is {here})"
+        if option in _NAMES_IN_KAFKA and self._get_positional_actions():
+            return ": give the name alone, as in the help"
+        return did_you_mean(option, self._option_string_actions)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if not isinstance(action, argparse._SubParsersAction) or value in action.choices:

@@ -54,7 +54,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-p",
         "--partition",
-        type=int,
+        type=number_from(0),
         action="append",
         metavar="N",
         help="read only this partition (repeatable); not with -g",

@@ -43,7 +43,7 @@ def _start(arguments: Namespace) -> int:
 
 
 def _node_argument(parser: ArgumentParser) -> None:
-    parser.add_argument("node", metavar="NODE", type=int, help="the broker's node id")
+    parser.add_argument("node", metavar="NODE", type=number_from(0), help="the broker's node id")
 
 
 @asynccontextmanager

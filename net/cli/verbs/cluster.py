@@ -11,7 +11,7 @@ from barnabas.net.protocol.responses import (
 
 from ...client.admin.cluster_health import ClusterHealth, cluster_health, ignored_settings
 from ...protocol.doubt import doubt_of
-from ..frame.command import Context, Verb, key_value, no_arguments
+from ..frame.command import Context, Verb, key_value, no_arguments, number_from
 from ..frame.confirmation import exit_code_in, shown_doubt
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.reachability import address_causes
@@ -172,7 +172,7 @@ def _peers(quorum: DescribeQuorumResponse) -> list[dict[str, object]]:
 
 def _voters_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("change", choices=("list", "describe", "add", "remove"))
-    parser.add_argument("node", type=int, nargs="?", metavar="NODE", help="the node id of a broker")
+    parser.add_argument("node", type=number_from(0), nargs="?", metavar="NODE", help="the node id of a broker")
 
 
 async def _voters(context: Context) -> int:

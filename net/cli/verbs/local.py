@@ -14,7 +14,7 @@ from barnabas.net import local_cluster
 from barnabas.net.local_cluster import Broker, ClusterError, Plan
 from barnabas.net.secure_layout import CLIENT_PROPERTIES
 
-from ..frame.command import Verb, key_value
+from ..frame.command import Verb, key_value, number_from
 from ..frame.exit_codes import CommandError, ExitCode
 
 if TYPE_CHECKING:
@@ -28,12 +28,18 @@ Probe = Callable[[Sequence[Broker]], Awaitable[bool]]
 
 def _up_arguments(parser: ArgumentParser) -> None:
     _folder_argument(parser)
-    parser.add_argument("-n", "--brokers", type=int, default=3, metavar="N", help="number of brokers; default: 3")
-    parser.add_argument("--port", type=int, default=9092, help="port of the first broker; 0: free ports; default: 9092")
-    parser.add_argument("--voters", type=int, metavar="N", help="number of voters; default: all brokers, at most 3")
+    parser.add_argument(
+        "-n", "--brokers", type=number_from(0), default=3, metavar="N", help="number of brokers; default: 3"
+    )
+    parser.add_argument(
+        "--port", type=number_from(0), default=9092, help="port of the first broker; 0: free ports; default: 9092"
+    )
+    parser.add_argument(
+        "--voters", type=number_from(0), metavar="N", help="number of voters; default: all brokers, at most 3"
+    )
     parser.add_argument(
         "--machines",
-        type=int,
+        type=number_from(0),
         metavar="N",
         help="spread the brokers over N machine names (broker.machine): two replicas of a partition never share one",
     )

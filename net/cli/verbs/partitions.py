@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from barnabas.log.vocabulary.errors import UnknownTopicOrPartitionError
 from barnabas.net.protocol.responses import DescribeMovesResponse, PartitionMove
 
-from ..frame.command import Context, Verb, no_arguments
+from ..frame.command import Context, Verb, no_arguments, number_from
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
 from ..streams.consume import chosen_partitions
@@ -26,7 +26,7 @@ _COLUMNS: Final = ("partition", "leader", "replicas", "adding", "removing", "rec
 
 def _partition_argument(parser: ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="the topic")
-    parser.add_argument("partition", metavar="PARTITION", type=int, help="the partition")
+    parser.add_argument("partition", metavar="PARTITION", type=number_from(0), help="the partition")
 
 
 @asynccontextmanager
@@ -175,7 +175,7 @@ def _sum(values: Iterable[int]) -> int | None:
 
 def _transfer_arguments(parser: ArgumentParser) -> None:
     _partition_argument(parser)
-    parser.add_argument("--to", type=int, metavar="N", help="the broker; default: the preferred leader")
+    parser.add_argument("--to", type=number_from(0), metavar="N", help="the broker; default: the preferred leader")
 
 
 async def _transfer(context: Context) -> int:

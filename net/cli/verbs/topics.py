@@ -257,7 +257,7 @@ def _delete_records_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-p",
         "--partition",
-        type=int,
+        type=number_from(0),
         action="append",
         metavar="P",
         help="only this partition (repeatable); default: all",

@@ -27,6 +27,7 @@ from barnabas.net.backup.contents import (
     read_sealed,
     write_sealed,
 )
+from barnabas.net.backup.restoring import Restoring, RestoringConfig
 from barnabas.net.backup.segments import PartitionWriter, read_batches
 from barnabas.net.client.consumer.range_reader import Chunk
 
@@ -230,3 +231,10 @@ def test_batches_that_were_taken_already_are_left_out(tmp_path: Path) -> None:
     contents = written(tmp_path, NOTHING, [(Chunk(3, batch(0) + batch(3)), 6)])
     assert [item.size_bytes for item in contents.segments] == [len(batch(3))]
     assert [(item.first_offset, item.next_offset) for item in contents.segments] == [(3, 6)]
+
+
+async def test_a_restore_from_a_mistyped_folder_makes_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "backpu"
+    with pytest.raises(BackupError, match="cannot be used: No such file or directory"):
+        await Restoring(RestoringConfig(bootstrap="127.0.0.1:1", folder=folder)).run()
+    assert not folder.exists()

@@ -36,6 +36,12 @@ from barnabas.net.protocol.group_responses import ListedGroup
         {"text": "PGPASSWORD=S3CRET"},
         {"text": "passwd=S3CRET"},
         {"text": "pwd: S3CRET"},
+        {"text": "https://S3CRET@registry:8081/"},
+        {"text": "mirror --password S3CRET --topics x"},
+        {"text": "the registry refused Bearer S3CRET.S3CRET.S3CRET"},
+        {"text": "Basic dXNlcjpTM0NSRVQS3CRET=="},
+        {"text": "basic.auth.user.info=user:S3CRET"},
+        {"text": "user_info='user:S3CRET'"},
         {"text": "passphrase=S3CRET"},
         {"secret": b"S3CRET"},
         {"text": "password='cut S3CRET"},
@@ -51,6 +57,9 @@ def test_what_is_no_secret_stays() -> None:
     told = {"key": "retention.ms", "value": "5", "topic": "tokens-of-users", "n": 7, "none": None, "host": "a:9092"}
     assert without_secrets(told) == told
     assert clean_text("http://host:9092/path of a@b") == "http://host:9092/path of a@b"
+    assert clean_text("basic auth by --password-file x, see https://host/a@b") == (
+        "basic auth by --password-file x, see https://host/a@b"
+    )
     assert without_secrets({"authorizer.class.name": "acl"}) == {"authorizer.class.name": "acl"}
 
 

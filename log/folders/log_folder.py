@@ -46,6 +46,20 @@ class OfflineFolder:
     was_in_use: bool = False  # it failed while in use, so the last writes may be lost
 
 
+def check_owner(files: Files, path: str, node_id: int) -> None:
+    """For tools that open no logs: raises ForeignFolderError for a folder of another node. One without an identity passes."""
+    meta = checkpoint.read_properties(files, f"{path}/{META_PROPERTIES}")
+    if meta:
+        _check_owner(meta, path, node_id)
+
+
+def _check_owner(meta: Mapping[str, str], path: str, node_id: int) -> None:
+    if meta.get("node.id") != str(node_id):
+        raise ForeignFolderError(
+            f"{path} belongs to node {meta.get('node.id')}, this is node {node_id}: correct node.id or log.dirs"
+        )
+
+
 class LogFolder:
     """An open, locked data folder."""
 
@@ -81,11 +95,7 @@ class LogFolder:
         if not self._meta:
             self._meta = {"version": _VERSION, "node.id": str(node_id), "directory.id": new_directory_id}
             checkpoint.write_properties(self._files, meta_path, self._meta)
-        if self._meta.get("node.id") != str(node_id):
-            raise ForeignFolderError(
-                f"{self.path} belongs to node {self._meta.get('node.id')}, this is node {node_id}: correct node.id or"
-                " log.dirs"
-            )
+        _check_owner(self._meta, self.path, node_id)
         marker = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
         boot_path = f"{self.path}/{BOOT_ID_FILE}"
         boot_id = self._files.boot_id()

@@ -44,6 +44,8 @@ async def test_the_last_folder_becomes_the_quorum_and_others_are_added_again(new
     cluster.kill(1, 2)
     for node in cluster.nodes[1:]:
         shutil.rmtree(node.data)
+    foreign = recover(cluster, 0, "--accept-loss", "--override", "node.id=1")
+    assert foreign.returncode == 1 and "belongs to node 0, this is node 1: correct node.id" in foreign.stderr
     told = recover(cluster, 0)
     assert told.returncode == 2 and "Permanently lost" in told.stderr and "--accept-loss" in told.stderr
     assert recover(cluster, 0, "--accept-loss").returncode == 0

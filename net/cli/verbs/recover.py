@@ -36,6 +36,7 @@ def recover(arguments: Namespace) -> int:
     from barnabas.kraft.raft.disk.folder import JOURNAL_NAME, SNAPSHOT_NAME
     from barnabas.kraft.raft.recovery import NothingToRecover, inspect, make_sole_voter
     from barnabas.log.disk.files import RealFiles
+    from barnabas.log.folders.log_folder import check_owner
 
     from ...settings import config as configuration
 
@@ -47,6 +48,8 @@ def recover(arguments: Namespace) -> int:
         raise CommandError(f"there is no folder {folder}: give the configuration of a broker that was a voter")
     locks = [files.lock(f"{path}/.lock") for path in config.data_folders() if files.exists(path)]
     try:
+        for path in config.data_folders():
+            check_owner(files, path, config.node_id)
         found = inspect(files, journal_path=journal_path, snapshot_path=snapshot_path, given=given)
         own = [voter for voter in (*found.former_voters, *given) if voter.node_id == config.node_id]
         if not own:

@@ -1,7 +1,11 @@
-"""compose.yaml and the manifest of Kubernetes: their brokers are started as the files say, on hosts with names of their own."""
+"""compose.yaml, the manifest of Kubernetes and systemd's unit: brokers start as the files say, on hosts with names of their own."""
 
+import configparser
 import json
 import re
+import shlex
+import shutil
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -25,6 +29,7 @@ from integration.containers import (
 from integration.load import read_all, send
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.cli.main import build_parser
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.settings.config import load
 
@@ -32,6 +37,7 @@ WHY_NOT = why_not()
 needs_hosts = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 pytestmark = pytest.mark.timeout(300)
 NAMESPACE = "logs"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -69,6 +75,43 @@ def test_each_broker_has_a_configuration_without_faults(name: str) -> None:
     own = next(voter for voter in config.voters() if voter.node_id == config.node_id)
     of_brokers = next(item for item in config.advertised_listeners if item.name == config.inter_broker_listener())
     assert own.host == of_brokers.host and own.host.startswith(name)
+
+
+def unit() -> dict[str, str]:
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(ROOT / "docs/systemd/barnabas@.service", encoding="utf-8")
+    return dict(parser["Service"])
+
+
+def test_the_unit_of_systemd_starts_a_broker_and_gives_it_time_to_stop(tmp_path: Path) -> None:
+    service = unit()
+    program, *words = shlex.split(service["ExecStart"].replace("%i", "1"))
+    found = build_parser(words[:1]).parse_args(words)
+    assert (program.rpartition("/")[2], words[:2]) == ("barnabas", ["broker", "start"])
+    assert found.config == "/etc/barnabas/1.properties"
+    config = load(None, {"node.id": "1", "log.dirs": service["ReadWritePaths"]}, {})
+    assert int(service["TimeoutStopSec"]) > config.controlled_shutdown_timeout_ms / 1_000
+    assert int(service["LimitNOFILE"]) > config.max_connections
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_knows_every_directive_of_the_unit(tmp_path: Path) -> None:
+    program = tmp_path / "barnabas"
+    program.write_text("#!/bin/sh\n", encoding="utf-8")
+    program.chmod(0o755)
+    text = (ROOT / "docs/systemd/barnabas@.service").read_text(encoding="utf-8")
+    path = tmp_path / "barnabas@1.service"
+
+    def told(text: str) -> list[str]:
+        path.write_text(text.replace("/opt/barnabas/bin/barnabas", str(program)), encoding="utf-8")
+        done = subprocess.run(
+            ["systemd-analyze", "verify", path], capture_output=True, text=True, check=False, timeout=60
+        )
+        return [line for line in done.stderr.splitlines() if path.name in line]
+
+    assert told(text) == []
+    assert told(text.replace("RestartSec", "RestartSek")), "the check can fail"
 
 
 def test_what_engines_must_know_agrees_with_the_configuration() -> None:

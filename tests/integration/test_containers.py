@@ -1,4 +1,4 @@
-"""compose.yaml, the manifest of Kubernetes and systemd's unit: brokers start as the files say, on hosts with names of their own."""
+"""compose.yaml, manifest of Kubernetes, unit of systemd: brokers start as the files say, on hosts with names of their own."""
 
 import configparser
 import json

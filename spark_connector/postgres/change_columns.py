@@ -7,7 +7,6 @@ value string                                                          the whole 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Final
 
 import msgspec
@@ -19,6 +18,7 @@ from barnabas.net.connect.postgres.changes.envelope import TRUNCATE_KEY
 from ..common.schema import arrow_schema, check_columns
 
 ROWS = 5_000  # of a record batch
+BYTES = 1 << 24  # of the keys and values of a record batch, unless one has more: a column of strings has 2 GiB at most
 COLUMNS = StructType(
     [
         *(StructField(name, StringType()) for name in ("table", "op", "key", "before", "after")),
@@ -72,8 +72,16 @@ def check_projection(schema: StructType) -> None:
 
 def batches_of(records: Iterable[tuple[bytes, bytes]], schema: StructType) -> Iterator[pyarrow.RecordBatch]:
     """`records`: keys and values, as a source connector writes them."""
-    arrow, remaining = arrow_schema(schema), iter(records)
-    while rows := list(islice(remaining, ROWS)):
+    arrow = arrow_schema(schema)
+    rows: list[tuple[bytes, bytes]] = []
+    size_bytes = 0
+    for key, value in records:
+        rows.append((key, value))
+        size_bytes += len(key) + len(value)
+        if len(rows) == ROWS or size_bytes >= BYTES:
+            yield _batch(rows, arrow)
+            rows, size_bytes = [], 0
+    if rows:
         yield _batch(rows, arrow)
 
 

@@ -21,9 +21,10 @@ from pyspark.sql.types import StructType
 from barnabas.net.client.connection.loop_thread import loop_thread
 from barnabas.net.connect.postgres.catalog import log_end
 from barnabas.net.connect.postgres.changes.faults import ConnectorError
+from barnabas.net.connect.postgres.segment import SpoolError, read_segment
 from barnabas.net.connect.postgres.server import close, connect, first_line
 from barnabas.net.connect.postgres.source import run_source
-from barnabas.net.connect.postgres.spool import Spool, SpoolError, read_segment
+from barnabas.net.connect.postgres.spool import Spool
 
 from ..common.query_process import stop_on_sigterm
 from .change_columns import batches_of
@@ -34,6 +35,8 @@ LONG_POLL_S = 0.25  # Spark asks the sources of a query one after another
 NO_LIMIT = 1 << 62
 TASK_CHANGES = 20_000  # of a task, unless a single segment has more
 RESET = "barnabas connect reset"
+# A server that lost the machine of the last driver frees the slot after wal_sender_timeout, 60 s by default.
+SLOT_PATIENCE_S = 120.0
 
 
 class SegmentPartition(InputPartition):
@@ -123,7 +126,7 @@ class _Capture:
         self._options = options
         self._loop = loop_thread()
         self._spool = self._loop.call(self._opened())
-        self._source = self._loop.call(self._begun())
+        self._source: asyncio.Task[None] | None = None
         self._target_lsn: int | None = None  # Trigger.AvailableNow ends there
         self._last: int | None = None  # the segment that has it
 
@@ -132,15 +135,23 @@ class _Capture:
         await spool.open()
         return spool
 
+    def _begin(self) -> None:
+        """Capture, after the check that the folder is that of the checkpoint. In a wrong folder, a source would move the slot
+        that the right folder needs, and write segments with the numbers that the checkpoint waits for."""
+        if self._source is None:
+            self._source = self._loop.call(self._begun())
+
     async def _begun(self) -> "asyncio.Task[None]":
-        return asyncio.create_task(run_source(self._options.settings, lambda: self._spool))
+        source = run_source(self._options.settings, lambda: self._spool, slot_patience_s=SLOT_PATIENCE_S)
+        return asyncio.create_task(source)
 
     def close(self) -> None:
         self._loop.call(self._ended())
 
     async def _ended(self) -> None:
-        self._source.cancel()
-        await asyncio.wait([self._source])
+        if self._source is not None:
+            self._source.cancel()
+            await asyncio.wait([self._source])
         await self._spool.shut()
 
     def first_offset(self) -> SpoolOffset:
@@ -150,6 +161,7 @@ class _Capture:
                 f"{self._options.spool} was read by a query with another checkpoint, up to segment {self._spool.released}: use"
                 " that checkpointLocation, or give this query a spoolLocation and a slot of its own"
             )
+        self._begin()
         return self._offset(0)
 
     def stop_at_log_end(self) -> None:
@@ -167,8 +179,8 @@ class _Capture:
 
     def next_offset(self, start: SpoolOffset, max_changes: int) -> SpoolOffset:
         """Spark asks for what comes after `start` when it has committed everything up to `start`."""
-        self._spool.check(start.spool, start.segment)
         self.release(start)
+        self._begin()
         deadline_s = time.monotonic() + LONG_POLL_S
         while True:
             self._raise_error()
@@ -183,7 +195,7 @@ class _Capture:
 
     def _raise_error(self) -> None:
         """What has ended the connector ends the query."""
-        if not self._source.done():
+        if self._source is None or not self._source.done():
             return
         try:
             self._source.result()
@@ -201,7 +213,8 @@ class _Capture:
 
         Raises SpoolError if segments of a micro-batch that is repeated are not there.
         """
-        self._spool.check(begin.spool, begin.segment)
+        for place in (begin, until):  # a query that was killed in its first micro-batch has asked for a new `begin`
+            self._spool.check(place.spool, place.segment)
         found: list[list[int]] = []
         records = TASK_CHANGES
         for segment in self._spool.segments(begin.segment, until.segment):
@@ -213,6 +226,8 @@ class _Capture:
         return found
 
     def release(self, done: SpoolOffset) -> None:
+        """Raises SpoolError if this is not the folder of that place."""
+        self._spool.check(done.spool, done.segment)
         self._loop.call(self._spool.release(done.segment))
 
     def _offset(self, segment: int) -> SpoolOffset:

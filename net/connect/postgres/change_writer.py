@@ -22,6 +22,10 @@ class ChangeWriter(Protocol):
         """Records that wait for a commit."""
 
     @property
+    def is_full(self) -> bool:
+        """Whether they take so much memory that they should be committed now, also within a transaction of the source."""
+
+    @property
     def confirmable_lsn(self) -> int:
         """The server may discard its log before this LSN. It never goes back; not after the last committed position."""
 

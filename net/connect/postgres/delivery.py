@@ -63,6 +63,7 @@ class TopicWriter:
             str, tuple[list[bytes], list[bytes | None]]
         ] = {}  # keys and values by topic, at most SEND_AT_ONCE
         self.count = 0  # records in the open transaction
+        self.is_full = False  # `send` waits while the producer's buffer is full
         self.confirmable_lsn = NO_LSN  # of the last commit
 
     async def start(self) -> None:

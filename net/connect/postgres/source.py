@@ -6,6 +6,7 @@ so there is one way back from every failure, and the committed position alone de
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ from .change_writer import ChangeWriter
 from .changes.change_stream import Catalog, ChangeStream, SeenTransactions, TableNotReadError
 from .changes.coverage import Range
 from .changes.envelope import EnvelopeNames, TableEncoder, reading_origin
-from .changes.faults import SchemaConflictError, ServerSetupError, StoppedByOtherError
+from .changes.faults import SchemaConflictError, ServerSetupError, SlotInUseError, StoppedByOtherError
 from .changes.lsn import NO_LSN, lsn_text
 from .changes.pgoutput import Relation, decode
 from .changes.position import Position, TableProgress
@@ -56,12 +57,16 @@ STEADY_S: Final = 30.0  # a run that lasted this long was no failed attempt: the
 RECEIVE_TIMEOUT_S: Final = 1.0  # at most, between two looks at what is due
 
 
-async def run_source(settings: SourceSettings, new_writer: Callable[[], ChangeWriter]) -> None:
+async def run_source(
+    settings: SourceSettings, new_writer: Callable[[], ChangeWriter], *, slot_patience_s: float = math.inf
+) -> None:
     """Until it is cancelled. `new_writer` makes the writer of each run, which starts and closes it.
 
-    Raises ConnectorError, and errors of Barnabas that do not pass by themselves.
+    Raises ConnectorError, and errors of Barnabas that do not pass by themselves. That another program has the slot is such an
+    error if it lasts for `slot_patience_s`.
     """
     failures, again, rng = 0, frozenset[str](), Random()
+    in_use_since_s: float | None = None
     while True:
         started_s = time.monotonic()
         source = Source(settings, new_writer(), again=again)
@@ -74,6 +79,9 @@ async def run_source(settings: SourceSettings, new_writer: Callable[[], ChangeWr
         except (psycopg.Error, BarnabasError, OSError) as error:
             again = source.again
             reason = _passing_reason(error, settings)
+            in_use_since_s = (in_use_since_s or started_s) if isinstance(error, psycopg.errors.ObjectInUse) else None
+            if in_use_since_s is not None and time.monotonic() >= in_use_since_s + slot_patience_s:
+                raise SlotInUseError(reason) from error
             failures = 1 if time.monotonic() - started_s > STEADY_S else failures + 1
             delay_ms = PAUSE.delay_ms(failures, rng.random)
             logger.warning("starting over connector=%s in_ms=%d reason=%s", settings.name, delay_ms, reason)
@@ -159,6 +167,8 @@ class Source:
             identity = await replication.identify()
             self._database = identity.database
             slot = await slot_of(connection, settings.slot)
+            if slot is not None and slot.active_pid is not None:  # do not read tables for a stream that cannot begin
+                raise psycopg.errors.ObjectInUse(f"slot {settings.slot} is active for PID {slot.active_pid}")
             if position is None or position.lsn == NO_LSN:
                 position = await self._first_position(replication, connection, identity, position)
             else:
@@ -276,7 +286,7 @@ class Source:
                 await self._writer.send(encoder.inserted(row, origin, lsn=lsn, order=0, now_ms=now_ms))
             count += len(read.rows)
             position = position.with_range(name, read.range)
-            if self._writer.count >= self._settings.delivery.max_records:
+            if self._writer.count >= self._settings.delivery.max_records or self._writer.is_full:
                 await self._writer.commit(position)
         await self._writer.commit(position)
         seconds = time.monotonic() - started_s
@@ -330,7 +340,7 @@ class Source:
             was_open = self._writer.is_open
             for item in received:
                 await self._received(item, changes)
-                if self._writer.count >= self._limit(changes):
+                if self._writer.count >= self._limit(changes) or self._writer.is_full:
                     await self._commit(stream, changes)
                     was_open = False
             if self._writer.is_open and not was_open:

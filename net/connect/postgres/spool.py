@@ -2,7 +2,7 @@
 
     lock                   held by the process that captures
     state.json             the number of the last segment that was released, and a position behind it (`SpoolState`)
-    00000000000000000017   a segment: a header with its position (`SegmentHeader`), then its records
+    00000000000000000017   a segment of changes, see `segment`
 
 A segment is written as a whole, is on the disk before it is announced, and never changes: whoever reads numbers 12 to 17 again
 after a crash gets the same records. A segment is removed when the reader has released it, which it does when its own work with it
@@ -14,48 +14,46 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgpack
 import msgspec
+from crc32c import crc32c
 
 from barnabas.log.disk.files import FileLock, RealFiles
 from barnabas.log.vocabulary.errors import StorageError
 
 from .changes.envelope import Outgoing
-from .changes.faults import ConnectorError
 from .changes.lsn import NO_LSN
 from .changes.position import Position, decode, encode
+from .segment import BEGIN_AGAIN, SegmentHeader, SpoolError, encoded, header_of, is_segment, lost, segment_file
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2  # 1 had no checksums
 LOCK_WAIT_S: Final = 60.0  # a predecessor that was killed with its driver sees that within seconds
 LOCK_PAUSE_S: Final = 0.1
 ROOM_WAIT_S: Final = 60.0  # between two looks, if nothing is released
 IDLE_COMMIT_S: Final = 1.0  # a position alone is a small file
-MAX_HEADER_BYTES: Final = 1 << 28  # a position has the ranges of every table
+MAX_OPEN_BYTES: Final = (
+    1 << 27
+)  # of records that wait in memory for a commit; writing them needs about twice as much again
+MAX_RECORD_BYTES: Final = 1 << 30  # half of what a column of Arrow can have in a batch: a change may have its row twice
 _STATE: Final = "state.json"
-_DIGITS: Final = 20
+_TEMPORARY: Final = ".tmp"  # of `write_atomically`
 
 
-class SpoolError(ConnectorError):
-    """The folder is not what it must be."""
-
-
-class SpoolState(msgspec.Struct, frozen=True, kw_only=True):
+class SpoolState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     version: int = FORMAT_VERSION
     id: str  # of the folder, random: a checkpoint of another folder is recognized
     released: int = 0  # segments up to this number were read for good, and are gone
     position: str = ""  # of `changes/position.py`; "": there was none yet
+    checksum: int = 0  # CRC32C of the other fields: a wrong number would remove segments, a wrong position skip changes
 
-
-class SegmentHeader(msgspec.Struct, frozen=True, kw_only=True):
-    records: int
-    position: str  # behind the last record
-    version: int = FORMAT_VERSION
+    def checked(self) -> "SpoolState":
+        """With its checksum."""
+        text = f"{self.version} {self.id} {self.released} {self.position}"
+        return msgspec.structs.replace(self, checksum=crc32c(text.encode()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +71,28 @@ class Spool:
 
     idle_commit_s = IDLE_COMMIT_S
 
-    def __init__(self, folder: Path, *, max_bytes: int) -> None:
-        """`max_bytes` of segments that wait; `commit` waits for room, so a little more than that may be on the disk."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_bytes: int,
+        max_open_bytes: int = MAX_OPEN_BYTES,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
+        """`max_bytes` of segments that wait; `commit` waits for room, so a little more than that may be on the disk.
+
+        `max_open_bytes` of records in memory make the spool full, `max_record_bytes` is the limit of a single one.
+        """
         self._folder = folder
         self._max_bytes = max_bytes
+        self._max_open_bytes = max_open_bytes
+        self._max_record_bytes = max_record_bytes
         self._files = RealFiles()
         self._lock: FileLock | None = None
         self._state = SpoolState(id="")
         self._waiting: deque[Segment] = deque()  # ascending, without gaps, the first one is behind state.released
         self._open: list[Outgoing] = []
+        self._open_bytes = 0  # of keys and values in _open
         self._position: Position | None = None  # behind the last segment, or later if nothing waits
         self._writing: asyncio.Future[None] | None = None  # the last file
         self._changed = asyncio.Event()  # a segment came or left, or the position moved
@@ -102,15 +113,15 @@ class Spool:
             self._position = decode(self._state.position.encode()) if self._state.position else None
             self.confirmable_lsn = self._position.lsn if self._position is not None else NO_LSN
             for item in sorted(self._folder.iterdir()):
-                if item.name.isdigit() and len(item.name) == _DIGITS:
-                    self._take(item)
-                elif item.suffix == ".tmp":
+                if is_segment(item):
+                    self._found(item)
+                elif item.suffix == _TEMPORARY:
                     item.unlink()
         except BaseException:
             self._release_lock()
             raise
 
-    def _take(self, file: Path) -> None:
+    def _found(self, file: Path) -> None:
         number = int(file.name)
         if number <= self._state.released:  # its removal was interrupted
             file.unlink()
@@ -141,16 +152,22 @@ class Spool:
         try:
             state = msgspec.json.decode((self._folder / _STATE).read_bytes(), type=SpoolState)
         except FileNotFoundError:
+            if segments := [item for item in self._folder.iterdir() if is_segment(item)]:
+                raise SpoolError(
+                    f"{self._folder} has {len(segments)} segments and no {_STATE}: restore that file, or {BEGIN_AGAIN}"
+                ) from None
             state = SpoolState(id=uuid.uuid4().hex[:12])
-            self._files.write_atomically(str(self._folder / _STATE), msgspec.json.encode(state))
+            _written(self._files, self._folder / _STATE, msgspec.json.encode(state.checked()))
             return state
-        except msgspec.DecodeError as error:
-            raise SpoolError(f"{self._folder / _STATE} cannot be read ({error}): {_BEGIN_AGAIN}") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise SpoolError(f"{self._folder / _STATE} cannot be read ({error}): {BEGIN_AGAIN}") from error
         if state.version != FORMAT_VERSION:
             raise SpoolError(
                 f"{self._folder} has version {state.version} of its format, and this version of Barnabas reads"
-                f" {FORMAT_VERSION}: run the version that wrote it"
+                f" {FORMAT_VERSION}: run the version that wrote it, or {BEGIN_AGAIN}"
             )
+        if state != state.checked():
+            raise SpoolError(f"{self._folder / _STATE} is damaged (its checksum is wrong): {BEGIN_AGAIN}")
         return state
 
     async def shut(self) -> None:
@@ -184,12 +201,12 @@ class Spool:
         if spool_id != self.id:
             raise SpoolError(
                 f"{self._folder} is not the folder that the checkpoint was written with: give spoolLocation that folder, or"
-                f" {_BEGIN_AGAIN}"
+                f" {BEGIN_AGAIN}"
             )
         if not self.released <= number <= self.newest:
             raise SpoolError(
                 f"the checkpoint is at segment {number}, and {self._folder} has the segments from {self.released + 1} to"
-                f" {self.newest}: was one of the two restored from a backup? {_BEGIN_AGAIN}"
+                f" {self.newest}: was one of the two restored from a backup? {BEGIN_AGAIN}"
             )
 
     def newest_within(self, start: int, max_records: int) -> int:
@@ -244,25 +261,43 @@ class Spool:
     def count(self) -> int:
         return len(self._open)
 
+    @property
+    def is_full(self) -> bool:
+        return self._open_bytes >= self._max_open_bytes
+
     async def start(self) -> None:
-        self._open = []
+        self._taken()
 
     async def close(self) -> None:
-        self._open = []
+        self._taken()
+
+    def _taken(self) -> list[Outgoing]:
+        """The open records, which are not open any more."""
+        records, self._open, self._open_bytes = self._open, [], 0
+        return records
 
     async def create_topics(self, names: Iterable[str]) -> None:
         """A segment has records of all tables."""
 
     async def send(self, records: Iterable[Outgoing]) -> None:
-        self._open.extend(records)
+        """Raises SpoolError for a record that is too large."""
+        for record in records:
+            size_bytes = len(record.key) + len(record.value or b"")
+            if size_bytes > self._max_record_bytes:
+                raise SpoolError(
+                    f"a change of {record.topic} has {size_bytes:,} bytes, and a change in Spark may have"
+                    f" {self._max_record_bytes:,}: leave its table out (option tables), or the column out of the publication"
+                    " (ALTER PUBLICATION ... SET TABLE name (columns))"
+                )
+            self._open.append(record)
+            self._open_bytes += size_bytes
 
     async def committed_position(self) -> Position | None:
         return self._position
 
     async def commit(self, position: Position) -> None:
         """Waits while the reader is behind by `max_bytes`."""
-        records, self._open = self._open, []
-        if records:
+        if records := self._taken():
             await self._write_segment(records, position)
         elif not self._waiting:
             await self._write_state(msgspec.structs.replace(self._state, position=encode(position).decode()))
@@ -276,78 +311,28 @@ class Spool:
             await self.wait(ROOM_WAIT_S)
         number = self.newest + 1
         header = SegmentHeader(records=len(records), position=encode(position).decode())
-        data = await asyncio.to_thread(_encoded, header, records)
+        data = await asyncio.to_thread(encoded, header, records)
         await self._write(segment_file(self._folder, number), data)
         found = Segment(number=number, records=len(records), size_bytes=len(data), lsn=position.lsn)
         self._waiting.append(found)
         self._position = position
 
     async def _write_state(self, state: SpoolState) -> None:
+        state = state.checked()
         await self._write(self._folder / _STATE, msgspec.json.encode(state))
         self._state = state
 
     async def _write(self, file: Path, data: bytes) -> None:
         """A thread that writes cannot be cancelled: `shut` waits for it."""
-        self._writing = asyncio.ensure_future(asyncio.to_thread(self._files.write_atomically, str(file), data))
+        self._writing = asyncio.ensure_future(asyncio.to_thread(_written, self._files, file, data))
         await asyncio.shield(self._writing)
 
 
-_BEGIN_AGAIN: Final = (
-    "begin again with a new folder (spoolLocation) and a new checkpoint, and drop the slot (SELECT pg_drop_replication_slot);"
-    " all tables are then read again"
-)
-
-
-def segment_file(folder: Path, number: int) -> Path:
-    return folder / f"{number:0{_DIGITS}d}"
-
-
-def header_of(folder: Path, number: int) -> SegmentHeader:
-    """Raises SpoolError."""
-    with _opened(folder, number) as unpacker:
-        return _header(folder, number, unpacker)
-
-
-def read_segment(folder: Path, number: int) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values, in the order of the changes. Raises SpoolError."""
-    with _opened(folder, number) as unpacker:
-        header, count = _header(folder, number, unpacker), 0
-        for key, value in unpacker:
-            count += 1
-            yield key, value
-        if count != header.records:
-            raise SpoolError(
-                f"{segment_file(folder, number)} has {count} of its {header.records} records: {_BEGIN_AGAIN}"
-            )
-
-
-@contextmanager
-def _opened(folder: Path, number: int) -> Iterator["msgpack.Unpacker"]:
-    """The objects of a segment's file, one after the other."""
+def _written(files: RealFiles, file: Path, data: bytes) -> None:
+    """Raises StorageError. What a full disk took of the data is removed: a smaller file may still have room, and has to, since
+    the state must be written before segments can be removed."""
     try:
-        file = segment_file(folder, number).open("rb")
-    except FileNotFoundError:
-        raise lost(folder, number) from None
-    with file:
-        yield msgpack.Unpacker(file, max_buffer_size=MAX_HEADER_BYTES)
-
-
-def _header(folder: Path, number: int, unpacker: "msgpack.Unpacker") -> SegmentHeader:
-    try:
-        return msgspec.convert(unpacker.unpack(), SegmentHeader)
-    except (msgpack.exceptions.UnpackException, msgspec.ValidationError, ValueError) as error:
-        raise SpoolError(f"{segment_file(folder, number)} cannot be read ({error!r}): {_BEGIN_AGAIN}") from error
-
-
-def _encoded(header: SegmentHeader, records: list[Outgoing]) -> bytes:
-    packer = msgpack.Packer()
-    parts = [packer.pack(msgspec.to_builtins(header))]
-    parts += [packer.pack((record.key, record.value)) for record in records]
-    return b"".join(parts)
-
-
-def lost(folder: Path, number: int) -> SpoolError:
-    return SpoolError(
-        f"{folder} has no segment {number}, which the checkpoint needs: was the folder emptied, or is it of another query?"
-        f" Restore it, or {_BEGIN_AGAIN}"
-    )
+        files.write_atomically(str(file), data)
+    except StorageError:
+        file.with_name(file.name + _TEMPORARY).unlink(missing_ok=True)
+        raise

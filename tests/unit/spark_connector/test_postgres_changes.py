@@ -14,7 +14,7 @@ from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.net.connect.postgres.changes.envelope import EnvelopeNames, TableEncoder, reading_origin
 from barnabas.net.connect.postgres.changes.pgoutput import Column, Identity, Relation
 from barnabas.net.connect.postgres.changes.values import TypeRow, Types
-from barnabas.net.connect.postgres.spool import SpoolError
+from barnabas.net.connect.postgres.segment import SpoolError
 from barnabas.spark_connector.postgres.change_columns import COLUMNS, batches_of, check_projection
 from barnabas.spark_connector.postgres.change_options import parse_change_options
 from barnabas.spark_connector.postgres.change_source import PostgresChangesDataSource

@@ -25,6 +25,10 @@ class SlotLostError(ConnectorError):
     """Changes after the committed position are not available any more."""
 
 
+class SlotInUseError(ConnectorError):
+    """Another program has had the slot for too long."""
+
+
 class KeyMissingError(ConnectorError):
     """The rows of a table cannot be distinguished."""
 

@@ -2,15 +2,23 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from integration.small_disk import SmallDisk
+from tidy.source_tree import ROOT
 
+from barnabas.log.vocabulary.errors import DiskFullError
 from barnabas.net.connect.postgres.changes.coverage import Range
 from barnabas.net.connect.postgres.changes.envelope import Outgoing
 from barnabas.net.connect.postgres.changes.position import Position, TableProgress
-from barnabas.net.connect.postgres.spool import Spool, SpoolError, read_segment, segment_file
+from barnabas.net.connect.postgres.segment import SpoolError, read_segment, segment_file
+from barnabas.net.connect.postgres.spool import Spool
 
 TABLE = TableProgress(oid=1, key=("id",), key_types=("int4",), ranges=(Range(lower=None, upper=None, lsn=1),))
 UNREAD = replace(TABLE, ranges=())
@@ -125,11 +133,13 @@ async def test_a_folder_that_is_not_what_it_must_be_says_what_to_do(tmp_path: Pa
     file = segment_file(tmp_path, 3)
     whole = file.read_bytes()
     file.write_bytes(whole[:-12])
-    with pytest.raises(SpoolError, match="has 0 of its 1 records: begin again with a new folder"):
+    with pytest.raises(
+        SpoolError, match="damaged .the checksum of its records is wrong.: begin again with a new folder"
+    ):
         list(read_segment(tmp_path, 3))
-    for damaged in (b"", b"\xc1", b"\x81\xa1x\x01"):
+    for damaged in (b"", b"BSP2", b"\x81\xa1x\x01" * 5):
         file.write_bytes(damaged)
-        with pytest.raises(SpoolError, match="cannot be read .*: begin again with a new folder"):
+        with pytest.raises(SpoolError, match="is damaged .*: begin again with a new folder"):
             await opened(tmp_path)
     file.write_bytes(whole)
     segment_file(tmp_path, 2).unlink()
@@ -138,9 +148,89 @@ async def test_a_folder_that_is_not_what_it_must_be_says_what_to_do(tmp_path: Pa
     with pytest.raises(SpoolError, match="has no segment 2"):
         list(read_segment(tmp_path, 2))
     state = json.loads((tmp_path / "state.json").read_text())
-    (tmp_path / "state.json").write_text(json.dumps({**state, "version": 2}))
-    with pytest.raises(SpoolError, match="has version 2 of its format"):
+    (tmp_path / "state.json").write_text(json.dumps({**state, "version": 3}))
+    with pytest.raises(SpoolError, match="has version 3 of its format"):
+        await opened(tmp_path)
+    (tmp_path / "state.json").unlink()
+    with pytest.raises(SpoolError, match="has 2 segments and no state.json: restore that file"):
         await opened(tmp_path)
     (tmp_path / "state.json").write_text("{")
     with pytest.raises(SpoolError, match="state.json cannot be read"):
         await opened(tmp_path)
+
+
+async def reads(folder: Path, number: int) -> list[tuple[bytes, bytes]]:
+    """As a query that starts: the folder is opened, then a task reads."""
+    spool = await opened(folder)
+    try:
+        return list(read_segment(folder, number))
+    finally:
+        await spool.shut()
+
+
+async def test_a_byte_that_is_wrong_or_missing_is_an_error_wherever_it_is(tmp_path: Path) -> None:
+    spool = await opened(tmp_path)
+    await spool.commit(at(5))
+    await written(spool, 10, 1, 2, 3)
+    await spool.shut()
+    for name in (f"{1:020d}", "state.json"):
+        whole = (tmp_path / name).read_bytes()
+        flipped = [whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :] for i in range(len(whole))]
+        shorter = [whole[:size] for size in range(len(whole))]
+        for damaged in [*flipped, *shorter, whole + b"\x00"]:
+            (tmp_path / name).write_bytes(damaged)
+            with pytest.raises(SpoolError, match="begin again with a new folder"):
+                await reads(tmp_path, 1)
+        (tmp_path / name).write_bytes(whole)
+    assert [key for key, _ in await reads(tmp_path, 1)] == [b"1", b"2", b"3"]
+
+
+async def test_memory_has_a_limit_and_a_record_too(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, max_bytes=1 << 20, max_open_bytes=20, max_record_bytes=50)
+    await spool.open()
+    await spool.send(records(1, 2))
+    assert not spool.is_full
+    await spool.send(records(3))
+    assert spool.is_full
+    await spool.commit(at(10))
+    assert not spool.is_full and spool.newest == 1
+    with pytest.raises(
+        SpoolError, match="a change of t has 60 bytes, and a change in Spark may have 50: leave its table"
+    ):
+        await spool.send([Outgoing("t", b"1", b"x" * 59)])
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.getuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    disk = SmallDisk(tmp_path / "disk", mib=1)
+    yield disk.path
+    subprocess.run(["umount", "-l", disk.path], check=True)
+
+
+async def test_a_disk_that_is_full_leaves_room_for_the_state_and_can_be_freed(small_disk: Path) -> None:
+    """The segments themselves have filled it: they can only be removed after the state was written."""
+    folder = small_disk / "spool"
+    spool = await opened(folder, max_bytes=1 << 30)
+    with pytest.raises(DiskFullError, match="No space left"):
+        for lsn in range(1, 100):
+            await spool.send([Outgoing("t", b"%d" % lsn, b"x" * 100_000)])
+            await spool.commit(at(lsn))
+    full = spool.newest
+    assert full > 3 and await spool.committed_position() == at(full), "nothing is announced that is not on the disk"
+    await spool.start()
+    await spool.release(full - 1)
+    await written(spool, full + 1, full + 1)
+    assert [key for key, _ in read_segment(folder, full + 1)] == [b"%d" % (full + 1)]
+    await spool.shut()
+
+
+def test_every_change_is_read_once_after_a_kill_at_each_step() -> None:
+    """kill -9 before each opening, renaming and removing of a file of the folder and of the query's checkpoint."""
+    done = subprocess.run(
+        [sys.executable, "-m", "unit.net.connect.postgres.spool_kills"],
+        capture_output=True, text=True, timeout=120, cwd=ROOT / "tests", check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
+    assert int(done.stdout.split()[0]) > 60, "kills"

@@ -12,10 +12,11 @@ from barnabas.log.vocabulary.name_pattern import name_pattern
 
 from .document_table import DocumentTable, Problem, parse_toml, parse_yaml
 from .sink_parsing import read_errors, read_output_mode, read_sink
-from .source_parsing import is_view_name, read_interval, read_sources, read_watermark
+from .source_parsing import is_view_name, read_interval, read_sources, read_watermark, refuse_parts_of_streams
 from .spec import (
     INPUT,
     PipelineSpec,
+    PostgresSource,
     PythonStep,
     RestartPolicy,
     SourceSpec,
@@ -71,7 +72,9 @@ def _read(document: DocumentTable) -> PipelineSpec:
             document.refuse(key, f"has no effect with {document.words.pair('mode', 'batch')}: remove it")
     if len(sources) > 1 and not steps:
         document.refuse("", "there are several sources and no step: join them with a step in SQL")
+    refuse_parts_of_streams(document, sources, is_batch=is_batch)
     _refuse_loops(document, spec)
+    _refuse_second_queries(document, spec)
     return spec
 
 
@@ -169,6 +172,15 @@ def _refuse_loops(document: DocumentTable, spec: PipelineSpec) -> None:
     for key, topic in targets.items():
         if topic and any(_reads(source, topic) for source in spec.sources):
             document.refuse(key, f"is {topic!r}, which a source reads: the pipeline would read what it writes")
+
+
+def _refuse_second_queries(document: DocumentTable, spec: PipelineSpec) -> None:
+    if spec.errors.action == "dead-letter" and any(isinstance(found.origin, PostgresSource) for found in spec.sources):
+        document.refuse(
+            "errors.action",
+            "dead-letter reads the source a second time, and a replication slot serves one query: use stop or skip, or read"
+            " the topics of `barnabas connect`",
+        )
 
 
 def _reads(source: SourceSpec, topic: str) -> bool:

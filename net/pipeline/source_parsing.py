@@ -1,4 +1,4 @@
-"""The sources in a pipeline's file: topics or files, how values become columns, watermarks. Pure."""
+"""The sources in a pipeline's file: topics, files or tables of PostgreSQL, how values become columns, watermarks. Pure."""
 
 import re
 from typing import Any, Final
@@ -12,10 +12,12 @@ from ..base.near_words import did_you_mean
 from .document_table import DocumentTable
 from .spec import (
     CHANGE_COLUMNS,
+    DATABASE_COLUMNS,
     FILE_COLUMNS,
     INPUT,
     RECORD_COLUMNS,
     FileSource,
+    PostgresSource,
     SourceSpec,
     TopicSource,
     ValueField,
@@ -47,6 +49,8 @@ TYPES: Final = (
 )
 MAX_SAMPLE: Final = 100_000  # records that the driver reads at the start
 _INTERVAL: Final = re.compile(r"\d{1,9} (millisecond|second|minute|hour|day|week)s?")
+_DATABASE_FORMATS: Final = ("changes", "text", "raw")
+_TABLE: Final = re.compile(r"[^\s.]+\.[^\s.]+")
 _VIEW: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
@@ -82,10 +86,17 @@ def read_sources(document: DocumentTable) -> tuple[SourceSpec, ...]:
 
 
 def _source(name: str, table: DocumentTable) -> SourceSpec:
-    kinds = table.given("topics", "pattern", "files")
+    kinds = table.given("topics", "pattern", "files", "postgres")
     if len(kinds) != 1:
-        table.refuse("", "a source has one of topics (a list), pattern (a regular expression) and files (a path)")
-    origin = _files(table) if kinds == ["files"] else _topics(table)
+        table.refuse(
+            "",
+            "a source has one of topics (a list), pattern (a regular expression), files (a path) and postgres (a connection)",
+        )
+    origin: TopicSource | FileSource | PostgresSource
+    if kinds == ["postgres"]:
+        origin = _postgres(table)
+    else:
+        origin = _files(table) if kinds == ["files"] else _topics(table)
     found = SourceSpec(name=name, origin=origin, value=_value(table, origin), watermark=read_watermark(table))
     table.finish()
     return found
@@ -118,6 +129,47 @@ def _files(table: DocumentTable) -> FileSource:
     )
 
 
+def _postgres(table: DocumentTable) -> PostgresSource:
+    if not table.has("tables"):
+        table.refuse("tables", f"is missing: add {table.words.pair('tables', ['public.orders'])}")
+    tables = table.texts("tables")
+    for name in tables:
+        if not _TABLE.fullmatch(name):
+            table.refuse("tables", f'has {name!r}: write "schema.table", such as "public.orders" or "public.*"')
+    snapshot = table.text("snapshot", "initial", choices=("initial", "never"))
+    return PostgresSource(
+        dsn=table.text("postgres"),
+        publication=table.required_text("publication", "shop"),
+        tables=tables,
+        slot=table.text("slot"),
+        spool=table.text("spool"),
+        snapshot="never" if snapshot == "never" else "initial",
+        max_changes=table.integer("max_changes", 0, least=1, most=1_000_000_000),
+    )
+
+
+def refuse_parts_of_streams(document: DocumentTable, sources: tuple[SourceSpec, ...], *, is_batch: bool) -> None:
+    """What a source in PostgreSQL needs as a stream, and cannot use as a batch."""
+    for source in sources:
+        origin = source.origin
+        if not isinstance(origin, PostgresSource):
+            continue
+        path = f"sources.{source.name}" if document.has("sources") else "source"
+        if is_batch:
+            given = {"slot": origin.slot, "spool": origin.spool, "max_changes": origin.max_changes}
+            for name in (name for name, value in given.items() if value):
+                document.refuse(
+                    f"{path}.{name}", "has no effect in a batch, which reads the rows as they are: remove it"
+                )
+        elif not origin.slot:
+            example = document.words.pair("slot", "pipeline_shop")
+            document.refuse(
+                path, f"a stream needs a replication slot of its own: add {example}; the first run creates it"
+            )
+        if "://" in origin.spool:
+            document.refuse(f"{path}.spool", "must be a folder that all machines of Spark share, not an object store")
+
+
 def check_topic(table: DocumentTable, key: str, topic: str) -> None:
     try:
         check_topic_name(topic)
@@ -147,19 +199,18 @@ def read_interval(table: DocumentTable, name: str) -> str:
 # --- values ---------------------------------------------------------------------------------------------------------------
 
 
-def _value(table: DocumentTable, origin: TopicSource | FileSource) -> ValueSpec | None:
+def _value(table: DocumentTable, origin: TopicSource | FileSource | PostgresSource) -> ValueSpec | None:
     found = table.table("value")
     if isinstance(origin, FileSource) and origin.is_parquet:
         if found is not None:
             table.refuse("value", "Parquet files have columns already: remove this table")
         return None
+    formats = _DATABASE_FORMATS if isinstance(origin, PostgresSource) else FORMATS
     if found is None:
-        table.refuse(
-            "value",
-            f"is missing: add {table.words.pair('value', {'format': 'json'})}, or {', '.join(FORMATS[1:])}",
-        )
+        example = table.words.pair("value", {"format": formats[0]})
+        table.refuse("value", f"is missing: add {example}, or {', '.join(formats[1:])}")
         return None
-    name: Any = found.required_text("format", "json", choices=FORMATS)
+    name: Any = found.required_text("format", formats[0], choices=formats)
     fields = _fields(found)
     required = found.texts("required")
     for item in required:
@@ -220,7 +271,7 @@ def _refuse_keys_of_other_formats(table: DocumentTable, spec: ValueSpec) -> None
         table.refuse("sample_records", "has no effect if fields are declared: remove one of them")
 
 
-def _check_schema(table: DocumentTable, spec: ValueSpec, origin: TopicSource | FileSource) -> None:
+def _check_schema(table: DocumentTable, spec: ValueSpec, origin: TopicSource | FileSource | PostgresSource) -> None:
     if spec.format == "protobuf":
         if not spec.schema:
             table.refuse("schema", f"is missing: add {table.words.pair('schema', 'orders.desc')}, which protoc writes")
@@ -259,7 +310,7 @@ def _fields(table: DocumentTable) -> tuple[ValueField, ...]:
     for name, type_name in table.text_by_name("fields").items():
         if name.lower() in {field.name.lower() for field in found}:
             table.refuse(f"fields.{name}", "is there twice: Spark does not tell upper case from lower case")
-        if name.lower() in (*RECORD_COLUMNS, *FILE_COLUMNS):
+        if name.lower() in (*RECORD_COLUMNS, *FILE_COLUMNS, *DATABASE_COLUMNS):
             table.refuse(f"fields.{name}", "is the name of a column that each row has anyway: use another name")
         base = re.split(r"[(<]", type_name.strip().lower(), maxsplit=1)[0].strip()
         if base not in TYPES:

@@ -13,6 +13,7 @@ INPUT = "input"  # the view of the only source, and of the result of a step with
 # Columns of each row beside the fields of its value: where it comes from. A field of a value cannot have such a name.
 RECORD_COLUMNS = ("record_key", "record_topic", "record_partition", "record_offset", "record_timestamp")
 FILE_COLUMNS = ("record_file",)
+DATABASE_COLUMNS = ("record_key", "record_table")  # the key is JSON, the table schema.table
 # Of values that are changes of a table: c, u, d, r or t, and what orders the changes of all partitions.
 CHANGE_ORDER = ("change_generation", "change_lsn", "change_order")
 CHANGE_COLUMNS = ("change_op", *CHANGE_ORDER, "change_time")
@@ -67,9 +68,22 @@ class FileSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresSource:
+    """Tables of a PostgreSQL server: their rows in a batch, every change of them in a stream."""
+
+    dsn: str  # may have a password
+    publication: str
+    tables: tuple[str, ...]  # patterns of schema.table
+    slot: str = ""  # of a stream
+    spool: str = ""  # of a stream, a folder; "": in the state folder
+    snapshot: Literal["initial", "never"] = "initial"
+    max_changes: int = 0  # of a micro-batch; 0: no limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSpec:
     name: str  # of its view
-    origin: TopicSource | FileSource
+    origin: TopicSource | FileSource | PostgresSource
     value: ValueSpec | None  # None for Parquet, which has columns already
     watermark: Watermark | None = None
 

@@ -4,6 +4,15 @@ import re
 
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError, UnknownTopicOrPartitionError
 from barnabas.net.client.connection.errors import MissingExtraError, SchemaRegistryError
+from barnabas.net.connect.postgres.changes.faults import (
+    KeyMissingError,
+    PositionFormatError,
+    SchemaConflictError,
+    ServerSetupError,
+    SlotLostError,
+    UnreadableMessageError,
+)
+from barnabas.net.connect.postgres.segment import BEGIN_AGAIN, RESET, SpoolError
 
 from ..read.data_loss import AVOID, WHY
 
@@ -19,8 +28,19 @@ _FRAMES = (
     "PythonException",
     "StreamingQueryException",
 )
-
-
+# What stops the capture of changes until the server, the tables or the folder have changed; a slot in use may pass.
+_OF_CHANGES = frozenset(
+    kind.__name__
+    for kind in (
+        KeyMissingError,
+        PositionFormatError,
+        SchemaConflictError,
+        ServerSetupError,
+        SlotLostError,
+        SpoolError,
+        UnreadableMessageError,
+    )
+)
 _LOST = re.compile(rf"^DataLossError: (.*?)\. {re.escape(WHY)}")
 _MAX_CAUSES = 20  # of a chain, which could be a ring
 
@@ -61,6 +81,8 @@ def is_final(error: Exception) -> bool:
         return True
     if isinstance(error, SchemaRegistryError):
         return not error.retriable
+    if cause_of(error).partition(":")[0] in _OF_CHANGES:
+        return True
     return type(error).__name__ in ("AnalysisException", "ParseException")
 
 
@@ -70,6 +92,10 @@ def told_of(error: Exception) -> str:
         return str(error)
     if is_bad_record(error):
         return f'{cause_of(error)}: repair the schema, or set action = "skip" or "dead-letter" under [errors]'
+    if any(words in cause_of(error) for words in (BEGIN_AGAIN, RESET)):
+        return (
+            f"{cause_of(error)}. For a pipeline, `barnabas pipeline reset` makes the new checkpoint and the new folder"
+        )
     if lost := lost_records(error):
         return f'{lost}. {WHY} Set lost_records = "skip" in the source to go on without them; {AVOID}'
     return error.message if isinstance(error, BarnabasError) else cause_of(error)

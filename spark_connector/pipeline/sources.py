@@ -1,4 +1,4 @@
-"""The sources of a pipeline as views: topics or files as a stream or a batch, good values as columns, bad ones apart."""
+"""The sources of a pipeline as views: topics, files or tables of PostgreSQL, as streams or batches; bad values apart."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,10 +12,12 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 
 from barnabas.net.client.serde.registry import RegistryAccess, registry_access
 from barnabas.net.pipeline.spec import (
+    DATABASE_COLUMNS,
     FILE_COLUMNS,
     RECORD_COLUMNS,
     ErrorPolicy,
     FileSource,
+    PostgresSource,
     SourceSpec,
     TopicSource,
     ValueField,
@@ -24,6 +26,7 @@ from barnabas.net.pipeline.spec import (
 from barnabas.net.pipeline.state import StateFolder
 
 from ..common.connection import shared_client
+from ..postgres.change_source import PostgresChangesDataSource
 from ..read.boundaries import Boundaries
 from ..read.offsets import OffsetRange
 from ..read.read_options import parse_read_options
@@ -38,6 +41,7 @@ _COLUMNS = (
     "headers array<struct<key string, value binary>>"
 )
 _HEADERS = "headers"
+_PLACES = {TopicSource: RECORD_COLUMNS, FileSource: FILE_COLUMNS, PostgresSource: DATABASE_COLUMNS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +87,7 @@ def open_source(world: World, source: SourceSpec, errors: ErrorPolicy, pipeline:
     if source.value is None:
         return Opened(rows=_watermarked(_parquet(world, source), source))
     value = _with_fields(world, source, source.value)
-    place = FILE_COLUMNS if isinstance(source.origin, FileSource) else RECORD_COLUMNS
+    place = _PLACES[type(source.origin)]
     try:
         parsed = with_parsed(_records(world, source), value, _schema_of(world, source, value))
     except PipelineFault as error:
@@ -155,6 +159,8 @@ def _records(world: World, source: SourceSpec) -> DataFrame:
             reader = reader.option("maxFilesPerTrigger", str(origin.max_files))
         lines: DataFrame = reader.format("text").load(world.path(origin.path))
         return lines.select(F.col("value").cast("binary"), F.col("_metadata.file_path").alias(FILE_COLUMNS[0]))
+    if isinstance(origin, PostgresSource):
+        return _changes(world, source.name, origin)
     check_topics(world, origin)
     reader = world.spark.read if world.is_batch else world.spark.readStream
     options = {**topic_options(world, origin), "includeHeaders": "true"}
@@ -165,6 +171,21 @@ def _records(world: World, source: SourceSpec) -> DataFrame:
     records: DataFrame = reader.format(FORMAT).schema(_COLUMNS).options(**options).load()
     names = dict(zip(("key", "topic", "partition", "offset", "timestamp"), RECORD_COLUMNS, strict=True))
     return records.select("value", _HEADERS, *(F.col(name).alias(place) for name, place in names.items()))
+
+
+def _changes(world: World, name: str, origin: PostgresSource) -> DataFrame:
+    """Options of the format have the checks, so this only names the folder: of a generation, so that a reset begins a new one."""
+    options = {"dsn": origin.dsn, "publication": origin.publication, "tables": ",".join(origin.tables)}
+    reader: Any = world.spark.read if world.is_batch else world.spark.readStream
+    if not world.is_batch:
+        spools = Path(world.path(origin.spool)) if origin.spool else world.state.path / "spool"
+        options |= {"slot": origin.slot, "snapshot": origin.snapshot}
+        options["spoolLocation"] = str((spools / f"{name}-{world.state.generation()}").absolute())
+        if origin.max_changes:
+            options["maxChangesPerTrigger"] = str(origin.max_changes)
+    changes: DataFrame = reader.format(PostgresChangesDataSource.name()).options(**options).load()
+    key, table = (F.col(column).alias(place) for column, place in zip(("key", "table"), DATABASE_COLUMNS, strict=True))
+    return changes.select(F.col("value").cast("binary"), key, table)
 
 
 def _parquet(world: World, source: SourceSpec) -> DataFrame:
@@ -239,6 +260,7 @@ def _in_sql(kind: DataType) -> str:
 
 def _sampled(world: World, source: SourceSpec, count: int) -> StructType:
     """The first and the last records, so that fields are found that only old or only new ones have."""
+    assert not isinstance(source.origin, PostgresSource), "its changes have declared fields"
     if isinstance(source.origin, FileSource):
         lines = world.spark.read.text(world.path(source.origin.path)).limit(count)
     else:

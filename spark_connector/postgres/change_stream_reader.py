@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from barnabas.net.client.connection.loop_thread import loop_thread
 from barnabas.net.connect.postgres.catalog import log_end
 from barnabas.net.connect.postgres.changes.faults import ConnectorError
-from barnabas.net.connect.postgres.segment import SpoolError, read_segment
+from barnabas.net.connect.postgres.segment import RESET, SpoolError, read_segment
 from barnabas.net.connect.postgres.server import close, connect, first_line
 from barnabas.net.connect.postgres.source import run_source
 from barnabas.net.connect.postgres.spool import Spool
@@ -34,7 +34,6 @@ FORMAT_VERSION = 1
 LONG_POLL_S = 0.25  # Spark asks the sources of a query one after another
 NO_LIMIT = 1 << 62
 TASK_CHANGES = 20_000  # of a task, unless a single segment has more
-RESET = "barnabas connect reset"
 # A server that lost the machine of the last driver frees the slot after wal_sender_timeout, 60 s by default.
 SLOT_PATIENCE_S = 120.0
 

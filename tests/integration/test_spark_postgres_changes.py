@@ -17,7 +17,7 @@ from integration import postgres
 from integration.cluster import Cluster, clean_environment, until
 from integration.spark_world import create_topic
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from tidy.source_tree import ROOT
 
 from barnabas.spark_connector.postgres.change_options import NAMES
@@ -27,50 +27,10 @@ if postgres.find()[0] is None:
 psycopg = pytest.importorskip("psycopg")
 
 from integration import connect_world as world  # noqa: E402 - needs psycopg
+from integration.spark_changes import DEADLINE_S, FORMAT, Query, confirmed  # noqa: E402 - as above
 
 pytestmark = pytest.mark.timeout(600)
-DEADLINE_S = 240
 KILLS = 2
-FORMAT = "postgres-changes"
-
-
-class Query:
-    """A stream of one database's changes into this process; runs of the same one share checkpoint and folder."""
-
-    def __init__(self, spark: SparkSession, dsn: str, folder: Path, **more: str | int) -> None:
-        self._spark = spark
-        self._folder = folder
-        self.options: dict[str, str | int] = {
-            "dsn": dsn,
-            "publication": "changes",
-            "slot": folder.name.replace("-", "_"),
-            "tables": "public.*",
-            "spoolLocation": str(folder / "spool"),
-            **more,
-        }
-        self.batches: dict[int, list[Row]] = {}
-        self.is_broken = False
-
-    def run(self) -> None:
-        """All that is committed in the database now."""
-        rows = self._spark.readStream.format(FORMAT).options(**self.options).load()
-        writer = rows.writeStream.foreachBatch(self._take).option(
-            "checkpointLocation", str(self._folder / "checkpoint")
-        )
-        query = writer.trigger(availableNow=True).start()
-        assert query.awaitTermination(DEADLINE_S), "the query did not end"
-
-    def _take(self, rows: Any, batch_id: int) -> None:
-        self.batches[batch_id] = sorted(rows.collect(), key=lambda row: (row.change_lsn, row.change_order, row.key))
-        if self.is_broken:
-            raise RuntimeError("the sink is broken")
-
-    @property
-    def rows(self) -> list[Row]:
-        return [row for batch_id in sorted(self.batches) for row in self.batches[batch_id]]
-
-    def told(self) -> list[tuple[str, str, Any]]:
-        return [(row.table, row.op, json.loads(row.after)["v"] if row.after else None) for row in self.rows]
 
 
 @pytest.fixture
@@ -79,16 +39,6 @@ def shop(server: postgres.Server, request: pytest.FixtureRequest) -> str:
     world.execute(dsn, "CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE PUBLICATION changes FOR ALL TABLES")
     world.execute(dsn, "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
     return dsn
-
-
-def confirmed(dsn: str, slot: object) -> int:
-    """How many bytes of log behind its end the server has been told to keep."""
-    with psycopg.connect(dsn) as connection:
-        query = (
-            "SELECT pg_wal_lsn_diff(confirmed_flush_lsn, '0/0')::bigint FROM pg_replication_slots WHERE slot_name = %s"
-        )
-        row = connection.execute(query, (slot,)).fetchone()
-    return int(row[0]) if row else 0
 
 
 def test_spark_finds_the_package_without_being_told() -> None:
@@ -223,34 +173,55 @@ def driver(arguments: dict[str, Any], log: Path) -> Iterator[int]:
         process.wait()
 
 
-def test_each_change_is_in_its_topic_once_after_kills_of_the_driver(
-    server: postgres.Server, spark_cluster: Cluster, tmp_path: Path
+def test_each_change_is_in_its_topic_once_after_kills_of_driver_broker_and_server(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
-    source = world.database(server.address, "driven")
-    world.create_tables(source)
-    world.execute(source, "CREATE PUBLICATION driven FOR TABLE accounts, history")
-    load = world.Load(source, seed=5)
-    load.fill()
-    for table in ("accounts", "history"):
-        create_topic(spark_cluster, f"public.{table}", partitions=3)
-    arguments = {
-        "source": {"dsn": source, "publication": "driven", "slot": "driven", "spoolLocation": str(tmp_path / "spool")},
-        "sink": {"bootstrap.servers": spark_cluster.bootstrap, "delivery": "effectively_once"},
-        "checkpoint": str(tmp_path / "checkpoint"),
-    }
-    commits, log = tmp_path / "checkpoint" / "commits", tmp_path / "driver.log"
+    """Brokers and the server are killed while a driver runs, which goes on, or is started again where Spark gives up."""
+    cluster = new_cluster()
+    asyncio.run(cluster.ready())
+    with postgres.server(**postgres.LOGICAL) as server:
+        source = server.address
+        world.create_tables(source)
+        world.execute(source, "CREATE PUBLICATION driven FOR TABLE accounts, history")
+        load = world.Load(source, seed=5)
+        load.fill()
+        for table in ("accounts", "history"):
+            create_topic(cluster, f"public.{table}", partitions=3)
+        arguments = {
+            "source": {
+                "dsn": source,
+                "publication": "driven",
+                "slot": "driven",
+                "spoolLocation": str(tmp_path / "spool"),
+            },
+            "sink": {"bootstrap.servers": cluster.bootstrap, "delivery": "effectively_once"},
+            "checkpoint": str(tmp_path / "checkpoint"),
+        }
+        commits, log = tmp_path / "checkpoint" / "commits", tmp_path / "driver.log"
 
-    def done() -> int:
-        return max((int(item.name) for item in commits.glob("[0-9]*")), default=-1)
+        def done() -> int:
+            return max((int(item.name) for item in commits.glob("[0-9]*")), default=-1)
 
-    with load.running():
-        for _ in range(KILLS):
-            with driver(arguments, log):
-                wanted = done() + 2
-                wait(lambda wanted=wanted: done() >= wanted, f"micro-batch {wanted}", log)  # type: ignore[misc]
-    with driver(arguments, log):
-        wait(lambda: is_complete(spark_cluster, source), "all changes in the topics", log)
-    world.check_topics(spark_cluster, "", source)
+        def follow(further: int) -> None:
+            wanted = done() + further
+            wait(lambda: done() >= wanted, f"micro-batch {wanted}", log)
+
+        with load.running():
+            for _ in range(KILLS):
+                with driver(arguments, log):
+                    follow(2)
+                    server.kill()
+                    server.start()
+                    follow(2)
+                with driver(arguments, log):
+                    follow(1)
+                    node = done() % 3
+                    cluster.kill(node)
+                    cluster.start(node)
+                    follow(2)
+        with driver(arguments, log):
+            wait(lambda: is_complete(cluster, source), "all changes in the topics", log)
+        world.check_topics(cluster, "", source)
 
 
 def wait(is_so: Callable[[], bool], what: str, log: Path) -> None:

@@ -21,6 +21,7 @@ CHECK_BYTES: Final = 1 << 20  # read at once for a checksum
 _MAGIC: Final = b"BSP2"
 _HEAD: Final = Struct("!4sIII")  # _MAGIC, size of the header in bytes, CRC32C of the header, CRC32C of the records
 _DIGITS: Final = 20  # of a number in the name of a file
+RESET: Final = "barnabas connect reset"  # which the errors of a source name
 BEGIN_AGAIN: Final = (
     "begin again with a new folder (spoolLocation) and a new checkpoint, and drop the slot (SELECT pg_drop_replication_slot);"
     " all tables are then read again"

@@ -10,6 +10,7 @@ from barnabas.net.pipeline.spec import (
     FileSource,
     ParquetSink,
     PipelineSpec,
+    PostgresSource,
     PythonStep,
     SqlStep,
     TableSink,
@@ -293,3 +294,53 @@ key = ["id"]
         "changes needs the names" in problem
         for problem in problems_of(text.replace(', fields = { id = "bigint" }', ""))
     )
+
+
+POSTGRES = """\
+name = "copy"
+[source]
+postgres = "host=h password=secret"
+publication = "p"
+tables = ["public.t", "audit.*"]
+slot = "s"
+value = { format = "changes", fields = { id = "bigint" } }
+[sink]
+console = true
+"""
+
+
+def test_tables_of_a_server_are_a_source() -> None:
+    (source,) = spec_of(POSTGRES).sources
+    tables = ("public.t", "audit.*")
+    assert source.origin == PostgresSource(dsn="host=h password=secret", publication="p", tables=tables, slot="s")
+    batch = 'mode = "batch"\n' + POSTGRES.replace('slot = "s"\n', "")
+    assert isinstance(spec_of(batch).sources[0].origin, PostgresSource)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('slot = "s"\n', "", '2: source: a stream needs a replication slot of its own: add slot = "pipeline_shop"'),
+        ('name = "copy"', 'name = "copy"\nmode = "batch"', "7: source.slot: has no effect in a batch"),
+        ('publication = "p"\n', "", '2: source.publication: is missing: add publication = "shop"'),
+        ('tables = ["public.t", "audit.*"]\n', "", '2: source.tables: is missing: add tables = ["public.orders"]'),
+        ('"audit.*"', '"audit"', "5: source.tables: has 'audit': write \"schema.table\""),
+        ('"changes"', '"json"', "7: source.value.format: is 'json': write changes or text or raw"),
+        (
+            'slot = "s"',
+            'slot = "s"\nspool = "s3://b"',
+            "7: source.spool: must be a folder that all machines of Spark share",
+        ),
+        ('slot = "s"', 'slot = "s"\ntopics = ["t"]', "2: source: a source has one of topics"),
+        (
+            "[sink]",
+            '[errors]\naction = "dead-letter"\ntopic = "d"\n[sink]',
+            "9: errors.action: dead-letter reads the source",
+        ),
+    ],
+)
+def test_what_a_source_in_a_server_needs(old: str, new: str, told: str) -> None:
+    assert old in POSTGRES
+    found = problems_of(POSTGRES.replace(old, new, 1))
+    assert any(problem.startswith(f"p.toml:{told}") for problem in found), found
+    assert "secret" not in "".join(found)

@@ -1,0 +1,95 @@
+"""A pipeline whose source is a PostgreSQL server: its rows, then every change of them, without topics between."""
+
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration import postgres
+from pyspark.errors import StreamingQueryException
+
+if postgres.find()[0] is None:
+    pytest.skip(postgres.find()[1], allow_module_level=True)
+pytest.importorskip("psycopg")
+
+from integration import connect_world as world
+from integration.spark_changes import confirmed
+
+from barnabas.spark_connector.pipeline.faults import is_final, told_of
+
+pytestmark = pytest.mark.timeout(600)
+STREAM = """\
+name = "copy"
+
+[source]
+postgres = "{dsn}"
+publication = "changes"
+tables = ["public.items"]
+slot = "copying"
+value = {{ format = "changes", fields = {{ id = "int", name = "string" }} }}
+
+[[steps]]
+sql = "SELECT id, upper(name) AS name, change_op, change_generation, change_lsn, change_order FROM input"
+
+[sink]
+table = "items"
+database = "sqlite:items.db"
+write = "changes"
+key = ["id"]
+"""
+BATCH = """\
+name = "rows"
+mode = "batch"
+
+[source]
+postgres = "{dsn}"
+publication = "changes"
+tables = ["public.*"]
+value = {{ format = "text" }}
+
+[[steps]]
+sql = "SELECT record_table, record_key, get_json_object(text, '$.after.name') AS name FROM input"
+
+[sink]
+table = "rows"
+database = "sqlite:items.db"
+"""
+
+
+def rows(folder: Path, table: str) -> list[Any]:
+    with sqlite3.connect(folder / "items.db") as connection:
+        columns = "id, name" if table == "items" else "record_table, record_key, name"
+        return connection.execute(f"SELECT {columns} FROM {table} ORDER BY 1, 2").fetchall()
+
+
+def test_a_table_follows_the_server_and_a_reset_reads_it_again(declared: Any, server: postgres.Server) -> None:
+    dsn = world.database(server.address, "piped")
+    world.execute(
+        dsn, "CREATE TABLE items (id int PRIMARY KEY, name text)", "CREATE PUBLICATION changes FOR ALL TABLES"
+    )
+    world.execute(dsn, "INSERT INTO items VALUES (1, 'a'), (2, 'b')")
+    batch = declared(BATCH.format(dsn=dsn))
+    batch.run()
+    assert rows(batch.folder, "rows") == [("public.items", '{"id":1}', "a"), ("public.items", '{"id":2}', "b")]
+
+    pipeline = declared(STREAM.format(dsn=dsn))
+    pipeline.run()
+    assert rows(pipeline.folder, "items") == [(1, "A"), (2, "B")]
+    world.execute(dsn, "UPDATE items SET name = 'c' WHERE id = 1", "DELETE FROM items WHERE id = 2")
+    world.execute(dsn, "INSERT INTO items VALUES (3, 'd')")
+    pipeline.run()
+    assert rows(pipeline.folder, "items") == [(1, "C"), (3, "D")]
+
+    (spool,) = (pipeline.state.path / "spool").iterdir()
+    shutil.rmtree(spool)
+    world.execute(dsn, "INSERT INTO items VALUES (4, 'e')")
+    before = confirmed(dsn, "copying")
+    with pytest.raises(StreamingQueryException) as caught:
+        pipeline.run()
+    assert "is not the folder that the checkpoint was written with" in told_of(caught.value)
+    assert "`barnabas pipeline reset` makes the new checkpoint" in told_of(caught.value) and is_final(caught.value)
+    assert confirmed(dsn, "copying") == before
+    pipeline.state.remove()
+    pipeline.run()
+    assert rows(pipeline.folder, "items") == [(1, "C"), (3, "D"), (4, "E")]

@@ -21,7 +21,10 @@ DEADLINE_S = 240
 class SinkDriver:
     """Starts driver processes on one checkpoint, one after the other."""
 
-    def __init__(self, cluster: Cluster, folder: Path, *, source: str, target: str, per_trigger: int) -> None:
+    def __init__(
+        self, cluster: Cluster, folder: Path, *, source: str, target: str, per_trigger: int, **spark: str
+    ) -> None:
+        """`spark`: more for `start_session`."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.runs = 0
@@ -31,6 +34,7 @@ class SinkDriver:
             "target": target,
             "checkpoint": str(folder / "checkpoint"),
             "per_trigger": per_trigger,
+            "spark": spark,
         }
 
     def start(self, kill: dict[str, object] | None = None) -> "subprocess.Popen[bytes]":
@@ -72,7 +76,7 @@ def main(plan: dict[str, Any]) -> None:
     from integration.spark_killing_source import KillingSource
     from integration.spark_world import FORMAT, start_session
 
-    spark = start_session(Path(str(plan["folder"])))
+    spark = start_session(Path(str(plan["folder"])), **plan["spark"])
     spark.dataSource.register(KillingSource)
     source = (
         spark.readStream.format(FORMAT)

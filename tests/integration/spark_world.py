@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from barnabas.net.client.producer.producer import Producer
-from barnabas.spark_connector.session import local_session
+from barnabas.spark_connector.session import session_on
 
 FORMAT = "barnabas"
 QUICK_JAVA = (
@@ -29,16 +29,18 @@ STREAM_DEADLINE_S = 90
 Options = dict[str, str | int]
 
 
-def start_session(folder: Path) -> SparkSession:
-    os.environ["SPARK_HOME"] = str(_home_without_python(folder))
+def start_session(folder: Path, master: str = "local[2]", **settings: str) -> SparkSession:
+    """`settings` have names with `_` instead of `.`."""
+    os.environ["SPARK_HOME"] = str(home_without_python(folder))
     try:
-        return _session(folder)
+        return _session(folder, master, {name.replace("_", "."): value for name, value in settings.items()})
     finally:
         del os.environ["SPARK_HOME"]
 
 
-def _session(folder: Path) -> SparkSession:
-    spark = local_session(
+def _session(folder: Path, master: str, settings: dict[str, str]) -> SparkSession:
+    spark = session_on(
+        master,
         "barnabas-tests",
         settings={
             "spark.driver.extraJavaOptions": QUICK_JAVA,
@@ -46,13 +48,14 @@ def _session(folder: Path) -> SparkSession:
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.streaming.noDataProgressEventInterval": "200",
+            **settings,
         },
     )
     spark.sparkContext.setLogLevel("OFF")  # Tests that expect a failure would print thousands of lines.
     return spark
 
 
-def _home_without_python(folder: Path) -> Path:
+def home_without_python(folder: Path) -> Path:
     """Workers put SPARK_HOME's pyspark.zip first, which has no compiled modules: each start would compile PySpark anew."""
     home = folder / "spark_home"
     home.mkdir()

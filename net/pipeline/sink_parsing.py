@@ -10,6 +10,7 @@ Sink = TopicSink | ParquetSink | DeltaSink | TableSink | ConsoleSink
 KINDS: Final = ("topic", "parquet", "delta", "table", "console")
 OUTPUT_MODES: Final = ("append", "update", "complete")
 ACTIONS: Final = ("stop", "skip", "dead-letter")
+SCHEMA_FORMATS: Final = ("avro", "protobuf", "json_schema")
 DATABASES: Final = ("sqlite", "postgresql")
 
 
@@ -55,32 +56,48 @@ def _topic(table: DocumentTable) -> TopicSink:
     topic = table.text("topic")
     if topic:
         check_topic(table, "topic", topic)
-    format_name = table.text("format", "json", choices=("json", "avro", "record"))
+    format_name = table.text("format", "json", choices=("json", *SCHEMA_FORMATS, "record"))
     is_records = format_name == "record"
     if is_records and table.has("key"):
         table.refuse(
             "key", f"has no effect with {table.words.pair('format', 'record')}: name the column key in the result"
         )
-    registry, schema = table.text("registry"), table.text("schema")
-    if format_name == "avro":
-        check_registry(table, registry)
-        if not table.has("registry"):
-            example = table.words.pair("registry", "http://localhost:8081")
-            table.refuse("registry", f"is missing: Avro needs the address of a schema registry, add {example}")
+    has_schema = format_name in SCHEMA_FORMATS
+    if has_schema:
+        _check_schema(table, format_name)
     else:
-        for name in table.given("registry", "schema"):
+        for name in table.given("registry", "schema", "message"):
             table.refuse(
                 name, f"has an effect only with {table.words.pair('format', 'avro')}: add that, or remove the key"
             )
+    schema_format: Any = format_name if has_schema else "avro"
     delivery: Any = table.text("delivery", "exactly_once", choices=("exactly_once", "at_least_once"))
     return TopicSink(
         topic=topic,
         key=table.text("key"),
         is_records=is_records,
-        registry=registry,
-        schema=schema,
+        registry=table.text("registry"),
+        schema_format=schema_format,
+        schema=table.text("schema"),
+        message=table.text("message"),
         delivery=delivery,
     )
+
+
+def _check_schema(table: DocumentTable, format_name: str) -> None:
+    check_registry(table, table.text("registry"))
+    if not table.has("registry"):
+        example = table.words.pair("registry", "http://localhost:8081")
+        table.refuse("registry", f"is missing: {format_name} needs the address of a schema registry, add {example}")
+    if format_name != "protobuf":
+        for name in table.given("message"):
+            table.refuse(name, f"has no effect with {table.words.pair('format', format_name)}: remove it")
+        return
+    for name, example in (("schema", "orders.desc"), ("message", "shop.Order")):
+        if not table.has(name):
+            table.refuse(
+                name, f"is missing: Protobuf is written by a message of yours, add {table.words.pair(name, example)}"
+            )
 
 
 def _table(table: DocumentTable) -> TableSink:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 ValueFormat = Literal["json", "csv", "changes", "avro", "protobuf", "access_log", "text", "raw"]
+SchemaFormat = Literal["avro", "protobuf", "json_schema"]
 OutputMode = Literal["append", "update", "complete"]
 Delivery = Literal["exactly_once", "at_least_once"]
 ErrorAction = Literal["stop", "skip", "dead-letter"]
@@ -111,8 +112,10 @@ class TopicSink:
     topic: str
     key: str = ""  # the column that becomes the record's key
     is_records: bool = False  # the result has the columns of a record: value, and if you like key, partition, headers
-    registry: str = ""  # of Avro: the address of the schema registry; "": values are JSON
-    schema: str = ""  # of Avro: a file; "": made from the columns of the result
+    registry: str = ""  # of values with a schema: the address of the schema registry; "": values are JSON
+    schema_format: SchemaFormat = "avro"  # with a registry
+    schema: str = ""  # a file, of Protobuf a descriptor set; "": made from the columns of the result
+    message: str = ""  # of Protobuf: its full name
     delivery: Delivery = "exactly_once"
 
 

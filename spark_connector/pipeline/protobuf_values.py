@@ -1,4 +1,4 @@
-"""Protobuf values: the columns of a message, and values as those columns take them. By Google's protobuf.
+"""Protobuf values: the columns of a message, values as those columns take them, and rows as messages. By Google's protobuf.
 
 Types: unsigned numbers become the next larger type (uint64: decimal(20,0)), enums strings, `Timestamp` becomes a timestamp,
 wrappers such as `Int64Value` their value. A field that was not sent is null if its presence is tracked (messages, `optional`,
@@ -20,6 +20,7 @@ Convert = Callable[[Any], Any]
 
 MAX_DEPTH: Final = 64  # of messages within messages
 MAX_FIELDS: Final = 10_000  # of a message, with those of each place of a message within it
+MAX_SHOWN: Final = 20  # values of an enum in an error
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _WRAPPERS: Final = frozenset(
     f"google.protobuf.{name}Value"
@@ -131,7 +132,7 @@ class ProtobufValues:
             raise PipelineFault(
                 f"the descriptor set cannot be used: {error}; write it with protoc --include_imports --descriptor_set_out"
             ) from error
-        self._message: Any = factory.GetMessageClass(found)
+        self.message: Any = factory.GetMessageClass(found)
         self._is_framed = is_framed
         self._columns = Columns(found)
         self.type = self._columns.type
@@ -142,8 +143,81 @@ class ProtobufValues:
         if self._is_framed:
             schema_id_of(data)
             _, begin = read_message_path(data, HEAD_SIZE)
-        row: dict[str, Any] = self._columns.convert(self._message.FromString(data[begin:]))
+        row: dict[str, Any] = self._columns.convert(self.message.FromString(data[begin:]))
         return row
+
+
+class ProtobufRows:
+    """Rows as messages of one type. Made by the driver, and again by each worker."""
+
+    def __init__(self, descriptor_set: bytes, message: str) -> None:
+        """As of `ProtobufValues`."""
+        values = ProtobufValues(descriptor_set, message)
+        self.message: type[Any] = values.message
+        self.type = values.type
+
+    def made(self, row: Mapping[str, Any]) -> Any:
+        """A column that is null is a field that is not set. Raises ValueError, TypeError for a value that does not fit."""
+        found = self.message()
+        _fill(found, row)
+        return found
+
+
+def _fill(message: Any, row: Mapping[str, Any]) -> None:
+    for name, value in row.items():
+        if value is None:
+            continue
+        field = message.DESCRIPTOR.fields_by_name[name]
+        target = field.message_type
+        if target is not None and target.GetOptions().map_entry:
+            _fill_map(getattr(message, name), target.fields_by_name["value"], value)
+        elif _is_repeated(field):
+            items = getattr(message, name)
+            for item in value:
+                if item is None:
+                    raise ValueError(f"the list {name} has a null, which Protobuf does not have")
+                if target is None:
+                    items.append(_scalar(field, item))
+                else:
+                    _fill_message(items.add(), item)
+        elif target is None:
+            setattr(message, name, _scalar(field, value))
+        else:
+            getattr(message, name).SetInParent()
+            _fill_message(getattr(message, name), value)
+
+
+def _fill_map(entries: Any, field: Any, pairs: Any) -> None:
+    for key, value in pairs:
+        if value is None:
+            raise ValueError(f"the map has no value for {key!r}: Protobuf has no null")
+        if field.message_type is None:
+            entries[key] = _scalar(field, value)
+        else:
+            _fill_message(entries[key], value)
+
+
+def _fill_message(message: Any, value: Any) -> None:
+    name = message.DESCRIPTOR.full_name
+    if name == _TIMESTAMP:
+        message.FromDatetime(value)
+    elif name in _WRAPPERS:
+        message.value = _scalar(message.DESCRIPTOR.fields_by_name["value"], value)
+    else:
+        _fill(message, value)
+
+
+def _scalar(field: Any, value: Any) -> Any:
+    if field.cpp_type == field.CPPTYPE_ENUM and isinstance(value, str):
+        known = field.enum_type.values_by_name.get(value)
+        if known is None:
+            raise ValueError(f"{value!r} is no value of {field.enum_type.full_name}, which has {_values(field)}")
+        return known.number
+    return int(value) if isinstance(value, Decimal) else value
+
+
+def _values(field: Any) -> str:
+    return ", ".join(item.name for item in field.enum_type.values[:MAX_SHOWN])
 
 
 def _names(files: Any) -> list[str]:

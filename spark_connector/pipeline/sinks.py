@@ -21,10 +21,10 @@ from barnabas.net.pipeline.spec import (
     TopicSink,
 )
 
-from .avro_sink import check_schema, encoded, record_name, register, schema_of
 from .database import Database, TableWriter
 from .delta import DeltaWriter
 from .faults import PipelineFault
+from .schema_sinks import check_schema, encoded, register, schema_for
 from .sources import FORMAT, World
 from .values import quoted
 
@@ -106,8 +106,8 @@ def _records_of(world: World, sink: TopicSink, columns: T.StructType) -> ToRecor
     registry = world.registry(sink.registry)
     if registry is None:
         return lambda rows: as_json(rows, sink.key)
-    schema = world.read_schema(sink.schema).decode() if sink.schema else schema_of(columns, record_name(sink.topic))
-    check_schema(registry, schema)
+    schema = schema_for(sink, columns, world.read_schema(sink.schema) if sink.schema else None)
+    check_schema(registry, schema, columns)
     if not world.is_plan:
         register(registry, schema, sink.topic)
     return lambda rows: as_records(rows, encoded(columns, registry, schema, sink.topic), sink.key)

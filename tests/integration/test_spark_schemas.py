@@ -3,7 +3,7 @@
 import json
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from io import BytesIO
@@ -15,6 +15,8 @@ import pytest
 from aiohttp import web
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from integration.cluster import Cluster
 from integration.declared_pipeline import Declared
@@ -270,6 +272,52 @@ def test_avro_goes_out_and_comes_in_with_a_login_at_the_registry(
         again.registry_login = login
         again.run()
     assert written(spark_cluster, "schema-sink-out-again") == [{"id": 1, "amount": 5.50}, {"id": 2}]
+
+
+PROTOBUF_SQL = """
+SELECT id, CAST(2 AS decimal(20, 0)) AS large, 'OLD' AS kind, array(city) AS tags, CAST(paid AS timestamp) AS at,
+    array(named_struct('price', 0.5D)) AS items, map('n', 1) AS counts, CAST(NULL AS string) AS note
+FROM input
+"""
+
+
+def test_protobuf_and_json_schema_go_out(spark: SparkSession, spark_cluster: Cluster, tmp_path: Path) -> None:
+    """Confluent's deserializers read them."""
+    (tmp_path / "shop.desc").write_bytes(descriptor_set())
+    values = [
+        b'{"id": 1, "amount": "5.50", "paid": "2026-01-02T03:04:05Z", "city": "Ulm"}',
+        b'{"id": 2, "city": "Bonn"}',
+    ]
+    found: dict[str, list[Any]] = {}
+    with running_registry() as registry, closing(SchemaRegistryClient({"url": registry.url})) as client:
+        readers: dict[str, Any] = {
+            "protobuf": ProtobufDeserializer(type(order()), {"use.deprecated.format": False}),
+            "json_schema": JSONDeserializer(None, schema_registry_client=client),
+        }
+        for name, reader in readers.items():
+            topic = created(spark_cluster, f"schema-sink-{name}")
+            send(spark_cluster, topic, values)
+            more = '\nschema = "shop.desc"\nmessage = "shop.Order"' if name == "protobuf" else ""
+            sql = PROTOBUF_SQL if name == "protobuf" else SHOP_SQL
+            text = avro_pipeline(topic, f'registry = "{registry.url}"{more}', sql).replace('"avro"', f'"{name}"')
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "shop.desc").write_bytes(descriptor_set())
+            declared = Declared(spark, spark_cluster, tmp_path / name, text)
+            declared.run()
+            declared.replay()
+            context = SerializationContext(f"{topic}-out", MessageField.VALUE)
+            found[name] = [reader(bytes(item.value or b""), context) for item in read(spark_cluster, f"{topic}-out")]
+        kinds = {schema["schemaType"] for schema in registry.schemas.values()}
+        assert kinds == {"PROTOBUF", "JSON"}
+    wanted = order(id=1, large=2, kind=1, tags=["Ulm"], items=[{"price": 0.5}], counts={"n": 1})
+    wanted.at.FromDatetime(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    assert [item.id for item in found["protobuf"]] == [1, 2], "each once, also after a replay"
+    assert found["protobuf"][0].SerializeToString(deterministic=True) == wanted.SerializeToString(deterministic=True)
+    assert not found["protobuf"][1].HasField("at")
+    nested = {"tags": ["a", None], "address": {"city": "Ulm"}, "counts": {"n": 1}}
+    paid = "2026-01-02T03:04:05.000Z"
+    assert found["json_schema"][0] == {"id": 1, "amount": 5.5, "paid": paid, **nested}
+    assert [item["id"] for item in found["json_schema"]] == [1, 2]
 
 
 def test_a_schema_of_the_file_decides_what_a_sink_writes(

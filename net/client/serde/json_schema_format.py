@@ -57,12 +57,16 @@ class JsonSchema:
             self._check = kind(tree)
 
     def serialize(self, data: Any, topic: str, part: Part) -> bytes:
-        if self._own is None:
-            raise InvalidConfigError("JsonSchema needs a class or a schema to write: JsonSchema(registry, Order)")
-        schema_id = self._registry.schema_id(self._subject(topic, part, self._name), self._own)
+        schema_id = self.registered_id(topic, part)
         encoded = self._json.serialize(data, topic, part)
         self._validate(encoded)
         return framed(schema_id, encoded)
+
+    def registered_id(self, topic: str, part: Part) -> int:
+        """The id of the own schema, for this topic. Raises SchemaNotLoaded, InvalidConfigError without a schema."""
+        if self._own is None:
+            raise InvalidConfigError("JsonSchema needs a class or a schema to write: JsonSchema(registry, Order)")
+        return self._registry.schema_id(self._subject(topic, part, self._name), self._own)
 
     def deserialize(self, data: bytes, topic: str, part: Part) -> Any:
         schema_id_of(data)

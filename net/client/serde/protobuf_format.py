@@ -39,11 +39,14 @@ class Protobuf:
     def serialize(self, data: Any, topic: str, part: Part) -> bytes:
         if not isinstance(data, self._message):
             raise TypeError(f"it must be a {self._message.__name__}, not {type(data).__name__}")
-        descriptor = self._descriptor
-        self._own = self._own or self._schema(descriptor.file, [])
-        schema_id = self._registry.schema_id(self._subject(topic, part, descriptor.full_name), self._own)
+        schema_id = self.registered_id(topic, part)
         encoded: bytes = data.SerializeToString()
         return framed(schema_id, self._path + encoded)
+
+    def registered_id(self, topic: str, part: Part) -> int:
+        """The id of the own schema, for this topic. Raises SchemaNotLoaded."""
+        self._own = self._own or self._schema(self._descriptor.file, [])
+        return self._registry.schema_id(self._subject(topic, part, self._descriptor.full_name), self._own)
 
     def deserialize(self, data: bytes, topic: str, part: Part) -> Any:
         schema_id_of(data)

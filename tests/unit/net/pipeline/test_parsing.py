@@ -344,3 +344,28 @@ def test_what_a_source_in_a_server_needs(old: str, new: str, told: str) -> None:
     found = problems_of(POSTGRES.replace(old, new, 1))
     assert any(problem.startswith(f"p.toml:{told}") for problem in found), found
     assert "secret" not in "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("sink", "told"),
+    [
+        (
+            'format = "protobuf"\nregistry = "http://h"',
+            "5: sink.schema: is missing: Protobuf is written by a message of yours",
+        ),
+        ('format = "protobuf"\nregistry = "http://h"', "5: sink.message: is missing: Protobuf is written"),
+        ('format = "json_schema"', "5: sink.registry: is missing: json_schema needs the address of a schema registry"),
+        ('format = "json_schema"\nregistry = "http://h"\nmessage = "a.B"', "9: sink.message: has no effect"),
+        ('message = "a.B"', '7: sink.message: has an effect only with format = "avro"'),
+    ],
+)
+def test_what_a_sink_with_a_schema_needs(sink: str, told: str) -> None:
+    found = problems_of(f'{SOURCE}[sink]\ntopic = "out"\n{sink}\n')
+    assert any(problem.startswith(f"p.toml:{told}") for problem in found), found
+
+
+def test_a_sink_of_protobuf() -> None:
+    text = 'format = "protobuf"\nregistry = "http://h"\nschema = "o.desc"\nmessage = "shop.Order"'
+    sink = spec_of(f'{SOURCE}[sink]\ntopic = "out"\n{text}\n').sink
+    assert isinstance(sink, TopicSink)
+    assert (sink.schema_format, sink.schema, sink.message) == ("protobuf", "o.desc", "shop.Order")

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from .ports import NoFreePorts, free_ports
-from .secure_layout import SECURITY
+from .secure_layout import SECURITY, USUAL_PROTOCOL
 
 DECOMMISSIONED: Final = "decommissioned"  # beside the configuration of a broker that has left permanently
 DEFAULT_FOLDER: Final = "barnabas-data"
@@ -72,6 +72,8 @@ class Plan:
     overrides: Mapping[str, str] = field(default_factory=dict)
     die_with_parent: bool = False
     secure: bool = False  # TLS on every port, with an authority of its own; a cluster that was secure stays so
+    client_protocol: str = USUAL_PROTOCOL  # of a secure cluster: how clients connect, one of CLIENT_PROTOCOLS
+    own_keys: Mapping[int, Mapping[str, str]] = field(default_factory=dict)  # of single brokers, beside `overrides`
     launcher: tuple[str, ...] = LAUNCHER  # the path of the configuration is appended
 
 
@@ -99,7 +101,8 @@ def start(plan: Plan) -> list[Broker]:
         from . import secure_files
 
         plan = replace(plan, secure=True)
-        secure_files.prepare(plan.folder, [f"{_LOOPBACK}:{ports[node_id].client}" for node_id in members])
+        addresses = [f"{_LOOPBACK}:{ports[node_id].client}" for node_id in members]
+        secure_files.prepare(plan.folder, addresses, plan.client_protocol)
     brokers: list[Broker] = []
     try:
         brokers.extend(_start_broker(plan, node_id, ports[node_id], voters, machines) for node_id in members)
@@ -485,19 +488,21 @@ def _start_broker(
     address = f"{_LOOPBACK}:{ports.client}"
     values = {
         "node.id": str(node_id),
-        **addresses_of(plan.folder, node_id, ports),
+        **addresses_of(plan.folder, node_id, ports, plan.client_protocol),
         "controller.quorum.voters": voters,
         "log.dirs": str(folder / "data"),
         "default.replication.factor": str(min(len({machines[other] or other for other in machines}), 3)),
         **({_MACHINE: machine} if (machine := machines[node_id]) else {}),
         **plan.overrides,
+        **plan.own_keys.get(node_id, {}),
     }
     write_properties(folder / "server.properties", values)
     process = launch(plan.launcher, folder, die_with_parent=plan.die_with_parent)
     return Broker(node_id=node_id, folder=folder, address=address, process=process)
 
 
-def addresses_of(folder: Path, node_id: int, ports: NodePorts) -> dict[str, str]:
+def addresses_of(folder: Path, node_id: int, ports: NodePorts, client_protocol: str = USUAL_PROTOCOL) -> dict[str, str]:
+    """The keys of a broker that depend on its ports; of a secure cluster, also those of its certificate, which is made."""
     client, admin = f"{_LOOPBACK}:{ports.client}", f"{_LOOPBACK}:{ports.admin}"
     quorum = {"quorum.listener": f"{_LOOPBACK}:{ports.quorum}"}
     if not is_secure(folder):
@@ -505,10 +510,10 @@ def addresses_of(folder: Path, node_id: int, ports: NodePorts) -> dict[str, str]
     from . import secure_files
 
     return {
-        "listeners": f"SASL_SSL://{client},{secure_files.BROKERS}://{_LOOPBACK}:{ports.brokers}",
+        "listeners": f"{client_protocol}://{client},{secure_files.BROKERS}://{_LOOPBACK}:{ports.brokers}",
         "admin.listener": f"HTTPS://{admin}",
         **quorum,
-        **secure_files.broker_keys(folder, node_id, _LOOPBACK),
+        **secure_files.broker_keys(folder, node_id, _LOOPBACK, client_protocol),
     }
 
 

@@ -24,7 +24,7 @@ from .certificates import (
 )
 from .sasl.scram import SALT_BYTES, credential_for
 from .sasl.verifiers import user_line
-from .secure_layout import ADMIN, CLIENT_PROPERTIES, SECURITY
+from .secure_layout import ADMIN, CLIENT_PROPERTIES, SECURITY, USUAL_PROTOCOL, has_logins, is_encrypted
 
 BROKER_FILE: Final = "broker.pem"
 USERS_FILE: Final = "users"
@@ -33,7 +33,7 @@ MECHANISM: Final = ScramMechanism.SHA_256
 _PASSWORD_BYTES: Final = 18  # 24 characters
 
 
-def prepare(folder: Path, addresses: Sequence[str]) -> None:
+def prepare(folder: Path, addresses: Sequence[str], client_protocol: str = USUAL_PROTOCOL) -> None:
     """Make the authority and the first user's certificate if they are not there, and tell clients what to use.
 
     Raises InvalidConfigError (an authority that cannot be read), OSError.
@@ -42,15 +42,29 @@ def prepare(folder: Path, addresses: Sequence[str]) -> None:
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (home / AUTHORITY_KEY).exists() and not (home / AUTHORITY).exists():
         make_authority(home, f"barnabas {folder.absolute().name}", now=now)
-    user = home / f"{ADMIN}.pem"
-    if not user.exists():
-        write_secret(user, client_certificate(read_authority(home), ADMIN, now=now))
-    told = client_properties(addresses, authority=home / AUTHORITY, password=_password(home))
+    client_certificate_of(folder, ADMIN)
+    password = password_of_admin(folder)
+    told = client_properties(addresses, client_protocol, authority=home / AUTHORITY, password=password)
     write_secret(folder / CLIENT_PROPERTIES, told.encode())
 
 
-def _password(home: Path) -> str:
-    """That of the first user; made, with what brokers know of it, if it is not there."""
+def authority_file(folder: Path) -> Path:
+    return folder.absolute() / SECURITY / AUTHORITY
+
+
+def client_certificate_of(folder: Path, user: str) -> Path:
+    """A file with the key and the certificate of a user, which is made if it is not there. Raises InvalidConfigError, OSError."""
+    home = folder.absolute() / SECURITY
+    path = home / f"{user}.pem"
+    if not path.exists():
+        now = datetime.datetime.now(datetime.UTC)
+        write_secret(path, client_certificate(read_authority(home), user, now=now))
+    return path
+
+
+def password_of_admin(folder: Path) -> str:
+    """That of the first user; made, with what brokers know of it, if it is not there. Raises OSError."""
+    home = folder.absolute() / SECURITY
     path = home / f"{ADMIN}.password"
     if not path.exists():
         password = secrets.token_urlsafe(_PASSWORD_BYTES)
@@ -61,7 +75,7 @@ def _password(home: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-def broker_keys(folder: Path, node_id: int, host: str) -> dict[str, str]:
+def broker_keys(folder: Path, node_id: int, host: str, client_protocol: str = USUAL_PROTOCOL) -> dict[str, str]:
     """Make a new certificate for a broker, and return the keys of its server.properties that use it."""
     home, own = folder.absolute() / SECURITY, folder.absolute() / str(node_id) / BROKER_FILE
     now = datetime.datetime.now(datetime.UTC)
@@ -72,26 +86,36 @@ def broker_keys(folder: Path, node_id: int, host: str) -> dict[str, str]:
         "ssl.client.auth": "required",
         "authorizer.class.name": "acl",
         "super.users": f"User:{ADMIN};User:CN={ADMIN}",
-        "listener.security.protocol.map": f"SASL_SSL:SASL_SSL,{BROKERS}:SSL",
+        "listener.security.protocol.map": f"{client_protocol}:{client_protocol},{BROKERS}:SSL",
         "inter.broker.listener.name": BROKERS,
-        "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
-        "sasl.users.file": str(home / USERS_FILE),
+        **(
+            {
+                "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
+                "sasl.users.file": str(home / USERS_FILE),
+            }
+            if has_logins(client_protocol)
+            else {"listener.name.ssl.ssl.client.auth": "requested"}  # clients without a certificate are anonymous
+        ),
     }
 
 
-def client_properties(addresses: Sequence[str], *, authority: Path, password: str) -> str:
+def client_properties(addresses: Sequence[str], client_protocol: str, *, authority: Path, password: str) -> str:
     """A file for Java's tools and `barnabas --command-config`; the comments have the names of other clients."""
-    return f"""\
-# Java: kafka-topics.sh --command-config FILE; here: barnabas topic list --command-config FILE
-bootstrap.servers={",".join(addresses)}
-security.protocol=SASL_SSL
-ssl.truststore.type=PEM
-ssl.truststore.location={authority}
-sasl.mechanism={MECHANISM}
-sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="{ADMIN}" password="{password}";
-# Python (barnabas):
-#   Producer("{addresses[0]}", security_protocol="SASL_SSL", ssl_cafile="{authority}", sasl_mechanism="{MECHANISM}",
-#            sasl_plain_username="{ADMIN}", sasl_plain_password=...)
-# librdkafka (confluent-kafka, kcat -X):
-#   security.protocol=SASL_SSL ssl.ca.location={authority} sasl.mechanism={MECHANISM} sasl.username={ADMIN} sasl.password=...
-"""
+    lines = [
+        "# Java: kafka-topics.sh --command-config FILE; here: barnabas topic list --command-config FILE",
+        f"bootstrap.servers={','.join(addresses)}",
+        f"security.protocol={client_protocol}",
+    ]
+    python, rd = [f'"{addresses[0]}", security_protocol="{client_protocol}"'], [f"security.protocol={client_protocol}"]
+    if is_encrypted(client_protocol):
+        lines += ["ssl.truststore.type=PEM", f"ssl.truststore.location={authority}"]
+        python.append(f'ssl_cafile="{authority}"')
+        rd.append(f"ssl.ca.location={authority}")
+    if has_logins(client_protocol):
+        login = f'org.apache.kafka.common.security.scram.ScramLoginModule required username="{ADMIN}" password="{password}";'
+        lines += [f"sasl.mechanism={MECHANISM}", f"sasl.jaas.config={login}"]
+        python.append(f'sasl_mechanism="{MECHANISM}", sasl_plain_username="{ADMIN}", sasl_plain_password=...')
+        rd.append(f"sasl.mechanism={MECHANISM} sasl.username={ADMIN} sasl.password=...")
+    lines += ["# Python (barnabas):", f"#   Producer({', '.join(python)})"]
+    lines += ["# librdkafka (confluent-kafka, kcat -X):", f"#   {' '.join(rd)}"]
+    return "\n".join(lines) + "\n"

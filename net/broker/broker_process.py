@@ -84,7 +84,7 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None], adapt
             config.max_connections, descriptors.for_clients, descriptors.total,
         )  # fmt: skip
     tls = await asyncio.to_thread(tls_of, config)
-    users = await asyncio.to_thread(_users_of, config)
+    users = await asyncio.to_thread(users_of, config)
     tokens = await asyncio.to_thread(tokens_of, config)
     ports = Ports(
         network=tls.network(config.inter_broker_listener()) if tls else TcpNetwork(),
@@ -147,7 +147,8 @@ def _request_shutdown(broker: Broker) -> None:
     broker.shutdown_requested.set()
 
 
-def _users_of(config: BrokerConfig) -> UserFile:
+def users_of(config: BrokerConfig) -> UserFile:
+    """Those of `sasl.users.file`. Raises InvalidConfigError."""
     path = config.sasl_users_file
     if path is None:
         return {}

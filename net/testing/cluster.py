@@ -15,18 +15,17 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
+from barnabas.log.vocabulary.access.acls import Permission
 from barnabas.log.vocabulary.group_messages import RebalanceEvent
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..client.connection.loop_thread import loop_thread
 from ..client.connection.records import ConsumerRecord
 from ..local_cluster import MAX_BROKERS
-from .brokers.backends import BACKENDS, USUAL_VOTERS, Backend
+from .access import asked_access, login_of, options_for
+from .brokers.backends import BACKENDS, USUAL_VOTERS
 from .fault import Fault
-from .folders import TemporaryFolder
-from .group_acts import GroupActs
-from .injection import Injection
-from .observation import Observation
+from .parts import ClusterParts
 
 T = TypeVar("T")
 Brokers = int | Iterable[int] | None  # None: all
@@ -54,12 +53,20 @@ class Cluster:
         backend: str = "in-process",
         voters: int | None = None,
         config: Mapping[str, str] | None = None,
+        broker_config: Mapping[int, Mapping[str, str]] | None = None,
+        tls: bool = False,
+        users: Mapping[str, str] | None = None,
+        permissions: Mapping[str, Sequence[str]] | None = None,
         folder: Path | str | None = None,
         timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         """`backend`: "in-process" (brokers in threads of this process) or "processes" (a process each). `voters`: of the quorum,
-        all brokers but three at most by default. `config`: keys of brokers, such as "num.partitions". `folder`: where the data
-        stays; by default it is in memory and removed. `timeout_s`: how long any call waits for the cluster."""
+        all brokers but three at most by default. `config`: keys of brokers, such as "num.partitions"; `broker_config`: those of
+        single brokers, {2: {"broker.rack": "b"}}. `folder`: where the data stays; by default it is in memory and removed.
+        `timeout_s`: how long any call waits for the cluster.
+
+        `tls`: clients connect with TLS. `users`: they log in, {name: password}. `permissions`: what each user may do,
+        {"alice": ["WRITE TOPIC orders*", "READ GROUP billing"]}; without it, everything. `login` has the options of clients."""
         if not 1 <= brokers <= MAX_BROKERS:
             raise ValueError(f"brokers={brokers}: give 1 to {MAX_BROKERS}")
         if backend not in BACKENDS:
@@ -67,20 +74,34 @@ class Cluster:
         voter_count = min(brokers, USUAL_VOTERS) if voters is None else voters
         if not 1 <= voter_count <= brokers:
             raise ValueError(f"voters={voters}: give 1 to {brokers}, the number of brokers")
-        self.brokers: Sequence[int] = range(brokers)
+        strange = sorted(set(broker_config or {}) - set(range(brokers)))
+        if strange:
+            raise ValueError(f"broker_config: there is no broker {strange[0]}; give brokers 0 to {brokers - 1}")
+        self._access = asked_access(tls=tls, users=users, permissions=permissions)
+        self._brokers = range(brokers)
         self.backend = backend
         self._voters = range(voter_count)
         self._config = {**DEFAULTS, "default.replication.factor": str(min(brokers, 3)), **(config or {})}
+        self._own_keys = {broker: dict(keys) for broker, keys in (broker_config or {}).items()}
         self._given_folder = None if folder is None else Path(folder).absolute()
         self._timeout_s = timeout_s
-        self._parts: _Parts | None = None
+        self._parts: ClusterParts | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
         """Returns when the brokers serve. Raises ClusterError."""
         if self._parts is None:
-            self._parts = _Parts(self)
+            self._parts = ClusterParts(
+                backend=self.backend,
+                brokers=self._brokers,
+                voters=len(self._voters),
+                config=self._config,
+                own_keys=self._own_keys,
+                folder=self._given_folder,
+                access=self._access,
+                timeout_s=self._timeout_s,
+            )
         return self
 
     def close(self) -> None:
@@ -107,9 +128,14 @@ class Cluster:
         return AsyncCluster(self)
 
     @property
+    def brokers(self) -> Sequence[int]:
+        """The numbers of all brokers, also of those that do not run."""
+        return self._brokers if self._parts is None else self._parts.brokers
+
+    @property
     def bootstrap_servers(self) -> str:
         """The addresses of all brokers, for any client: "127.0.0.1:9092,..."."""
-        return ",".join(self.address(node_id) for node_id in self.brokers)
+        return self._started.bootstrap
 
     def address(self, broker: int) -> str:
         return self._started.backend.address(broker)
@@ -163,9 +189,41 @@ class Cluster:
         return self._run(find())
 
     def reset(self) -> None:
-        """Undo all faults, and remove all topics, groups and open transactions."""
+        """Undo all faults, and remove all topics, groups and open transactions. Users and permissions are those of the start
+        again; brokers that were added or removed stay so."""
         self.heal()
-        self._run(self._started.groups.reset())
+        self._run(self._started.reset())
+
+    def add_broker(self, config: Mapping[str, str] | None = None) -> int:
+        """Start one more broker, and return its number when it takes part. `config`: keys of its own. New partitions are placed
+        there, too; `Admin.fill_broker` moves others to it."""
+        return self._started.add_broker(config or {})
+
+    def remove_broker(self, broker: int) -> None:
+        """Returns when the others have its replicas and its vote, and it has left the cluster for good. Raises
+        InvalidReplicationFactorError if too few brokers would remain."""
+        self._started.remove_broker(broker)
+
+    # --- logins -------------------------------------------------------------------------------------------------------
+
+    def login(
+        self, user: str | None = None, *, password: str | None = None, client: str = "barnabas"
+    ) -> dict[str, Any]:
+        """The security options of a client: `Producer(cluster.bootstrap_servers, **cluster.login("alice"))`.
+
+        Without a user: of the administrator, who may do everything. `password`: to try another one than that of the user.
+        `client`: whose names the options have, "barnabas", "kafka-python", "aiokafka", "confluent-kafka" or "java". With TLS and
+        without `users`, any user gets a certificate with this name. Empty for a cluster without TLS and users. Raises
+        ValueError."""
+        return options_for(client, login_of(self._access, self._started.folder, user, password))
+
+    def allow(self, user: str, *permissions: str) -> Fault:
+        """`allow("alice", "READ TOPIC orders")`: returns when all brokers know it. Undone, they are withdrawn."""
+        return self._started.permit(user, permissions, Permission.ALLOW)
+
+    def deny(self, user: str, *permissions: str) -> Fault:
+        """Likewise; it is stronger than what is allowed."""
+        return self._started.permit(user, permissions, Permission.DENY)
 
     # --- faults of brokers --------------------------------------------------------------------------------------------
 
@@ -207,9 +265,10 @@ class Cluster:
 
     def lose_quorum(self) -> Fault:
         """The voters do not hear each other. Returns when no broker knows a controller; undone: when there is one again."""
-        if len(self._voters) < 2:
+        voters = [voter for voter in self._voters if voter in self.brokers]
+        if len(voters) < 2:
             raise ValueError("lose_quorum: a quorum of one voter cannot be cut apart; start the cluster with brokers=3")
-        lost = self._started.injection.lose_quorum(self._voters)
+        lost = self._started.injection.lose_quorum(voters)
 
         def undo() -> None:
             lost.undo()
@@ -295,7 +354,7 @@ class Cluster:
     # --- parts --------------------------------------------------------------------------------------------------------
 
     @property
-    def _started(self) -> "_Parts":
+    def _started(self) -> ClusterParts:
         if self._parts is None:
             raise RuntimeError("the cluster does not run: call start(), or use it in a with statement")
         return self._parts
@@ -307,40 +366,6 @@ class Cluster:
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return loop_thread().call(coroutine, self._timeout_s)
-
-
-class _Parts:
-    """What a cluster consists of while it runs."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        given = cluster._given_folder
-        self._temporary = TemporaryFolder() if given is None else None
-        folder = given or (self._temporary.path if self._temporary else Path())
-        folder.mkdir(parents=True, exist_ok=True)
-        self.backend: Backend = BACKENDS[cluster.backend](
-            folder, len(cluster.brokers), len(cluster._voters), cluster._config
-        )
-        try:
-            self.backend.start()
-            self.injection = Injection(self.backend, len(cluster.brokers), timeout_s=cluster._timeout_s)
-            self.injection.wait_until_ready(cluster.brokers)
-        except BaseException:
-            self._end()
-            raise
-        bootstrap = ",".join(self.backend.address(node_id) for node_id in cluster.brokers)
-        self.observation = Observation(bootstrap, timeout_s=cluster._timeout_s)
-        self.groups = GroupActs(self.observation, bootstrap, self.injection.end_session)
-
-    def close(self) -> None:
-        try:
-            loop_thread().call(self.observation.close())
-        finally:
-            self._end()
-
-    def _end(self) -> None:
-        self.backend.close(graceful=self._temporary is None)
-        if self._temporary is not None:
-            self._temporary.close()
 
 
 class AsyncCluster:

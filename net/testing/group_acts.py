@@ -26,10 +26,9 @@ MAX_REMOVALS: Final = 5  # of the members of one group: each round ends those th
 class GroupActs:
     """`end_session` of (coordinator, group, member id) blocks."""
 
-    def __init__(self, observation: Observation, bootstrap: str, end_session: Callable[[int, str, str], None]) -> None:
+    def __init__(self, observation: Observation, end_session: Callable[[int, str, str], None]) -> None:
         self._observation = observation
         self._end_session = end_session
-        self._bootstrap = bootstrap
 
     async def force_rebalance(self, group: str) -> None:
         """A member joins and leaves again: two rebalances, in which the members do what they always do."""
@@ -41,13 +40,14 @@ class GroupActs:
         joined = asyncio.Event()
         async with Consumer(
             *topics,
-            bootstrap=self._bootstrap,
+            bootstrap=self._observation.bootstrap,
             group=group,
             group_protocol=protocol,
             assignor=None if protocol == _CONSUMER_PROTOCOL else found.assignor,
             auto_commit=False,
             client_id=CLIENT_ID,
             on_assigned=lambda partitions: joined.set(),
+            **self._observation.login,
         ) as visitor:
             visiting = asyncio.ensure_future(_poll(visitor))
             try:

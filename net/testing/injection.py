@@ -29,9 +29,9 @@ MAX_DELAY_MS: Final = 60_000  # above it, every timeout of a broker has passed
 class Injection:
     """One for a cluster. All calls block until the brokers have carried them out."""
 
-    def __init__(self, backend: Backend, brokers: int, *, timeout_s: float) -> None:
+    def __init__(self, backend: Backend, brokers: Iterable[int], *, timeout_s: float) -> None:
         self._backend = backend
-        self._brokers = range(brokers)
+        self._brokers = list(brokers)
         self._timeout_s = timeout_s
         self._plan = FaultPlan(addresses={node_id: backend.addresses(node_id) for node_id in self._brokers})
         self._told = {node_id: Faults() for node_id in self._brokers}
@@ -48,7 +48,7 @@ class Injection:
             if node_id in self._paused:
                 self._paused[node_id].undo()
             self._backend.kill(node_id)
-        fault = self._fault(f"kill{tuple(node_ids)}", lambda: self.restart(node_ids))
+        fault = self.fault(f"kill{tuple(node_ids)}", lambda: self.restart(_of(node_ids, self._brokers)))
         self._dead.update(dict.fromkeys(node_ids, fault))
         return fault
 
@@ -66,16 +66,34 @@ class Injection:
         for node_id in self._checked(node_ids):
             self._check_running(node_id)
             self._backend.pause(node_id)
-        fault = self._fault(f"pause{tuple(node_ids)}", lambda: self._resume(node_ids))
+        fault = self.fault(f"pause{tuple(node_ids)}", lambda: self._resume(node_ids))
         self._paused.update(dict.fromkeys(node_ids, fault))
         return fault
 
     def _resume(self, node_ids: Iterable[int]) -> None:
-        for node_id in node_ids:
+        for node_id in _of(node_ids, self._brokers):
             self._paused.pop(node_id, None)
             if self._backend.is_running(node_id):
                 self._backend.resume(node_id)
         self._tell()
+
+    def added(self, node_id: int) -> None:
+        """A new broker, with the faults of all brokers that hold. Returns when it takes part."""
+        self._plan.addresses[node_id] = self._backend.addresses(node_id)
+        self._told[node_id] = Faults()
+        self._brokers.append(node_id)
+        self._tell(patiently=True)
+        self.wait_until_ready([node_id])
+
+    def removed(self, node_id: int) -> None:
+        """It has left for good, or was never there."""
+        self._brokers.remove(node_id)
+        self._paused.pop(node_id, None)
+        self._dead.pop(node_id, None)
+
+    def awake(self) -> list[int]:
+        """The brokers that run and are not paused."""
+        return [node_id for node_id in self._brokers if self._takes_orders(node_id)]
 
     # --- faults of ports ----------------------------------------------------------------------------------------------
 
@@ -131,8 +149,7 @@ class Injection:
 
     def controllers(self) -> list[int]:
         """The controller as each running broker knows it; -1: none."""
-        running = [node_id for node_id in self._brokers if self._takes_orders(node_id)]
-        return [self._backend.order(node_id, AskController()) for node_id in running]
+        return [self._backend.order(node_id, AskController()) for node_id in self.awake()]
 
     # --- the end of faults --------------------------------------------------------------------------------------------
 
@@ -180,9 +197,10 @@ class Injection:
             self._tell()
             cleaning()
 
-        return self._fault(name, undo)
+        return self.fault(name, undo)
 
-    def _fault(self, name: str, undo: Callable[[], None]) -> Fault:
+    def fault(self, name: str, undo: Callable[[], None]) -> Fault:
+        """A fault that `heal` undoes."""
         fault = Fault(name, undo)
         self._holding = [known for known in self._holding if known.holds]
         self._holding.append(fault)
@@ -220,10 +238,14 @@ class Injection:
         chosen = list(node_ids)
         for node_id in chosen:
             if node_id not in self._brokers:
-                raise ValueError(
-                    f"there is no broker {node_id}; this cluster has the brokers 0 to {len(self._brokers) - 1}"
-                )
+                known = ", ".join(map(str, self._brokers))
+                raise ValueError(f"there is no broker {node_id}; this cluster has the brokers {known}")
         return chosen
+
+
+def _of(node_ids: Iterable[int], brokers: Sequence[int]) -> list[int]:
+    """Those that have not been removed meanwhile."""
+    return [node_id for node_id in node_ids if node_id in brokers]
 
 
 def _checked_delay(delay_ms: int) -> int:

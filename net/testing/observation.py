@@ -4,16 +4,19 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError, GroupIdNotFoundError
 from barnabas.log.vocabulary.group_messages import RebalanceEvent
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..client.admin.admin import Admin
+from ..client.connection.client import Client
 from ..client.connection.records import ConsumerRecord
+from ..client.connection.security import SecurityOptions
 from ..client.consumer.consumer import Consumer
 from ..protocol.group_responses import DescribeGroupResponse
+from ..protocol.requests import Request
 
 CLIENT_ID: Final = "barnabas-testing"
 MOST_SHOWN: Final = 5  # values in an error message
@@ -27,22 +30,32 @@ LOOK_AGAIN_S: Final = 5.0
 class Observation:
     """Coroutines of one event loop. `admin` is connected when it is first used."""
 
-    def __init__(self, bootstrap: str, *, timeout_s: float) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, bootstrap: str, *, timeout_s: float, login: SecurityOptions | None = None) -> None:
+        """`bootstrap` may change with the brokers of the cluster."""
+        self.bootstrap = bootstrap
+        self.login = SecurityOptions() if login is None else login
         self._timeout_s = timeout_s
+        self._client: Client | None = None
         self._admin: Admin | None = None
 
     async def admin(self) -> Admin:
         if self._admin is None:
-            admin = Admin(self._bootstrap, client_id=CLIENT_ID, timeout_ms=int(self._timeout_s * 1000))
+            client = Client(self.bootstrap, client_id=CLIENT_ID, **self.login)
+            admin = Admin(client=client, timeout_ms=int(self._timeout_s * 1000))
             await admin.start()
-            self._admin = admin
+            self._client, self._admin = client, admin
         return self._admin
+
+    async def ask(self, broker: int, request: Request) -> Any:
+        """The answer of one broker."""
+        await self.admin()
+        assert self._client is not None
+        return await self._client.call(broker, request)
 
     async def is_known(self, topic: str, address: str) -> None:
         """Wait until the broker at this address knows the topic, for KNOWN_WITHIN_S at most."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(KNOWN_WITHIN_S), Admin(address, client_id=CLIENT_ID) as admin:
+            async with asyncio.timeout(KNOWN_WITHIN_S), Admin(address, client_id=CLIENT_ID, **self.login) as admin:
                 while True:
                     try:
                         await admin.describe_topic(topic)
@@ -58,10 +71,11 @@ class Observation:
     async def records(self, topic: str, *, isolation_level: str = "read_committed") -> list[ConsumerRecord]:
         """All records from the first to the end of each partition at this moment, in the order of partitions and offsets."""
         async with Consumer(
-            bootstrap=self._bootstrap,
+            bootstrap=self.bootstrap,
             auto_offset_reset="earliest",
             isolation_level=isolation_level,
             client_id=CLIENT_ID,
+            **self.login,
         ) as consumer:
             partitions = await consumer.partitions_for(topic)
             consumer.assign(partitions)

@@ -8,7 +8,7 @@ Barnabas imports this module, so it imports nothing but pytest; the first cluste
 import json
 import re
 import uuid
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,9 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f"{MARK}(brokers=3, backend='in-process', voters=None, config={{}}, partitions=1, reset=True): the cluster of the"
-        " fixtures `barnabas`, `barnabas_topic` and `bootstrap_servers`; `partitions` of `barnabas_topic`; `reset=False` leaves"
-        " topics and groups for the next test",
+        f"{MARK}(brokers=3, backend='in-process', voters=None, config={{}}, broker_config={{}}, tls=False, users=None,"
+        " permissions=None, partitions=1, reset=True): the cluster of the fixtures `barnabas`, `barnabas_topic` and"
+        " `bootstrap_servers`; `partitions` of `barnabas_topic`; `reset=False` leaves topics and groups for the next test",
     )
 
 
@@ -56,12 +56,21 @@ class _Wanted:
     backend: str = "in-process"
     voters: int | None = None
     config: Mapping[str, str] = field(default_factory=dict)
+    broker_config: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    tls: bool = False
+    users: Mapping[str, str] | None = None
+    permissions: Mapping[str, Sequence[str]] | None = None
     partitions: int = 1
     reset: bool = True
 
     @property
+    def of_cluster(self) -> dict[str, Any]:
+        """The arguments of `Cluster`."""
+        return {name: value for name, value in vars(self).items() if name not in ("partitions", "reset")}
+
+    @property
     def key(self) -> str:
-        return json.dumps([self.brokers, self.backend, self.voters, sorted(self.config.items())])
+        return json.dumps(self.of_cluster, sort_keys=True)
 
 
 def _wanted(request: pytest.FixtureRequest) -> _Wanted:
@@ -86,12 +95,11 @@ class _Clusters:
         if cluster is None:
             from .cluster import Cluster
 
-            made = Cluster(wanted.brokers, backend=wanted.backend, voters=wanted.voters, config=wanted.config)
-            cluster = self._running[wanted.key] = made.start()
+            cluster = self._running[wanted.key] = Cluster(**wanted.of_cluster).start()
         return cluster
 
     def drop(self, wanted: _Wanted) -> None:
-        """A cluster that a test left beyond repair: the next test has a new one."""
+        """A cluster that a test has left beyond repair, or with other brokers: the next test has a new one."""
         self._running.pop(wanted.key).close()
 
     def close(self) -> None:
@@ -113,6 +121,9 @@ def barnabas(request: pytest.FixtureRequest, _barnabas_clusters: _Clusters) -> I
     wanted = _wanted(request)
     cluster = _barnabas_clusters.get(wanted)
     yield cluster
+    if list(cluster.brokers) != list(range(wanted.brokers)):  # the next test has all brokers again, and no other ones
+        _barnabas_clusters.drop(wanted)
+        return
     try:
         if wanted.reset:
             cluster.reset()

@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin import admin as _admin
-from barnabas.net.client.admin.transactions import TransactionAdmin
-from barnabas.net.client.admin.users import UserAdmin
 from barnabas.net.client.connection.client import inside_of
 from barnabas.net.client.connection.either_kind import run_blocking
 from barnabas.net.client.connection.errors import ClientClosedError
@@ -547,7 +545,7 @@ class Admin(_Blocking[_admin.Admin]):
         if name.startswith("_"):
             raise AttributeError(name)
         method = getattr(self._client, name)
-        if isinstance(method, TransactionAdmin | UserAdmin):
+        if not callable(method):  # `users`, `acls`, `quotas`, `transactions`
             return _BlockingPart(method, self._call)
 
         def blocking(*arguments: Any, **options: Any) -> Any:

@@ -20,7 +20,7 @@ from barnabas.net.local_cluster import LAUNCHER
 from barnabas.net.local_cluster import clean_environment as clean_environment
 from barnabas.net.local_cluster import write_properties as write_properties
 from barnabas.net.protocol.responses import DescribeClusterResponse, PartitionMetadata
-from barnabas.net.secure_layout import CLIENT_PROPERTIES, SECURITY
+from barnabas.net.secure_layout import CLIENT_PROPERTIES, PLAIN_TEXT, SECURITY, USUAL_PROTOCOL
 from barnabas.net.testing.brokers.processes import BrokerProcess, Processes
 
 DEADLINE_S = 60.0  # for whatever should take a second: two cores are shared with much else
@@ -75,7 +75,7 @@ class Cluster:
             dict(overrides or {}),
             program=launcher,
             machines=machines,
-            secure=secure,
+            client_protocol=USUAL_PROTOCOL if secure else PLAIN_TEXT,
             die_with_parent=False,
         )
         self._processes.start()

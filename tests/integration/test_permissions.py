@@ -57,13 +57,15 @@ from barnabas.log.vocabulary.cluster_changes import (
 )
 from barnabas.log.vocabulary.errors import AuthorizationError, ClusterAuthorizationError, ErrorCode
 from barnabas.log.vocabulary.transaction_messages import InitTransactionsRequest, TransactionMarker
-from barnabas.net.certificates import broker_certificate, client_certificate, read_authority, write_secret
+from barnabas.net.certificates import broker_certificate, read_authority, write_secret
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.security import SecurityOptions
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.protocol import requests as q
 from barnabas.net.protocol.broker_figures import DescribeBrokerRequest
+from barnabas.net.secure_files import client_certificate_of
+from barnabas.net.testing.access import options_for
 from barnabas.net.wire.rpc import RpcPool
 from barnabas.net.wire.tcp import TcpNetwork
 from barnabas.net.wire.tls import TlsContexts, TlsFiles
@@ -79,7 +81,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("permissions") / "c", 3, overrides=SESSION, secure=True) as started:
         authority, now = read_authority(home(started)), datetime.datetime.now(datetime.UTC)
         for name in ("alice", "bob"):
-            write_secret(home(started) / f"{name}.pem", client_certificate(authority, name, now=now))
+            client_certificate_of(started.folder, name)
         write_secret(home(started) / "node-1.pem", broker_certificate(authority, 1, ("127.0.0.1",), now=now))
         yield started
 
@@ -109,15 +111,12 @@ def security(cluster: Cluster, user: str) -> SecurityOptions:
 
 
 def rd(cluster: Cluster, user: str, **more: Any) -> dict[str, Any]:
-    pem = str(home(cluster) / f"{user}.pem")
-    return {
-        "bootstrap.servers": cluster.bootstrap,
-        "security.protocol": "SSL",
-        "ssl.ca.location": str(home(cluster) / "ca.pem"),
-        "ssl.certificate.location": pem,
-        "ssl.key.location": pem,
-        "error_cb": lambda error: None,
-    } | {key.replace("_", "."): value for key, value in more.items()}
+    shared = {"bootstrap.servers": cluster.bootstrap, "error_cb": lambda error: None}
+    return (
+        shared
+        | options_for("confluent-kafka", security(cluster, user))
+        | {key.replace("_", "."): value for key, value in more.items()}
+    )
 
 
 async def grant(cluster: Cluster, principal: str, operation: Operation, kind: ResourceKind, name: str) -> None:

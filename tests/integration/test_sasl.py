@@ -43,6 +43,7 @@ from barnabas.net.client.connection.security import SecurityOptions
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.sasl.verifiers import read_users
+from barnabas.net.testing.access import options_for
 
 LIMIT_S = 30.0
 
@@ -77,14 +78,7 @@ async def test_the_sdk_logs_in_by_the_file_that_up_has_written(cluster: Cluster)
 
 
 def rd_options(cluster: Cluster, login: SecurityOptions) -> dict[str, str]:
-    return {
-        "bootstrap.servers": cluster.logins,
-        "security.protocol": "SASL_SSL",
-        "ssl.ca.location": login["ssl_cafile"],
-        "sasl.mechanism": login["sasl_mechanism"],
-        "sasl.username": login["sasl_plain_username"],
-        "sasl.password": login["sasl_plain_password"],
-    }
+    return {"bootstrap.servers": cluster.logins, **options_for("confluent-kafka", login)}
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])

@@ -30,6 +30,7 @@ from barnabas.net.client.connection.errors import InvalidConfigError, NoBrokersA
 from barnabas.net.client.connection.security import SecurityOptions
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
+from barnabas.net.testing.access import options_for
 from barnabas.net.wire.tcp import MAX_HANDSHAKES
 
 LIMIT_S = 30.0
@@ -102,14 +103,7 @@ async def test_records_go_through_tls_and_a_leader_may_die(cluster: Cluster) -> 
 
 async def test_librdkafka_writes_and_reads(cluster: Cluster) -> None:
     name = await topic(cluster, "rd")
-    user = str(home(cluster) / "admin.pem")
-    secure = {
-        "bootstrap.servers": cluster.bootstrap,
-        "security.protocol": "SSL",
-        "ssl.ca.location": str(home(cluster) / "ca.pem"),
-        "ssl.certificate.location": user,
-        "ssl.key.location": user,
-    }
+    secure = {"bootstrap.servers": cluster.bootstrap, **options_for("confluent-kafka", cluster.security)}
 
     await check_roundtrip(secure, name)
 

@@ -2,11 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol
 
-from ...local_cluster import ClusterError, free_node_ports
+from ...local_cluster import ClusterError, NodePorts, addresses_of, free_node_ports
+from ...secure_layout import PLAIN_TEXT
 from ..faults.orders import Order
-from .processes import Address, Processes
+from .processes import Address, Processes, addresses_in
+
+if TYPE_CHECKING:
+    pass
 
 _LOOPBACK: Final = "127.0.0.1"
 USUAL_VOTERS: Final = 3
@@ -25,6 +30,12 @@ class Backend(Protocol):
 
     def addresses(self, node_id: int) -> Sequence[Address]:
         """All addresses at which other brokers reach it."""
+
+    def add(self, node_id: int, config: Mapping[str, str]) -> object:
+        """Start one more broker; returns when it is being started. Raises ClusterError."""
+
+    def remove(self, node_id: int) -> None:
+        """Shut a broker down for good; returns when it has ended."""
 
     def is_running(self, node_id: int) -> bool: ...
 
@@ -54,43 +65,76 @@ class InProcess:
 
     name = "in-process"
 
-    def __init__(self, folder: Path, brokers: int, voters: int, config: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        brokers: int,
+        voters: int,
+        config: Mapping[str, str],
+        *,
+        client_protocol: str = PLAIN_TEXT,
+        own_keys: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
+    ) -> None:
+        """`client_protocol`, `own_keys`: as of `Processes`."""
         from .thread_broker import ThreadBroker  # the broker itself, which the other backend does not need here
 
         self._make = ThreadBroker
-        self._ports = free_node_ports(brokers)
-        named = ",".join(f"{n}@{_LOOPBACK}:{ports.quorum}" for n, ports in enumerate(self._ports[:voters]))
-        self._properties = [
-            {
-                "node.id": str(node_id),
-                "listeners": f"PLAINTEXT://{_LOOPBACK}:{ports.client}",
-                "quorum.listener": f"{_LOOPBACK}:{ports.quorum}",
-                "controller.quorum.voters": named,
-                "log.dirs": str(folder / str(node_id) / "data"),
-                **config,
-                "admin.listener": "none",
-            }
-            for node_id, ports in enumerate(self._ports)
-        ]
-        for node_id in range(brokers):
-            (folder / str(node_id)).mkdir(exist_ok=True)
-        self._brokers: list[ThreadBroker] = []
+        self._folder = folder
+        self._config = config
+        self._client_protocol = client_protocol
+        ports = free_node_ports(brokers)
+        if client_protocol != PLAIN_TEXT:
+            from ... import secure_files
+
+            secure_files.prepare(folder, [f"{_LOOPBACK}:{item.client}" for item in ports], client_protocol)
+        self._voters = ",".join(f"{n}@{_LOOPBACK}:{item.quorum}" for n, item in enumerate(ports[:voters]))
+        self._properties = {n: self._properties_of(n, item, own_keys.get(n, {})) for n, item in enumerate(ports)}
+        self._brokers: dict[int, ThreadBroker] = {}
+
+    def _properties_of(self, node_id: int, ports: NodePorts, own: Mapping[str, str]) -> dict[str, str]:
+        home = self._folder / str(node_id)
+        home.mkdir(exist_ok=True)
+        return {
+            "node.id": str(node_id),
+            **addresses_of(self._folder, node_id, ports, self._client_protocol),
+            "controller.quorum.voters": self._voters,
+            "log.dirs": str(home / "data"),
+            **self._config,
+            **own,
+            "admin.listener": "none",
+        }
 
     def start(self) -> None:
-        self._brokers = [self._make(node_id, found) for node_id, found in enumerate(self._properties)]
+        self._brokers = {node_id: self._make(node_id, found) for node_id, found in self._properties.items()}
         try:
-            for broker in self._brokers:
+            for broker in self._brokers.values():
                 broker.started.result()
         except Exception as error:
             self.close(graceful=False)
             raise ClusterError(f"a broker cannot start: {error}") from error
 
+    def add(self, node_id: int, config: Mapping[str, str]) -> object:
+        (ports,) = free_node_ports(1)
+        self._properties[node_id] = self._properties_of(node_id, ports, config)
+        broker = self._make(node_id, self._properties[node_id])
+        try:
+            broker.started.result()
+        except Exception as error:
+            del self._properties[node_id]
+            raise ClusterError(f"broker {node_id} cannot start: {error}") from error
+        self._brokers[node_id] = broker
+        return broker
+
+    def remove(self, node_id: int) -> None:
+        self._brokers[node_id].stop(hands_over=True)
+        del self._brokers[node_id], self._properties[node_id]
+
     def address(self, node_id: int) -> str:
-        return f"{_LOOPBACK}:{self._ports[node_id].client}"
+        host, port = self.addresses(node_id)[0]
+        return f"{host}:{port}"
 
     def addresses(self, node_id: int) -> Sequence[Address]:
-        ports = self._ports[node_id]
-        return [(_LOOPBACK, ports.client), (_LOOPBACK, ports.quorum)]
+        return addresses_in(self._properties[node_id])
 
     def is_running(self, node_id: int) -> bool:
         return self._brokers[node_id].is_running
@@ -101,7 +145,8 @@ class InProcess:
     def logs(self, lines: int) -> str:
         """Their logs are those of this process."""
         states = {True: "running", False: "ended"}
-        return "\n".join(f"--- broker {n} ({states[broker.is_running]})" for n, broker in enumerate(self._brokers))
+        found = self._brokers.items()
+        return "\n".join(f"--- broker {node_id} ({states[broker.is_running]})" for node_id, broker in found)
 
     def order(self, node_id: int, order: Order) -> int:
         return self._brokers[node_id].order(order)
@@ -120,7 +165,7 @@ class InProcess:
         self._brokers[node_id].resume()
 
     def close(self, *, graceful: bool) -> None:
-        for broker in self._brokers:
+        for broker in self._brokers.values():
             broker.stop() if graceful else broker.kill()
 
 

@@ -13,11 +13,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from ...local_cluster import (
     LAST_LINES,
     LAUNCHER,
+    STOP_TIMEOUT_S,
     ClusterError,
     Plan,
     addresses_of,
@@ -28,11 +30,18 @@ from ...local_cluster import (
     stop,
     write_properties,
 )
+from ...secure_layout import PLAIN_TEXT
 from ..faults.orders import Order, decode_answer, encode
 
 Address = tuple[str, int]
 ORDER_TIMEOUT_S: Final = 30.0  # a loop that is blocked by a slow disk is still faster
 _LOOPBACK: Final = "127.0.0.1"
+
+
+def addresses_in(properties: Mapping[str, str]) -> list[Address]:
+    """All addresses at which other brokers reach a broker, the quorum's last."""
+    found = [item.partition("://")[2] for item in properties["listeners"].split(",")]
+    return [(item.rpartition(":")[0], int(item.rpartition(":")[2])) for item in (*found, properties["quorum.listener"])]
 
 
 class BrokerProcess:
@@ -176,12 +185,14 @@ class Processes:
         *,
         program: tuple[str, ...] | None = None,
         machines: int | None = None,
-        secure: bool = False,
+        client_protocol: str = PLAIN_TEXT,
+        own_keys: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
         die_with_parent: bool = True,
     ) -> None:
         """`program`: starts a broker; the path of its configuration is appended. The default one takes orders of faults, and
-        serves the HTTP API only if `config` sets `admin.listener`; others take no orders. `machines`, `secure`: as `barnabas up`
-        has them."""
+        serves the HTTP API only if `config` sets `admin.listener`; others take no orders. `machines`: as `barnabas up` has
+        them. `client_protocol`: anything but plain text makes a cluster as `barnabas up --secure` does. `own_keys`: of single
+        brokers."""
         self._control = Path(tempfile.mkdtemp(prefix="barnabas-"))  # short: the path of a socket has 107 bytes at most
         under_orders = (sys.executable, "-P", "-m", "barnabas.net.testing.brokers.broker_main")
         self._plan = Plan(
@@ -192,7 +203,9 @@ class Processes:
             machine_count=machines,
             overrides=config if program else {"admin.listener": "none", **config},
             die_with_parent=die_with_parent,
-            secure=secure,
+            secure=client_protocol != PLAIN_TEXT,
+            client_protocol=client_protocol,
+            own_keys=own_keys,
             launcher=program or (*under_orders, "--control", str(self._control), "--config"),
         )
         self.brokers: list[BrokerProcess] = []
@@ -218,7 +231,7 @@ class Processes:
         (ports,) = free_node_ports(1)
         values = {
             "node.id": str(node_id),
-            **addresses_of(self._plan.folder, node_id, ports),
+            **addresses_of(self._plan.folder, node_id, ports, self._plan.client_protocol),
             "controller.quorum.voters": self.brokers[0].property("controller.quorum.voters"),
             "log.dirs": str(folder / "data"),
             **self._plan.overrides,
@@ -236,19 +249,31 @@ class Processes:
         self.brokers.append(broker)
         return broker
 
+    def remove(self, node_id: int) -> None:
+        """Shut a broker of the running cluster down for good; returns when it has ended. Its folder stays."""
+        broker = self._broker(node_id)
+        if broker.is_running:
+            broker.signal(signal.SIGTERM)
+            try:
+                broker.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                broker.kill()
+        self.brokers.remove(broker)
+
+    def _broker(self, node_id: int) -> BrokerProcess:
+        return next(broker for broker in self.brokers if broker.node_id == node_id)
+
     def address(self, node_id: int) -> str:
-        return self.brokers[node_id].address
+        return self._broker(node_id).address
 
     def addresses(self, node_id: int) -> Sequence[Address]:
-        values = self.brokers[node_id].properties()
-        found = (values["listeners"].partition("://")[2], values["quorum.listener"])
-        return [(item.rpartition(":")[0], int(item.rpartition(":")[2])) for item in found]
+        return addresses_in(self._broker(node_id).properties())
 
     def is_running(self, node_id: int) -> bool:
-        return self.brokers[node_id].is_running
+        return self._broker(node_id).is_running
 
     def why_ended(self, node_id: int) -> str:
-        broker = self.brokers[node_id]
+        broker = self._broker(node_id)
         lines = "\n    ".join(last_lines(broker))
         return f"it ended with {broker.process.poll()}, and its log with:\n    {lines}"
 
@@ -263,18 +288,18 @@ class Processes:
         return answer.result
 
     def kill(self, node_id: int) -> None:
-        self.brokers[node_id].kill()
+        self._broker(node_id).kill()
         with suppress(OSError):
             (self._control / f"{node_id}.sock").unlink()
 
     def restart(self, node_id: int) -> None:
-        self.brokers[node_id].launch()
+        self._broker(node_id).launch()
 
     def pause(self, node_id: int) -> None:
-        self.brokers[node_id].signal(signal.SIGSTOP)
+        self._broker(node_id).signal(signal.SIGSTOP)
 
     def resume(self, node_id: int) -> None:
-        self.brokers[node_id].signal(signal.SIGCONT)
+        self._broker(node_id).signal(signal.SIGCONT)
 
     def logs(self, lines: int) -> str:
         return "\n".join(broker.tail(lines) for broker in self.brokers)

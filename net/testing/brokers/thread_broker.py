@@ -14,6 +14,8 @@ from contextlib import suppress
 from typing import Final
 
 from ...broker.broker import Broker
+from ...broker.broker_process import users_of
+from ...broker.tls import tls_of
 from ...settings.config import load
 from ..faults.fault_board import FaultBoard
 from ..faults.orders import Order
@@ -36,6 +38,7 @@ class ThreadBroker:
         self._may_run.set()
         self._dying: asyncio.Event | None = None
         self._is_graceful = False
+        self._hands_over = False
         self._thread = threading.Thread(target=self._main, name=f"barnabas-broker-{node_id}", daemon=True)
         self._thread.start()
 
@@ -57,12 +60,14 @@ class ThreadBroker:
         self._loop = asyncio.get_running_loop()
         self._dying = asyncio.Event()
         self._board = FaultBoard()
-        self._broker = Broker(load(None, self._properties, {}), self._board.ports(self._fatal))
+        config = load(None, self._properties, {})
+        tls, users = await asyncio.to_thread(tls_of, config), await asyncio.to_thread(users_of, config)
+        self._broker = Broker(config, self._board.ports(self._fatal, config, tls, users))
         await self._broker.start()
         self.started.set_result(None)
         await self._dying.wait()
         if self._is_graceful:
-            await self._broker.stop(controlled=False)
+            await self._broker.stop(controlled=self._hands_over)
             return
         await self._bury()
 
@@ -104,16 +109,17 @@ class ThreadBroker:
             self._loop.call_soon_threadsafe(self._die)
         self._thread.join()
 
-    def stop(self) -> None:
-        """Close the logs cleanly; no leadership is handed over."""
+    def stop(self, *, hands_over: bool = False) -> None:
+        """Close the logs cleanly. `hands_over`: first its leaderships, as a broker does that leaves a running cluster."""
         if not self._thread.is_alive():
             return
         self.resume()
 
         def begin() -> None:
             assert self._dying is not None
-            self._broker.shutdown_hurried.set()
-            self._is_graceful = True
+            if not hands_over:
+                self._broker.shutdown_hurried.set()
+            self._is_graceful, self._hands_over = True, hands_over
             self._dying.set()
 
         with suppress(RuntimeError):

@@ -10,8 +10,11 @@ from barnabas.log.vocabulary.errors import InvalidRequestError
 from ...base.clock import Clock, SystemClock
 from ...broker.broker import Broker, Ports
 from ...broker.metadata_sources import QuorumPorts, build_source
+from ...broker.tls import BrokerTls, QuorumNetwork
 from ...metadata.metadata_service import MetadataSource
 from ...metadata.quorum_source import SameLoopHost
+from ...sasl.verifiers import UserFile
+from ...settings.config import BrokerConfig
 from ...wire.tcp import TcpNetwork
 from .disk_faults import DiskRules, FaultyFiles
 from .link_faults import BrokerLinks, FaultyNetwork, FaultyQuorumNetwork
@@ -43,11 +46,16 @@ class FaultBoard:
         self.clock = ShiftedClock(SystemClock())
         self.broker: Broker | None = None
 
-    def ports(self, fatal: Callable[[str], None]) -> Ports:
+    def ports(
+        self, fatal: Callable[[str], None], config: BrokerConfig, tls: BrokerTls | None, users: UserFile
+    ) -> Ports:
         """Of a broker in this process: its quorum shares its loop, and reserves no space for the journal."""
         return self.with_faults(
             Ports(
-                network=TcpNetwork(),
+                network=tls.network(config.inter_broker_listener()) if tls else TcpNetwork(),
+                network_of=tls.network if tls else None,
+                quorum_tls=tls.quorum() if tls else None,
+                users=users,
                 files=FaultyFiles(self.disk),
                 clock=self.clock,
                 rng=random.Random(),
@@ -84,7 +92,7 @@ class FaultBoard:
         return build_source(broker, quorum)
 
     def _quorum_network(self) -> FaultyQuorumNetwork:
-        return FaultyQuorumNetwork(self.links)
+        return FaultyQuorumNetwork(self.links, QuorumNetwork())
 
     async def carry_out(self, order: Order) -> int:
         """The answer of the order; 0 where it has none."""

@@ -1,6 +1,6 @@
 """Which faults hold now: those that were requested and not undone yet. Pure: it decides which orders each broker gets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .orders import Faults, RequestFault
@@ -26,7 +26,7 @@ class Asked:
 class FaultPlan:
     """`addresses`: of each broker, those at which others reach it, the quorum's last."""
 
-    addresses: Mapping[int, Sequence[Address]]
+    addresses: dict[int, Sequence[Address]]
     asked: list[Asked] = field(default_factory=list)
 
     def of(self, node_id: int) -> Faults:

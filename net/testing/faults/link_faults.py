@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from barnabas.kraft.raft.net.network import Listener as QuorumListener
-from barnabas.kraft.raft.net.network import LoopNetwork, RaftNetwork
+from barnabas.kraft.raft.net.network import RaftNetwork
 
 from ...wire.network import Listener, Network, ProtocolFactory, stream_transport
 from ...wire.tcp import TcpListener
@@ -141,7 +141,9 @@ class Link(asyncio.BufferedProtocol):
             return self.inner.get_buffer(sizehint)
         if not self._scratch:
             self._scratch = bytearray(_SCRATCH_BYTES)
-        return self._scratch
+        return memoryview(
+            self._scratch
+        )  # A transport with TLS fills slices of it, which of a bytearray would be copies.
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._reads_directly:
@@ -358,8 +360,8 @@ class FaultyNetwork:
 class FaultyQuorumNetwork:
     """The same for the connections of the quorum; the options of the port are passed on."""
 
-    def __init__(self, links: BrokerLinks, inner: RaftNetwork | None = None) -> None:
-        self._inner = inner or LoopNetwork()
+    def __init__(self, links: BrokerLinks, inner: RaftNetwork) -> None:
+        self._inner = inner
         self._links = links
 
     async def connect(

@@ -212,7 +212,7 @@ def test_reset_leaves_nothing(cluster: Cluster, topic: str) -> None:
 @pytest.mark.parametrize(
     ("ask", "told"),
     [
-        (lambda cluster: cluster.kill(7), "there is no broker 7; this cluster has the brokers 0 to 2"),
+        (lambda cluster: cluster.kill(7), "there is no broker 7; this cluster has the brokers 0, 1, 2"),
         (lambda cluster: cluster.fail("PRODUCES", "NOT_LEADER_OR_FOLLOWER"), "did you mean PRODUCE"),
         (lambda cluster: cluster.fail("PRODUCE", "NOT_LEADER"), "did you mean NOT_LEADER_OR_FOLLOWER"),
         (lambda cluster: cluster.fail("PRODUCE", "NOT_LEADER_OR_FOLLOWER", times=0), "times=0"),

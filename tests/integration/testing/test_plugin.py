@@ -46,6 +46,28 @@ class TestTwo:
         with Admin(barnabas.bootstrap_servers) as admin:
             assert admin.list_topics() == ["kept"]
 
+@pytest.mark.barnabas(brokers=1)
+def test_brokers_are_added(barnabas, bootstrap_servers):
+    assert seen == [bootstrap_servers]
+    assert barnabas.add_broker() == 1
+
+@pytest.mark.barnabas(brokers=1)
+def test_the_next_test_has_a_new_cluster(barnabas, bootstrap_servers):
+    assert len(barnabas.brokers) == 1 and seen != [bootstrap_servers]
+
+@pytest.mark.barnabas(
+    brokers=1,
+    tls=True,
+    users={"alice": "secret"},
+    permissions={"alice": ["DESCRIBE TOPIC *"]},
+    broker_config={0: {"broker.rack": "a"}},
+)
+def test_a_secure_cluster(barnabas, barnabas_topic, bootstrap_servers):
+    with Admin(bootstrap_servers, **barnabas.login("alice")) as admin:
+        assert admin.list_topics() == [barnabas_topic]
+    with Admin(bootstrap_servers, **barnabas.login()) as admin:
+        assert admin.describe_cluster().brokers[0].rack == "a"
+
 @pytest.mark.barnabas(broker=1)
 def test_a_misspelt_argument(barnabas):
     raise AssertionError("never runs")
@@ -101,7 +123,7 @@ def run_pytest(
 
 def test_clusters_have_the_shape_that_is_marked_and_are_healed_and_emptied(tmp_path: Path) -> None:
     ended = run_pytest(tmp_path, SHAPES, "--strict-markers")
-    assert "5 passed, 1 error" in ended.stdout, ended.stdout + ended.stderr
+    assert "8 passed, 1 error" in ended.stdout, ended.stdout + ended.stderr
     assert "unexpected keyword argument 'broker'" in ended.stdout
 
 

@@ -25,7 +25,7 @@ class Deaf:
 
 
 def test_a_broker_that_takes_no_orders_is_told_apart_from_one_that_is_fenced() -> None:
-    injection = Injection(cast(Backend, Deaf()), 1, timeout_s=0)
+    injection = Injection(cast(Backend, Deaf()), [0], timeout_s=0)
     with pytest.raises(
         ClusterError, match="broker 0 takes part; it takes no orders: .*No such file.*; faults that hold: none"
     ):

@@ -1,13 +1,17 @@
 """Connections that are cut and delayed, over real sockets of one loop."""
 
 import asyncio
+import datetime
 import threading
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 
+from barnabas.net.certificates import AUTHORITY, broker_certificate, make_authority, write_secret
 from barnabas.net.testing.faults.link_faults import BrokerLinks, FaultyNetwork, Link
 from barnabas.net.wire.tcp import TcpNetwork
+from barnabas.net.wire.tls import TlsContexts, TlsFiles
 
 DEADLINE_S = 20.0
 
@@ -60,16 +64,17 @@ class BufferedPeer(asyncio.BufferedProtocol):
 class Pair:
     """One that dials, and one that accepts; both ends have rules of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: TlsContexts | None = None) -> None:
+        self.network = TcpNetwork(tls)
         self.dialing, self.accepting = BrokerLinks(), BrokerLinks()
         self.accepted: list[Peer | BufferedPeer] = []
         self.make: Callable[[], Peer | BufferedPeer] = Peer
 
     async def open(self) -> Peer:
         if not hasattr(self, "address"):
-            listener = await FaultyNetwork(TcpNetwork(), self.accepting).listen(self._accept, "127.0.0.1", 0)
+            listener = await FaultyNetwork(self.network, self.accepting).listen(self._accept, "127.0.0.1", 0)
             self.address = listener.address
-        dialed = await FaultyNetwork(TcpNetwork(), self.dialing).connect(Peer, *self.address)
+        dialed = await FaultyNetwork(self.network, self.dialing).connect(Peer, *self.address)
         assert isinstance(dialed, Peer)
         await until(lambda: bool(self.accepted))
         return dialed
@@ -246,3 +251,23 @@ async def test_what_a_cut_has_held_back_leaves_first_also_where_another_thread_e
     dialed.transport.write(b"later")
     await until(lambda: len(accepted.got) == len(b"held later"))
     assert accepted.got == b"held later"
+
+
+async def test_encrypted_bytes_arrive_as_they_were_sent(tmp_path: Path) -> None:
+    """asyncio fills a buffer of its protocol from several records of TLS."""
+    now = datetime.datetime.now(datetime.UTC)
+    authority = make_authority(tmp_path, "test", now=now)
+    write_secret(tmp_path / "broker.pem", broker_certificate(authority, 0, ("127.0.0.1",), now=now))
+    files = TlsFiles(certificate=str(tmp_path / "broker.pem"), authorities=str(tmp_path / AUTHORITY))
+    pair = Pair(TlsContexts(files))
+    dialed = await pair.open()
+    (accepted,) = pair.accepted
+    sent = b"".join(b"%07d" % number for number in range(20_000))
+    for first in range(0, len(sent), 1_000):
+        dialed.transport.write(sent[first : first + 1_000])
+    await until(lambda: len(accepted.got) >= len(sent))
+    assert bytes(accepted.got) == sent
+    dialed.transport.abort()
+    await until(lambda: not pair.dialing.here().links and not pair.accepting.here().links)
+    pair.dialing.die()
+    pair.accepting.die()

@@ -56,6 +56,7 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     "partition_max_bytes": "bytes of one answer, of one partition; a larger batch comes whole",
     "max_buffered_bytes": "bytes fetched in advance",
     "isolation_level": '"read_uncommitted", or "read_committed": no records of open and aborted transactions',
+    "missing_topic_timeout_ms": "time until a wait for a topic that does not exist is an error; -1: no limit",
     "rack": "the rack of the application: records come from an in-sync replica there, if there is one",
     "key_deserializer": "makes objects of the bytes of keys, as `key_serializer` of producers makes bytes",
     "value_deserializer": "makes objects of the bytes of values",

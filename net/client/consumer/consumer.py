@@ -7,7 +7,7 @@ application is still processing, and never revokes a partition between two calls
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self, Unpack
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -76,6 +76,10 @@ class Consumer:
     leader among the members assigns; `assignor` is then a name, an object of the application (`assignors.Assignor`), or several
     of them. See `rebalancing` about listeners, and `session` about the time limit of handlers.
 
+    `missing_topic_timeout_ms` (-1: no limit): in a group, a call for records raises UnknownTopicOrPartitionError once none of the
+    topics has existed for so long. The consumer stays usable, and the next call waits again. While one of them exists, or with
+    a pattern, a group waits for others without a limit.
+
     With deserializers, keys and values are objects, as of Json(Order); `on_bad_record` is for records that they cannot read.
     """
 
@@ -109,6 +113,7 @@ class Consumer:
         partition_max_bytes: int = 1024 * 1024,
         max_buffered_bytes: int = 64 * 1024 * 1024,
         isolation_level: str = "read_uncommitted",
+        missing_topic_timeout_ms: int = API_TIMEOUT_MS,
         rack: str = "",
         key_deserializer: AnyDeserializer | None = None,
         value_deserializer: AnyDeserializer | None = None,
@@ -134,6 +139,7 @@ class Consumer:
             group_protocol=group_protocol,
             heartbeat_interval_ms=heartbeat_interval_ms,
             request_timeout_ms=request_timeout_ms,
+            missing_topic_timeout_ms=missing_topic_timeout_ms,
         )
         self._fetch_config = FetchConfig(
             min_bytes=fetch_min_bytes,
@@ -144,13 +150,8 @@ class Consumer:
             rack=rack,
         )
         self._decoding = decoding_of(key_deserializer, value_deserializer, on_bad_record)
-        self._client = client or Client(
-            bootstrap,
-            client_id=client_id,
-            request_timeout_ms=request_timeout_ms,
-            retry_backoff_ms=retry_backoff_ms,
-            **security,
-        )
+        own = partial(Client, bootstrap, client_id=client_id, request_timeout_ms=request_timeout_ms)
+        self._client = client or own(retry_backoff_ms=retry_backoff_ms, **security)
         self._reading = Reading(partition_max_bytes=partition_max_bytes)
         self._subscriber = Subscriber(self._client, self._config, self._reading, _subscription(topics, pattern))
         self._listeners = Listeners(assigned=on_assigned, revoked=on_revoked, lost=on_lost or on_revoked)
@@ -177,8 +178,8 @@ class Consumer:
     async def start(self) -> None:
         """Connect, and join the group. Raises NoBrokersAvailableError, which lists each address with its error.
 
-        A topic that does not exist is waited for, with a warning in the log after 1 s: without a group up to 60 s, then
-        UnknownTopicOrPartitionError is raised; in a group without end, as a group may subscribe to a topic to come.
+        A topic that does not exist is waited for, with a warning in the log after 1 s. Without a group, this raises
+        UnknownTopicOrPartitionError after `missing_topic_timeout_ms`; see the class about groups.
         """
         if self._is_started:
             return

@@ -43,6 +43,7 @@ class ConsumerConfig:
     group_protocol: str
     heartbeat_interval_ms: int  # Of classic groups; of others the coordinator names it.
     request_timeout_ms: int
+    missing_topic_timeout_ms: int  # -1: no limit
 
     def __post_init__(self) -> None:
         if self.group == "":
@@ -53,6 +54,8 @@ class ConsumerConfig:
         for name in ("auto_commit_interval_ms", "max_poll_interval_ms", "partition_max_bytes"):
             if getattr(self, name) <= 0:
                 raise InvalidConfigError(f"{name} must be positive")
+        if self.missing_topic_timeout_ms < -1:
+            raise InvalidConfigError("missing_topic_timeout_ms must be 0 or more, or -1: no limit")
         if self.group_protocol not in ("consumer", "classic"):
             raise InvalidConfigError(f"group_protocol is {self.group_protocol!r}; use consumer or classic")
         if self.group_protocol == "classic":

@@ -8,7 +8,7 @@ import asyncio
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-from ..connection.client import API_TIMEOUT_MS, Client
+from ..connection.client import Client
 from ..connection.errors import InvalidRequestError
 from ..group.classic_session import matching
 from ..group.commits import Commits
@@ -17,7 +17,7 @@ from ..group.rebalancing import Rebalancing
 from ..group.session import Session
 from ..positions.offset_lookup import EARLIEST
 from ..positions.reading import Reading
-from .consumer_config import ConsumerConfig
+from .consumer_config import FOREVER_MS, ConsumerConfig
 from .fetcher import Fetcher
 from .polling import Polling
 from .positions import PositionFinder
@@ -32,6 +32,7 @@ class Subscriber:
         self._client = client
         self._config = config
         self._reading = reading
+        self._missing_since_ms: int | None = None  # None: one of the topics exists, or the group has a pattern
 
     async def start(
         self, *, fetcher: Fetcher, positions: PositionFinder, polling: Polling, wake: asyncio.Event
@@ -46,6 +47,7 @@ class Subscriber:
 
     async def subscribe(self, subscription: Subscription) -> None:
         self.subscription = subscription
+        self._missing_since_ms = None
         for topic in subscription.topics:
             self._client.want_topic(topic)
         if self._config.group is None:
@@ -96,6 +98,7 @@ class Subscriber:
         states = self._reading.states
         if self.session is not None:
             self.session.metadata_changed()
+            self._look_for_topics(self.subscription.topics)
         if self._config.group is None and (states or self.subscription.pattern is not None):
             for topic in self._topics_now():
                 added = [item for item in self._client.metadata.partitions(topic) if item not in states]
@@ -105,6 +108,21 @@ class Subscriber:
                 if added:
                     self._positions.find_soon()
         self._fetcher.pump_soon()
+
+    def _look_for_topics(self, topics: tuple[str, ...]) -> None:
+        """As long as none of the topics exists, the metadata is refreshed and this is called. An application that has waited for
+        its records long enough is told why there are none."""
+        metadata, limit_ms = self._client.metadata, self._config.missing_topic_timeout_ms
+        if not topics or limit_ms < 0 or any(metadata.partition_count(topic) for topic in topics):
+            self._missing_since_ms = None
+            return
+        now_ms = self._client.clock.now_ms()
+        if self._missing_since_ms is None:
+            self._missing_since_ms = now_ms
+        if now_ms - self._missing_since_ms >= limit_ms:
+            self._missing_since_ms = None  # An application that goes on waits as long again.
+            error = metadata.topic_failure(topics[0])
+            self._polling.fail(type(error)(f"{error.message} (missing_topic_timeout_ms={limit_ms} has passed)"))
 
     def _group_changed(self) -> None:
         """The assignment changes: wake up the application's call for records, which carries it out."""
@@ -119,7 +137,8 @@ class Subscriber:
             await self._client.refresh()
             topics = self._topics_now()
         for topic in topics:
-            await self._client.wait_for_topic(topic, timeout_ms=API_TIMEOUT_MS)
+            limit_ms = self._config.missing_topic_timeout_ms
+            await self._client.wait_for_topic(topic, timeout_ms=FOREVER_MS if limit_ms < 0 else limit_ms)
         self._reading.drop([partition for partition in self._reading.states if partition.topic not in topics])
         self._add([partition for topic in topics for partition in self._client.metadata.partitions(topic)])
         self._positions.find_soon()

@@ -107,6 +107,7 @@ class Sink:
             auto_offset_reset="earliest",
             isolation_level="read_committed",
             client_id=f"connect-{settings.name}",
+            missing_topic_timeout_ms=-1,  # A connector may be set up before its topics are.
             **security,
         )
         self._targets: dict[str, TargetTable] = {}  # by topic

@@ -129,6 +129,11 @@ class FakeCluster:
             log.leader = number % len(self.nodes)
         self.offset += 1
 
+    def delete(self, topic: str) -> None:
+        for partition in [partition for partition in self.logs if partition.topic == topic]:
+            del self.logs[partition]
+        self.offset += 1
+
     def make_anew(self, topic: str) -> None:
         """Delete the topic and create another one of its name, with as many partitions."""
         count = len([self.logs.pop(partition) for partition in list(self.logs) if partition.topic == topic])

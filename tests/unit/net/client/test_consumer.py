@@ -21,6 +21,7 @@ from barnabas.net.client.connection.errors import (
     ClientClosedError,
     ConcurrentUseError,
     DeliveryTimeoutError,
+    InvalidConfigError,
     InvalidRequestError,
     NoOffsetForPartitionError,
     NotAssignedError,
@@ -202,6 +203,47 @@ def test_a_topic_that_does_not_exist_is_told_within_seconds(group: str | None, c
         await asyncio.sleep(2)
         assert not reader._client.troubles
         await reader.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_a_group_member_is_told_when_none_of_its_topics_exists_for_long(protocol: str) -> None:
+    async def main() -> None:
+        cluster = filled(10)
+        FakeGroups(cluster)
+        now_s = asyncio.get_running_loop().time
+        async with consumer(cluster, "typo", "later", group="g", group_protocol=protocol) as reader:
+            for _ in range(2):  # an application that goes on waits as long again
+                began_s = now_s()
+                with pytest.raises(
+                    UnknownTopicOrPartitionError, match="no topic 'typo'.*missing_topic_timeout_ms=60000"
+                ):
+                    await reader.poll(timeout_ms=600_000)
+                assert 55 <= now_s() - began_s <= 75
+            cluster.create("later", 1)
+            await reader.poll(timeout_ms=600_000)  # one of them is enough, for any time
+            cluster.delete("later")
+            await reader.poll(timeout_ms=30_000)
+            cluster.create("later", 1)  # it was gone for a moment only
+            await reader.poll(timeout_ms=200_000)
+            cluster.delete("later")
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await reader.poll(timeout_ms=600_000)
+
+    run(main())
+
+
+def test_a_group_waits_without_a_limit_where_it_is_asked_to() -> None:
+    async def main() -> None:
+        cluster = filled(10)
+        FakeGroups(cluster)
+        async with consumer(cluster, "typo", group="g", missing_topic_timeout_ms=-1) as reader:
+            assert await reader.poll(timeout_ms=600_000) == {}
+        async with consumer(cluster, group="p", pattern="typo.*") as reader:
+            assert await reader.poll(timeout_ms=600_000) == {}
+        with pytest.raises(InvalidConfigError, match="missing_topic_timeout_ms must be 0 or more, or -1"):
+            consumer(cluster, "typo", group="g", missing_topic_timeout_ms=-2)
 
     run(main())
 

@@ -45,7 +45,7 @@ from ..connection.errors import (
     UnknownTopicOrPartitionError,
     error_for,
 )
-from ..connection.habits import texts_of, with_habits
+from ..connection.habits import asynchronous, texts_of, with_habits
 from ..connection.records import OffsetAndTimestamp
 from ..connection.security import SecurityOptions
 from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
@@ -66,6 +66,7 @@ _RESOURCE_TYPES: Final = {"topic": TOPIC, "broker": BROKER, "group": GROUP}
 T = TypeVar("T")
 
 
+@asynchronous
 class Admin(GroupAdmin):
     """Manages a cluster.
 

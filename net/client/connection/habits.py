@@ -14,6 +14,7 @@ from .security import SecurityOptions
 
 P = ParamSpec("P")
 Self = TypeVar("Self")
+Client_ = TypeVar("Client_")
 Text = TypeVar("Text", str, str | None)
 PartitionLike = TopicPartition | tuple[str, int]
 
@@ -59,6 +60,28 @@ def with_habits(
     wrapped = wraps(init)(checked)
     wrapped.__doc__ = documented(init)
     return cast(Callable[Concatenate[Self, P], None], wrapped)
+
+
+def asynchronous(client: type[Client_]) -> type[Client_]:
+    """Of a client's class: `with` and `for` instead of `async with` and `async for` are answered with what to write. Type
+    checkers do not see these methods, and report such a statement themselves."""
+    name = client.__name__
+
+    def entered(self: object) -> None:
+        raise TypeError(
+            f"{name} is asynchronous: write `async with {name}(...)` in a coroutine, or use `with` and {name} of barnabas.sync"
+        )
+
+    def left(self: object, *_: object) -> None:
+        """Never called: `with` asks for it before it enters."""
+
+    def iterated(self: object) -> None:
+        raise TypeError(f"{name} is asynchronous: write `async for` in a coroutine, or use {name} of barnabas.sync")
+
+    added = {"__enter__": entered, "__exit__": left}
+    for method, answer in {**added, "__iter__": iterated}.items() if hasattr(client, "__aiter__") else added.items():
+        setattr(client, method, answer)
+    return client
 
 
 def partition_of(given: PartitionLike) -> TopicPartition:

@@ -23,7 +23,7 @@ from ..connection.client import (
     check_loop,
 )
 from ..connection.errors import ClientClosedError, InvalidConfigError, InvalidRequestError
-from ..connection.habits import PartitionLike, partition_of, with_habits
+from ..connection.habits import PartitionLike, asynchronous, partition_of, with_habits
 from ..connection.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, ReadingOrigin, RecordColumns
 from ..connection.security import SecurityOptions
 from ..group.assignors import Assignor
@@ -61,6 +61,7 @@ if TYPE_CHECKING:  # of an extra
 RecordsByPartition = dict[TopicPartition, list[ConsumerRecord]]
 
 
+@asynchronous
 class Consumer:
     """Reads records of topics.
 

@@ -4,6 +4,7 @@ little."""
 import asyncio
 import types
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple, overload
 
@@ -128,14 +129,25 @@ def _leaves(batch: Batch) -> Iterator[Batch]:
 
 
 def until_done(batch: Batch) -> Generator[Any, None, None]:
-    """Wait for a batch. Each waiter has its own future, so that cancelling one waiter does not affect the others."""
-    future = asyncio.get_running_loop().create_future()
+    """Wait for a batch. Each waiter has its own future, so that cancelling one waiter does not affect the others. A waiter may
+    run on another loop than the producer, in another thread."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
 
-    def wake() -> None:
+    def done() -> None:
         if not future.done():
             future.set_result(None)
 
+    def wake() -> None:
+        if asyncio._get_running_loop() is loop:
+            done()
+        else:
+            with suppress(RuntimeError):  # The other loop has ended, and nobody waits.
+                loop.call_soon_threadsafe(done)
+
     batch.callbacks.append(wake)
+    if batch.is_done:  # In another thread, meanwhile: the callback may have come too late.
+        done()
     yield from future
 
 

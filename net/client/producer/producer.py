@@ -20,7 +20,7 @@ from ..connection.errors import (
     TransactionStateError,
     UnknownTopicOrPartitionError,
 )
-from ..connection.habits import with_habits
+from ..connection.habits import asynchronous, with_habits
 from ..connection.records import Headers
 from ..connection.security import SecurityOptions
 from ..serde.serdes import AnySerializer
@@ -49,6 +49,7 @@ from .table import TableHandle, send_table
 from .transaction import Transaction
 
 
+@asynchronous
 class Producer:
     """Sends records to topics.
 

@@ -29,7 +29,7 @@ from ..connection.errors import (
     RequestTimedOutError,
     error_for,
 )
-from ..connection.habits import with_habits
+from ..connection.habits import asynchronous, with_habits
 from ..connection.metadata import NO_LEADER
 from ..connection.security import SecurityOptions
 from ..serde.bad_records import Handler
@@ -51,6 +51,7 @@ _KINDS = {"accept": Acknowledgement.ACCEPT, "release": Acknowledgement.RELEASE, 
 _Place = tuple[PartitionId, int]  # partition, offset
 
 
+@asynchronous
 class ShareConsumer:
     """A member of a share group: several of them share the records of a partition.
 

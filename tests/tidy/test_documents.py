@@ -60,7 +60,8 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("BARNABAS_")} | {"PATH": path}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("BARNABAS_")}
+    environment |= {"PATH": path, "XDG_CONFIG_HOME": str(tmp_path / "configuration")}  # profiles of this test alone
     up = ["barnabas", "up", "-n", "3", "--port", "0", "--detach"]
     started = subprocess.run(up, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
     try:
@@ -90,10 +91,14 @@ def test_the_snippets_run_as_they_stand(cluster: Cluster) -> None:
         assert ran.stdout, snippet
 
 
+# A command that fails ends the script; a broker that it started would keep its output open until the time limit.
+STOP_ALL = "trap 'kill $(jobs -p) 2> /dev/null || true' EXIT"
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the HTTP examples use curl")
 @pytest.mark.timeout(SCRIPT_TIMEOUT_S + 60)
 def test_the_commands_run_in_their_order(cluster: Cluster) -> None:
-    script = "\n".join(["set -eo pipefail", *(cluster.here(line) for line in commands()), "kill %1", "wait"])
+    script = "\n".join(["set -eo pipefail", STOP_ALL, *(cluster.here(line) for line in commands()), "kill %1", "wait"])
     ran = subprocess.run(
         ["bash", "-xc", script],
         cwd=cluster.folder,

@@ -48,6 +48,7 @@ RECORDING = Path(__file__).with_name("recorded_records.json")
 # Fields that these got after they were recorded. What was recorded is still read; what is written has one more form.
 ADDED = {
     "RegisterBrokerRecord": ("machine",),
+    "QuorumStatus": ("strangers",),
     "RegisterBroker": ("machine",),
     "BrokerImage": ("machine",),
     "ShareStateRecord": ("written_epoch",),
@@ -66,6 +67,10 @@ READ_ONLY = (
     "least TransactionRecord",
     "request: full RegisterBroker",
     "request: least RegisterBroker",
+    "answer: full QuorumStatus to full DescribeVoters",
+    "answer: least QuorumStatus to full DescribeVoters",
+    "answer: full QuorumStatus to least DescribeVoters",
+    "answer: least QuorumStatus to least DescribeVoters",
     "snapshot 1",
 )
 # Not known to version 0.1.0: recorded when they were added.

@@ -16,9 +16,7 @@ from .frame.call import Call, Route
 from .frame.errors import ApiError
 from .frame.permissions import caller_of, check_call
 
-LOGIN_AGAIN_S: Final = (
-    5.0  # how long a stream goes on for a user that was removed, has another password or an old token
-)
+LOGIN_AGAIN_S: Final = 5.0  # a stream goes on for so long if the user is removed, or has another password
 
 
 async def access_of(request: web.Request, call: Call) -> Access | None:

@@ -3,15 +3,12 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from ...local_cluster import ClusterError, NodePorts, addresses_of, free_node_ports
 from ...secure_layout import PLAIN_TEXT
 from ..faults.orders import Order
 from .processes import Address, Processes, addresses_in
-
-if TYPE_CHECKING:
-    pass
 
 _LOOPBACK: Final = "127.0.0.1"
 USUAL_VOTERS: Final = 3

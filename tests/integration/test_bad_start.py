@@ -60,7 +60,7 @@ def config_with(folder: Path, **changes: str) -> Path:
         (["topics", "list"], "topics"),
         (["topic", "consume", "x", "-o", "yesterday"], "start, end, an offset N, -N (the last N), or a time"),
         (["cluster", "health", "--bootstrap", "host:port"], "HOST:PORT"),
-        (["broker", "start", "--override", "no-equals"], "key=value"),
+        (["broker", "start", "--override", "no-equals"], "KEY=VALUE"),
     ],
 )
 def test_wrong_flags_are_a_fault_of_usage(words: list[str], told: str) -> None:

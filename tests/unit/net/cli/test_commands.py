@@ -416,9 +416,7 @@ def test_voters_are_not_listed_as_none_where_no_leader_knows_them(run: Any, clus
         assert "the quorum has no leader" in err
 
 
-@pytest.mark.parametrize(
-    "arguments", [("drain", "77"), ("storage", "77"), ("bring-back", "77", "--folder", "/d"), ("drain", "-1")]
-)
+@pytest.mark.parametrize("arguments", [("drain", "77"), ("storage", "77"), ("bring-back", "77", "--folder", "/d")])
 def test_an_unknown_broker_is_no_broker_that_is_down(
     run: Any, cluster: FakeCluster, arguments: tuple[str, ...]
 ) -> None:
@@ -426,6 +424,11 @@ def test_an_unknown_broker_is_no_broker_that_is_down(
     assert run("broker", *arguments) == (1, "", told)
     cluster.fenced = {2}
     assert run("broker", arguments[0], "2", *arguments[2:])[0] == 4
+
+
+def test_a_negative_broker_is_a_fault_of_usage(run: Any, cluster: FakeCluster) -> None:
+    code, out, err = run("broker", "drain", "-1")
+    assert (code, out) == (2, "") and "-1" in err
 
 
 def test_waiting_for_health_ends_with_the_timeout(run: Any, cluster: FakeCluster) -> None:

@@ -50,10 +50,11 @@ def test_failed_logins_are_an_alert_of_a_cluster_that_is_scraped_by_tls(cluster:
     is_ended = threading.Event()
 
     async def attempt() -> None:
-        _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        _, writer = await asyncio.open_connection(host, int(port), ssl=context, ssl_shutdown_timeout=2)
         writer.write(failing_login(0))
         await asyncio.sleep(0.5)  # the broker answers late, on purpose
         writer.close()
+        await writer.wait_closed()
 
     async def storm() -> None:
         while not is_ended.is_set():
@@ -115,7 +116,7 @@ def test_a_client_whose_version_has_a_known_fault(cluster: Cluster) -> None:
     context = ssl.create_default_context(cafile=cluster.login["ssl_cafile"])
 
     async def greet() -> None:
-        reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=context, ssl_shutdown_timeout=2)
         text = b"".join(bytes([len(item) + 1]) + item for item in (b"librdkafka", b"1.4.0"))
         head = struct.pack(">hhih", 18, 3, 1, 3) + b"old\0"
         body = head + text + b"\0"

@@ -47,6 +47,12 @@ def value_of(transaction: Transaction, input_number: int) -> bytes:
     return b"%d:%d:%d" % (transaction.number, transaction.source, input_number)
 
 
+def stable_fetch(source: int) -> Any:
+    topic = made("OffsetFetchRequest", "OffsetFetchRequestTopics", name=INPUT, partition_indexes=[source])
+    group = made("OffsetFetchRequest", "OffsetFetchRequestGroup", group_id=GROUP, topics=[topic])
+    return made("OffsetFetchRequest", groups=[group], require_stable=True)
+
+
 def old_fetch(source: int) -> Any:
     topic = made("OffsetFetchRequest", "OffsetFetchRequestTopic", name=INPUT, partition_indexes=[source])
     return made("OffsetFetchRequest", group_id=GROUP, topics=[topic])
@@ -418,11 +424,7 @@ class Transactor:
         """How far an input is done: OffsetFetch with require_stable, asked again while a transaction with it is open; or without,
         as clients before KIP-447 do after InitProducerId, which waits until the last transaction is over.
         """
-        message = "OffsetFetchRequest"
-        topic = made(message, "OffsetFetchRequestTopics", name=INPUT, partition_indexes=[source])
-        group = made(message, "OffsetFetchRequestGroup", group_id=GROUP, topics=[topic])
-        body = made(message, groups=[group], require_stable=True)
-        body = body if is_stable else old_fetch(source)
+        body = stable_fetch(source) if is_stable else old_fetch(source)
         known = self._coordinators if is_stable else self._consumers
         while True:
             answer = await self._ask_coordinator(GROUP, OFFSET_FETCH, 9 if is_stable else OLD_FETCH, body, known)

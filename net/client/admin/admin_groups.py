@@ -115,13 +115,11 @@ class GroupAdmin:
 async def _undo_reset(
     ask: Ask, group_id: str, validate_only: bool, topics: Collection[str] | None
 ) -> UndoOffsetResetResponse:
-    if topics is None or validate_only:  # named, so that a caller needs the permission to read those, not all
-        request = q.UndoOffsetResetRequest(group_id=group_id, validate_only=True)
-        preview: UndoOffsetResetResponse = await ask.coordinator(group_id, request)
-        if validate_only:
-            return preview
+    if topics is None and not validate_only:  # named, so that a caller needs the permission to read those, not all
+        preview = await _undo_reset(ask, group_id, True, None)
         topics = {item.topic for item in preview.offsets}
-    request = q.UndoOffsetResetRequest(group_id=group_id, topics=tuple(sorted(topics)))
+    named = None if validate_only or topics is None else tuple(sorted(topics))
+    request = q.UndoOffsetResetRequest(group_id=group_id, validate_only=validate_only, topics=named)
     response: UndoOffsetResetResponse = await ask.coordinator(group_id, request)
     return response
 

@@ -3,9 +3,11 @@
 Without them the installation continues: barnabas.log.records.pure does the same in Python (`barnabas --version` tells).
 
 With BARNABAS_COMPILE=1, mypyc also compiles the modules of BROKER_MODULES as they are: those that a broker runs for each request.
-It needs mypy and takes about two minutes. Their source is installed beside them, and BARNABAS_PURE=1 runs that.
+That takes a minute or two, and is what the published wheels and the container image have. Their source is installed beside them,
+and BARNABAS_PURE=1 runs that.
 """
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -53,10 +55,19 @@ BROKER_MODULES = (
 )
 
 
+IS_COMPILED = os.environ.get("BARNABAS_COMPILE", "0") not in ("", "0")
+COMPILER = "mypy>=2.4,<3"  # mypyc is part of it; scripts/lock and the Dockerfile's build stage have it, too
+
+
 class OptionalBuild(build_ext):
     def initialize_options(self) -> None:
         super().initialize_options()
         self.cython_c_in_temp = True  # The generated C does not belong among the sources.
+
+    def run(self) -> None:
+        if IS_COMPILED and not has_compiler():
+            raise SystemExit(f"BARNABAS_COMPILE=1 needs mypyc, and this build is not isolated: pip install '{COMPILER}'")
+        super().run()
 
     def build_extension(self, ext: Extension) -> None:
         if ext.name != NAME:
@@ -72,9 +83,13 @@ class OptionalBuild(build_ext):
             raise
 
 
+def has_compiler() -> bool:
+    return importlib.util.find_spec("mypyc") is not None
+
+
 def broker_modules() -> list[Any]:
-    """Empty unless they are asked for."""
-    if os.environ.get("BARNABAS_COMPILE", "0") in ("", "0"):
+    """Empty unless they are asked for; and while an isolated build still asks for its requirements, so that mypyc is not there yet."""
+    if not IS_COMPILED or not has_compiler():
         return []
     from mypyc.build import mypycify
 
@@ -94,6 +109,7 @@ def broker_modules() -> list[Any]:
 
 
 setup(
+    setup_requires=[COMPILER] if IS_COMPILED else [],  # of an isolated build, as [build-system] in pyproject.toml
     ext_modules=[
         # -g0: debug information would be nine tenths of the file.
         Extension(

@@ -272,10 +272,10 @@ class TransactionCoordinator:
     def list(self) -> CoordinatorResult[tuple[TransactionRecord, ...]]:
         return CoordinatorResult(records=(), response=tuple(self._state.transactions.values()))
 
-    def describe(self, transactional_id: str) -> CoordinatorResult[TransactionRecord]:
+    def describe(self, transactional_id: str, *, must_confirm: bool = False) -> CoordinatorResult[TransactionRecord]:
         """Raises TransactionalIdNotFoundError."""
         self._check_id(transactional_id)
-        return CoordinatorResult(records=(), response=self._found(transactional_id))
+        return CoordinatorResult(records=(), response=self._found(transactional_id), must_confirm=must_confirm)
 
     # --- checks -------------------------------------------------------------------------------------------------------
 

@@ -36,9 +36,11 @@ class ListTransactionsResponse(Message, frozen=True, kw_only=True):
 
 
 class DescribeTransactionRequest(Message, frozen=True, kw_only=True):
-    """To the coordinator of the transactional id."""
+    """To the coordinator of the transactional id. `is_confirmed`: the quorum confirms that it still is; for a caller that acts on
+    the answer, because a coordinator that was replaced while its network was cut knows an older state."""
 
     transactional_id: str
+    is_confirmed: bool = False
 
 
 class DescribeTransactionResponse(Message, frozen=True, kw_only=True):

@@ -104,7 +104,8 @@ class TransactionOperations:
     async def describe(self, request: DescribeTransactionRequest) -> DescribeTransactionResponse:
         """Raises TransactionalIdNotFoundError, NotCoordinatorError."""
         found = await self._service.handle(
-            request.transactional_id, lambda machine: machine.describe(request.transactional_id)
+            request.transactional_id,
+            lambda machine: machine.describe(request.transactional_id, must_confirm=request.is_confirmed),
         )
         return DescribeTransactionResponse(
             summary=self._listed(found, self._service.now_ms()),

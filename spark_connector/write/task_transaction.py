@@ -97,7 +97,7 @@ class TaskTransaction:
 
     async def _check_job_runs(self) -> None:
         name = job_id(self._batch.sink_id)
-        request = DescribeTransactionRequest(transactional_id=name)
+        request = DescribeTransactionRequest(transactional_id=name, is_confirmed=True)
         try:
             await self._client.coordinators.call(name, request, timeout_ms=ASK_TIMEOUT_MS)
         except TransactionalIdNotFoundError as error:

@@ -110,3 +110,18 @@ class Driver:
         self.ledger.counts["unsure_decisions"] += not is_sure
         self.ledger.counts["driven_commits" if is_commit else "driven_aborts"] += 1
         self.checker.ended(intent.transaction, Outcome.COMMITTED if is_commit else Outcome.ABORTED)
+
+
+async def is_over_for(client: Client, intent: Intent, node_id: int) -> bool:
+    """Whether this broker, and no other, says of a transaction that is prepared that its commit has no object any more."""
+    try:
+        await client.ask(node_id, intent.end_request(is_commit=True, is_last=False))
+    except TimeoutError:
+        return False
+    except BarnabasError as error:
+        if error.code in IS_OVER or error.code == ErrorCode.INVALID_TXN_STATE:
+            raise Violation(
+                f"{intent.transaction} is prepared, and broker {node_id} refuses its commit: {error!r}"
+            ) from error
+        return False
+    return True

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from .history import Result
-from .transaction_history import run_cut_off, run_prepared, run_transactions
+from .transaction_history import run_cut_off, run_cut_off_decision, run_prepared, run_transactions
 
 SECONDS = float(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_SECONDS", "60"))
 # The same seeds at every run of CI, so that a change is judged by what it changed.
@@ -44,6 +44,12 @@ def test_markers_do_not_wait_for_a_connection_that_was_begun_in_a_cut() -> None:
 def test_a_coordinator_that_was_replaced_in_a_cut_tells_old_clients_no_offsets() -> None:
     """A campaign on real processes found it: aiokafka went back to an older offset, and wrote outputs twice."""
     results = [passed(run_cut_off(seed)) for seed in range(CUT_OFF_SEEDS)]
+    assert not any(result.counts.get("former_answers") for result in results)
+
+
+def test_a_coordinator_that_was_replaced_in_a_cut_calls_no_prepared_transaction_over() -> None:
+    """Who carries out the decision would take that for "it has ended": a committed transaction stayed prepared for ever."""
+    results = [passed(run_cut_off_decision(seed)) for seed in range(CUT_OFF_SEEDS)]
     assert not any(result.counts.get("former_answers") for result in results)
 
 

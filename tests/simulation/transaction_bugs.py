@@ -10,13 +10,13 @@ from barnabas.consumer_groups.transactions.ends import EarlyCommits
 from barnabas.log.partition.aborted_transactions import AbortedTransactions
 from barnabas.log.segment.producer_state import ProducerState
 from barnabas.net.handlers.kafka.offsets import KafkaOffsetHandlers
-from barnabas.net.transactions import verification
+from barnabas.net.transactions import transaction_service, verification
 from barnabas.net.transactions.marker_sender import MarkerSender
 from barnabas.net.transactions.verification import TransactionVerification
 
 from .coordinator_bugs import a_new_producer_aborts_what_is_prepared, a_prepared_transaction_times_out
 from .planted import in_histories, passed, planted
-from .transaction_history import run_cut_off, run_prepared, run_transactions
+from .transaction_history import run_cut_off, run_cut_off_decision, run_prepared, run_transactions
 
 
 @contextlib.contextmanager
@@ -74,6 +74,13 @@ def _old_clients_read_unconfirmed_offsets() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _refusals_are_not_confirmed() -> Iterator[None]:
+    """A coordinator that was replaced without knowing it says that a prepared transaction, which it does not know, is over."""
+    with patch.object(transaction_service, "_with_sure_refusals", lambda decide, machine: decide(machine)):
+        yield
+
+
+@contextlib.contextmanager
 def _list_of_the_first_batch() -> Iterator[None]:
     """The aborted transactions of the request's first offset, and not of all that was read."""
 
@@ -115,6 +122,11 @@ BUGS = (
         "a coordinator that is cut off",
         lambda seed: passed(run_cut_off(seed)),
         {"old clients read unconfirmed offsets": _old_clients_read_unconfirmed_offsets},
+    )
+    + planted(
+        "a coordinator that is cut off",
+        lambda seed: passed(run_cut_off_decision(seed)),
+        {"refusals of transactions are not confirmed": _refusals_are_not_confirmed},
     )
     + in_histories(
         "prepared in clusters",

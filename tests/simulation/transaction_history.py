@@ -31,7 +31,7 @@ from .checkers.transactions import TransactionChecker
 from .checkers.violation import Violation
 from .faults import WEIGHTS
 from .history import SETTLE_S, START_LIMIT_S, History, Result, Scenario, run_history
-from .prepared_driver import Driver, Ledger
+from .prepared_driver import Driver, Ledger, is_over_for
 from .transactors import GROUP, INPUT, INPUTS, OUTPUT, OUTPUTS, TIMEOUT_MS, Transactor
 from .workload import Client
 
@@ -378,22 +378,27 @@ class CutOffHistory(TransactionHistory):
         copier.is_calm = True
         await self._copy(copier)
         await self._require(self._is_decided, DECIDED_LIMIT_S, "the transaction did not come to its end")
-        former = self._coordinator()
-        others = [node.name for node in self.cluster.nodes if node.node_id != former]
-        pairs = [
-            pair for other in (client.name, *others) for pair in ((f"node-{former}", other), (other, f"node-{former}"))
-        ]
-        for pair in pairs:
-            self.cluster.world.cut(*pair)
-        await self._require(lambda: self._coordinator() not in (former, -1), SETTLE_S, "the group did not move")
+        former = self._coordinator(GROUP)
+        pairs = await self._cut_off(former, client, GROUP)
         await self._copy(copier)
         self.cluster.world.mend(pairs[:2])
         self.workload.counts["former_answers"] = await copier.is_told_by(former)
         self.cluster.world.mend(pairs)
         await self.workload.stop()
 
-    def _coordinator(self) -> int:
-        return self.cluster.newest_image().slots[slot_of(GROUP)].coordinator
+    async def _cut_off(self, former: int, client: Client, name: str) -> list[tuple[str, str]]:
+        """Return when the slot of the name has moved; the links that are cut, those of the client first."""
+        others = [node.name for node in self.cluster.nodes if node.node_id != former]
+        pairs = [
+            pair for other in (client.name, *others) for pair in ((f"node-{former}", other), (other, f"node-{former}"))
+        ]
+        for pair in pairs:
+            self.cluster.world.cut(*pair)
+        await self._require(lambda: self._coordinator(name) not in (former, -1), SETTLE_S, f"{name} did not move")
+        return pairs
+
+    def _coordinator(self, name: str) -> int:
+        return self.cluster.newest_image().slots[slot_of(name)].coordinator
 
     async def _copy(self, copier: Transactor) -> None:
         """In the first version of transactions, until one is committed."""
@@ -401,6 +406,30 @@ class CutOffHistory(TransactionHistory):
         async with asyncio.timeout(COPY_LIMIT_S):
             while self.checker.committed_inputs.get(copier.source, 0) == before:
                 await copier.copy_once()
+
+
+class CutOffDecisionHistory(CutOffHistory):
+    """As above, with the coordinator of a transactional id: a transaction is prepared at the new one, and its driver asks the
+    former one to commit it. That one knows an earlier producer, and must not say that this transaction is over."""
+
+    async def run(self) -> None:
+        await self._bring_up()
+        client = self.workload.client("copier")
+        copier = Transactor(self.cluster, self.checker, client, Random(self.rng.getrandbits(64)), source=0)
+        if self.rng.random() < 0.7:  # else the former one knows no producer
+            await self._copy(copier)
+            await self._require(self._is_decided, DECIDED_LIMIT_S, "the transaction did not come to its end")
+        former = self._coordinator(copier.transactional_id)
+        pairs = await self._cut_off(former, client, copier.transactional_id)
+        self.ledger = copier.ledger = Ledger()
+        async with asyncio.timeout(COPY_LIMIT_S):
+            while not any(record.state == "Prepared" for record in self._transactions()):
+                await copier.copy_once(uses_v2=True)
+        intent = self.ledger.intents[-1]
+        self.cluster.world.mend(pairs[:2])
+        self.workload.counts["former_answers"] = await is_over_for(client, intent, former)
+        self.cluster.world.mend(pairs)
+        await self.workload.stop()
 
 
 class PreparedHistory(TransactionHistory):
@@ -425,6 +454,12 @@ def run_cut_off(
     seed: int, scenario: Scenario | None = None, *, trace_line: Callable[[str], None] | None = None
 ) -> Result:
     return run_history(seed, scenario or Scenario(brokers=3), trace_line=trace_line, make=CutOffHistory)
+
+
+def run_cut_off_decision(
+    seed: int, scenario: Scenario | None = None, *, trace_line: Callable[[str], None] | None = None
+) -> Result:
+    return run_history(seed, scenario or Scenario(brokers=3), trace_line=trace_line, make=CutOffDecisionHistory)
 
 
 def run_prepared(

@@ -107,13 +107,13 @@ class Transactor:
             await self._transaction()
             await self.client.pause(0.0, 0.05)
 
-    async def copy_once(self) -> None:
-        """A life of one transaction of the first version."""
-        self._uses_v2 = False
+    async def copy_once(self, *, uses_v2: bool = False) -> None:
+        """A life of one transaction."""
+        self._uses_v2 = uses_v2
         before = self.checker.committed_inputs.get(self.source, 0)
         try:
             await self._init((-1, -1))
-            self._done = await self.committed_offset(self.source, before)
+            self._done = await self.committed_offset(self.source, before, is_stable=uses_v2)
             await self._transaction()
         except (EndOfLifeError, BarnabasError, TimeoutError):
             self._coordinators.clear()

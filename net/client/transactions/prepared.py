@@ -93,7 +93,7 @@ async def _was_aborted(client: Client, prepared: PreparedTransaction, *, timeout
     name = prepared.transactional_id
     try:
         found: DescribeTransactionResponse = await client.coordinators.call(
-            name, DescribeTransactionRequest(transactional_id=name), timeout_ms=timeout_ms
+            name, DescribeTransactionRequest(transactional_id=name, is_confirmed=True), timeout_ms=timeout_ms
         )
     except TransactionalIdNotFoundError:
         return False

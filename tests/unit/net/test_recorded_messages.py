@@ -28,6 +28,7 @@ ADDED = {
     "ListTransactionsResponse": ("is_filtered",),
     "ListedTransaction": ("prepared_for",),
     "ListTransactionsRequest": ("id_prefix",),
+    "DescribeTransactionRequest": ("is_confirmed",),
     "DescribeTransactionResponse": (),
     "EndTransactionRequest": ("is_last",),
     "DescribeClusterResponse": (),

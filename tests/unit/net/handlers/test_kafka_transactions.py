@@ -12,9 +12,12 @@ from unit.net.shell_world import Client, broker, partition, simulated, topic, tu
 
 from barnabas.kraft.metadata.feature_levels import NEWEST_LEVEL
 from barnabas.kraft.metadata.image import SLOT_COUNT, BrokerImage, TopicImage
-from barnabas.kraft.metadata.requests import AppendGroupRecords, GroupRecordsAppended, RenewSlot, SlotRefusal
+from barnabas.kraft.metadata.requests import AppendGroupRecords, GroupRecordsAppended
 from barnabas.log.format.record_codec import ProducerFields
-from barnabas.log.vocabulary.errors import ErrorCode, NotCoordinatorError, UnsupportedVersionError
+from barnabas.log.vocabulary.errors import (
+    ErrorCode,
+    UnsupportedVersionError,
+)
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.log.vocabulary.transaction_messages import (
     NOT_STARTED,
@@ -27,7 +30,7 @@ from barnabas.log.vocabulary.transaction_messages import (
 )
 from barnabas.net.handlers.kafka.offsets import KafkaOffsetHandlers
 from barnabas.net.handlers.kafka.transactions import KafkaTransactionHandlers
-from barnabas.net.handlers.own.transactions import TransactionHandlers
+from barnabas.net.handlers.own.transactions import TransactionHandlers, TransactionOperationHandlers
 from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.protocol.kafka.apis import KafkaApi
@@ -54,6 +57,7 @@ class World:
         own = TransactionHandlers(world.services)
         kafka = KafkaTransactionHandlers(world.services, own)
         self.own = own
+        self.operations = TransactionOperationHandlers(world.services)
         self.produce_handler = ProduceHandler(world.services)
         self.client = KafkaClient(
             Dispatcher(
@@ -254,34 +258,6 @@ async def test_offsets_are_told_when_their_transaction_is_committed() -> None:
     assert await world.commit_offset(who, 50, version=5) == 0, "the second version adds the group by itself"
     await world.end(who, commit=False)
     assert await world.fetched() == (42, 0)
-
-
-@simulated
-async def test_a_coordinator_that_was_replaced_repeats_no_commit_and_tells_no_offsets() -> None:
-    """The commit that it repeats was of the transaction before, and its producer would take it for that of the next one."""
-    world = await World.start()
-    who = await world.init()
-    await world.add(who, 0)
-    await world.add_group(who)
-    await world.produce(who)
-    await world.commit_offset(who, 7)
-    assert (await world.end(who, commit=True)).error_code == 0
-    assert (await world.end(who, commit=True)).error_code == 0 and await world.fetched() == (7, 0)
-
-    def moved(request: Any) -> object:
-        if isinstance(request, RenewSlot):
-            return NotCoordinatorError("it has moved")
-        refusals = tuple(
-            SlotRefusal(slot=item.slot, error=ErrorCode.NOT_COORDINATOR, message="it has moved")
-            for item in request.slots
-        )
-        return GroupRecordsAppended(refused=refusals)
-
-    assert [await world.refusal_of_old_client(version) for version in (2, 6)] == [0, 0]
-    world.world.source.decide = moved
-    assert await world.refusal_of_old_client() == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert (await world.end(who, commit=True)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert await world.refusal() == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 @simulated

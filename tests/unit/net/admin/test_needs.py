@@ -64,7 +64,7 @@ def replaced(text: str, words: dict[str, str]) -> str:
 
 def documented() -> dict[str, Needs]:
     """By method and path, as the table writes it. An operation in two rows is an error."""
-    section = DOCUMENT.read_text(encoding="utf-8").split(HEADING)[1].split("\n## ")[0]
+    section = DOCUMENT.read_text(encoding="utf-8").split(HEADING)[1].split("\n##")[0]
     found: dict[str, Needs] = {}
     for words, calls in re.findall(r"^\| (none|[A-Z_a-z ]+) \| (`.*) \|$", section, re.MULTILINE):
         needs = () if words == "none" else tuple(alternatives(one) for one in words.split(" and "))

@@ -27,6 +27,7 @@ from .own_rules import DENIED, FINAL_EPOCH, TOPIC, refuse_topic, refused_topics
 from .rules import CONFIGURED, Partly, Rule, cluster, free, may_configure, shown
 
 _BY_ID_SINCE: Final = 6  # DeleteTopics
+NOT_TOLD: Final = -1  # CreateTopics: how many partitions and replicas a topic has
 
 
 def _fetch(request: Any, access: Access) -> Partly | None:
@@ -159,6 +160,35 @@ def _may_create(access: Access, item: Any) -> AuthorizationError | None:
     return None if access.may_create(item.name) else access.refusal(Operation.CREATE, TOPIC, item.name)
 
 
+_CREATED: Final = items(
+    "CreateTopics",
+    "topics",
+    "topics",
+    _may_create,
+    lambda item, error: bodies.CreateTopicsResponse.CreatableTopicResult(
+        name=item.name, error_code=error.code, error_message=error.message, configs=[]
+    ),
+)
+
+
+def _create_topics(request: Any, access: Access) -> Partly | None:
+    """The configuration of a new topic, with what the cluster gives it, is told only to clients that may describe it."""
+    if access.is_super:
+        return None
+    found = _CREATED(request, access)
+
+    def finish(response: KafkaResponse[Any] | None) -> KafkaResponse[Any]:
+        for topic in () if response is None else response.body.topics:
+            if topic.error_code == ErrorCode.NONE and not access.may_topic(Operation.DESCRIBE_CONFIGS, topic.name):
+                topic.num_partitions, topic.replication_factor, topic.configs = NOT_TOLD, NOT_TOLD, []
+                topic.topic_config_error_code = DENIED
+        made = response if found is None else found.finish(response)
+        assert made is not None, "a request that was passed on has a response"
+        return made
+
+    return Partly(request if found is None else found.request, finish)
+
+
 def _delete_topics(request: Any, access: Access) -> Partly | None:
     if access.is_super:
         return None
@@ -243,15 +273,7 @@ KAFKA_RULES: Final[dict[int, Rule]] = {
     KafkaApi.DESCRIBE_CLUSTER: shown(_described_cluster),  # every AdminClient asks it for addresses first
     KafkaApi.DESCRIBE_QUORUM: _DESCRIBE,
     KafkaApi.DESCRIBE_LOG_DIRS: _DESCRIBE,
-    KafkaApi.CREATE_TOPICS: items(
-        "CreateTopics",
-        "topics",
-        "topics",
-        _may_create,
-        lambda item, error: bodies.CreateTopicsResponse.CreatableTopicResult(
-            name=item.name, error_code=error.code, error_message=error.message, configs=[]
-        ),
-    ),
+    KafkaApi.CREATE_TOPICS: _create_topics,
     KafkaApi.DELETE_TOPICS: _delete_topics,
     KafkaApi.CREATE_PARTITIONS: items(
         "CreatePartitions",

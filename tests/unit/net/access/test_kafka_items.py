@@ -63,3 +63,34 @@ def test_each_partition_of_a_refused_topic_has_the_error(
     ]
     (reached,) = world.reached
     assert [item.name for item in reached.body.topics] == ["t"]
+
+
+def test_the_configuration_of_a_new_topic_is_told_to_who_may_describe_it() -> None:
+    """It shows what the cluster gives to topics. Kafka answers the same."""
+    types = types_of("CreateTopicsResponse")
+    told = types["CreatableTopicConfigs"](name="retention.ms", value="17")
+
+    def create(request: Any) -> KafkaResponse[Any]:
+        made = types["CreatableTopicResult"]
+        topics = [
+            made(name=item.name, num_partitions=3, replication_factor=2, configs=[told]) for item in request.body.topics
+        ]
+        return KafkaResponse(body=class_of("CreateTopicsResponse")(topics=topics))
+
+    made = types_of("CreateTopicsRequest")["CreatableTopic"]
+    body = class_of("CreateTopicsRequest")(topics=[made(name=name) for name in ("mine", "shown", "refused")])
+    creates = (
+        allow(Operation.CREATE, ResourceKind.TOPIC, "mine"),
+        allow(Operation.CREATE, ResourceKind.TOPIC, "shown"),
+    )
+    world = AccessWorld(*creates, allow(Operation.DESCRIBE_CONFIGS, ResourceKind.TOPIC, "shown"), respond=create)
+    answer: Any = world.ask(KafkaRequest(api_key=KafkaApi.CREATE_TOPICS, version=7, body=body)).answer()
+    found = [
+        (item.name, item.error_code, item.topic_config_error_code, item.num_partitions, item.configs)
+        for item in answer.body.topics
+    ]
+    assert found == [
+        ("mine", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, []),
+        ("shown", 0, 0, 3, [told]),
+        ("refused", ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0, -1, []),
+    ]

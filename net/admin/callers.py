@@ -13,7 +13,7 @@ from barnabas.log.vocabulary.principal import ANONYMOUS
 
 from ..access.access import Access
 from .frame.call import Call, Route
-from .frame.errors import ApiError
+from .frame.errors import ApiError, bad_request
 from .frame.permissions import caller_of, check_call
 
 LOGIN_AGAIN_S: Final = 5.0  # a stream goes on for so long if the user is removed, or has another password
@@ -29,11 +29,19 @@ async def access_of(request: web.Request, call: Call) -> Access | None:
     caller = caller_of(request.transport, call.backend.principal_rules)
     if not control.callers_may_be_brokers:
         caller = replace(caller, certified_node=None)
-    told = request.headers.get("Authorization")
+    told = _authorization(request)
     if told is not None:
         user = await call.backend.log_in(told, caller.client_host)
         caller = replace(caller, principal=user, certified_node=None)
     return control.of(caller)
+
+
+def _authorization(request: web.Request) -> str | None:
+    """Raises ApiError. Of two, a proxy in between may have checked the other one."""
+    told = request.headers.getall("Authorization", [])
+    if len(told) > 1:
+        raise bad_request(f"the request has {len(told)} Authorization headers: send one")
+    return told[0] if told else None
 
 
 def refused(error: AuthorizationError, access: Access | None) -> BarnabasError:
@@ -50,7 +58,7 @@ class Standing:
     def __init__(
         self, request: web.Request, route: Route, call: Call, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._told = request.headers.get("Authorization")
+        self._told = _authorization(request)
         self._route = route
         self._call = call
         self._clock = clock

@@ -101,7 +101,7 @@ async def _get(call: Call) -> Reply:
 
 
 async def _stream(call: Call) -> Reply:
-    return Reply(stream=call.feed.follow(lambda overview: visible(overview, call)))
+    return Reply(stream=call.feed.follow(lambda overview: visible(overview, call), call.user))
 
 
 async def _quorum(call: Call) -> Reply:

@@ -7,10 +7,9 @@ nothing queues up for a slow one.
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from http import HTTPStatus
 from typing import Any, Final
 
-from .errors import ApiError
+from .places import Places
 
 TICK_S: Final = 0.5  # A loss of a replica is on the screen within a second.
 CHECK_S: Final = 1.0  # A reader that has gone or may read no more is noticed within this time.
@@ -52,28 +51,25 @@ class Feed:
         """`compute` is called for every new object that `source` returns, at most once a tick."""
         self._source = source
         self._compute = compute
-        self._readers = 0
+        self._places = Places(
+            MAX_READERS,
+            f"{MAX_READERS} readers follow this broker already: close a page of the console, or use another broker",
+        )
         self._state: State = {}
         self._version = 0
         self._event: tuple[int, str] = -1, ""  # of the whole state in that version: most readers may see all of it
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def follow(self, view: Callable[[State], State]) -> "Follower":
+    def follow(self, view: Callable[[State], State], user: str = "") -> "Follower":
         """Events, until the stream is old; close it. `view`: the part of the state that the reader may see. An event "" only asks
-        whether the reader is there, and may still read. Raises ApiError."""
-        if self._readers >= MAX_READERS:
-            raise ApiError(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{MAX_READERS} readers follow this broker already: close a page of the console, or use another broker",
-            )
-        self._readers += 1
-        return Follower(self._events(view), self._left)
+        whether the reader is there, and may still read. `user`: see `Places.take`. Raises ApiError."""
+        leave = self._places.take(user)
+        return Follower(self._events(view), lambda: self._left(leave))
 
-    def _left(self) -> None:
-        self._readers -= 1
-        if not self._readers and self._task is not None:
+    def _left(self, leave: Callable[[], None]) -> None:
+        leave()
+        if not self._places.taken and self._task is not None:
             self._task.cancel()
 
     async def _events(self, view: Callable[[State], State]) -> AsyncGenerator[str, None]:

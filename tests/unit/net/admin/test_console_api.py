@@ -140,7 +140,7 @@ async def test_the_readers_of_streams_share_one_computation_and_are_counted(monk
     assert await anext(aiter(again)) == 'data: {"n":2}\n\n'
     await again.aclose()
     await again.aclose()
-    assert shared._readers == 0
+    assert shared._places.taken == 0
 
 
 async def test_readers_who_may_see_everything_share_one_event(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,13 +259,19 @@ async def test_an_undo_needs_what_a_commit_needs(client: HttpClient, broker: Sec
     assert done.topics == ("hidden", "t"), "a seek that others made meanwhile may have moved more"
 
 
+@pytest.mark.parametrize(
+    ("path", "needed"),
+    [
+        ("topics/t/partitions/0/records", acl(Operation.READ, ResourceKind.TOPIC, "t")),
+        ("overview/stream", acl(Operation.DESCRIBE, ResourceKind.CLUSTER)),
+    ],
+)
 async def test_one_user_does_not_take_all_places(
-    client: HttpClient, stranger: HttpClient, broker: SecureBroker
+    client: HttpClient, stranger: HttpClient, broker: SecureBroker, path: str, needed: Acl
 ) -> None:
     """A user with READ of one topic kept all others from following records."""
-    read = acl(Operation.READ, ResourceKind.TOPIC, "t")
-    broker.given = (read, replace(read, principal="User:ANONYMOUS"))
-    path, streamed = f"{CLUSTER}/topics/t/partitions/0/records", {"Accept": "text/event-stream"}
+    broker.given = (needed, replace(needed, principal="User:ANONYMOUS"))
+    path, streamed = f"{CLUSTER}/{path}", {"Accept": "text/event-stream"}
     opened = [await client.get(path, headers=streamed) for _ in range(TAILS_AT_ONCE // 2)]
     assert {answer.status for answer in opened} == {200}
     refused = await client.get(path, headers=streamed)
@@ -379,6 +385,17 @@ async def test_a_caller_with_a_password_has_the_permissions_of_the_user(
     refused = await stranger.get(path, headers={"Authorization": basic("alice:wrong")})
     assert (refused.status, (await refused.json())["error_code"]) == (401, 40101)
     assert refused.headers["WWW-Authenticate"].startswith("Basic ")
+
+
+@pytest.mark.parametrize("second", ["alice:pencil", "alice:wrong", "mallory:pencil"])
+async def test_two_logins_in_one_call_are_refused(stranger: HttpClient, broker: SecureBroker, second: str) -> None:
+    """A proxy may have checked the one, and the broker would go by the other."""
+    broker.given = (acl(Operation.ALL, ResourceKind.CLUSTER),)
+    for told in (["alice:pencil", second], [second, "alice:pencil"]):
+        headers = [("Authorization", basic(one)) for one in told]
+        answer = await stranger.get(f"{CLUSTER}/acls", headers=headers)
+        assert answer.status == 400 and "2 Authorization headers" in await answer.text()
+    assert not broker.asked
 
 
 async def test_a_permission_for_everyone_needs_no_login(stranger: HttpClient, broker: SecureBroker) -> None:

@@ -10,7 +10,12 @@ import logging
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, cast
 
-from barnabas.log.vocabulary.errors import BarnabasError, IllegalSaslStateError, InvalidConfigError
+from barnabas.log.vocabulary.errors import (
+    BarnabasError,
+    IllegalSaslStateError,
+    InvalidConfigError,
+    SaslAuthenticationError,
+)
 from barnabas.log.vocabulary.principal import ANONYMOUS, Principal
 
 from ..base.limits import MAX_HELLO_BYTES, MAX_LOGIN_FRAME_BYTES
@@ -114,7 +119,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         try:
             who = peer_of(transport, server.principal_rules)
-        except InvalidConfigError as error:
+        except (InvalidConfigError, SaslAuthenticationError) as error:
             self._refuse(error.message)
         else:
             self.principal = who.principal

@@ -5,12 +5,14 @@ principal later.
 """
 
 import asyncio
-from collections.abc import Mapping
+import ssl
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from barnabas.log.settings.principal_rules import DEFAULT_RULES, PrincipalRules, distinguished_name, name_of
-from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.log.vocabulary.errors import InvalidConfigError, SaslAuthenticationError
 from barnabas.log.vocabulary.principal import ANONYMOUS, MAX_NAME_LENGTH, Principal
 
 _NODE: Final = "node-"  # `tls_name` of kraft/raft/net/mutual_tls: the DNS name that only a broker's certificate has
@@ -28,11 +30,17 @@ class Peer:
 STRANGER: Final = Peer()
 
 
-def peer_of(transport: asyncio.BaseTransport, rules: PrincipalRules = DEFAULT_RULES) -> Peer:
-    """Raises InvalidConfigError: no rule of ssl.principal.mapping.rules gives the subject a name."""
+def peer_of(
+    transport: asyncio.BaseTransport, rules: PrincipalRules = DEFAULT_RULES, *, wall_s: Callable[[], float] = time.time
+) -> Peer:
+    """Raises InvalidConfigError: no rule of ssl.principal.mapping.rules gives the subject a name; SaslAuthenticationError: the
+    certificate has expired. A handshake says that, too, but not one that resumes a session of TLS 1.2."""
     certificate: Mapping[str, Any] | None = transport.get_extra_info("peercert")
     if not certificate:
         return STRANGER
+    ends = certificate.get("notAfter")
+    if ends is not None and ssl.cert_time_to_seconds(ends) < wall_s():
+        raise SaslAuthenticationError(f"the certificate that the client shows has expired: it was valid until {ends}")
     subject = distinguished_name(certificate.get("subject", ()))
     name = name_of(rules, subject)
     if name is None or len(name) > MAX_NAME_LENGTH:

@@ -120,8 +120,10 @@ class TlsContexts:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = CLIENT_AUTH[self._rules.client_auth]
         self._fill(context)
-        # Without them, a client that resumes a session is never asked for a certificate again.
+        # Without them, a client that resumes a session is never asked for a certificate again. Sessions of TLS 1.2 may still be
+        # resumed by their id, within two hours: `peer_of` looks at the certificate.
         context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
         return context
 
     def _client_context(self) -> ssl.SSLContext:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from barnabas.log.settings.principal_rules import PRINCIPAL_RULES
-from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.log.vocabulary.errors import InvalidConfigError, SaslAuthenticationError
 from barnabas.log.vocabulary.principal import MAX_NAME_LENGTH, Principal
 from barnabas.net.server.connection import ServerConnection
 from barnabas.net.server.dispatcher import Dispatcher
@@ -18,6 +18,11 @@ from barnabas.net.wire.tcp import TcpNetwork
 class Encrypted(asyncio.Transport):
     def __init__(self, certificate: dict[str, Any] | None) -> None:
         super().__init__({"peercert": certificate})
+
+    is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
     def get_write_buffer_size(self) -> int:
@@ -57,6 +62,26 @@ def test_a_subject_without_a_name_is_refused() -> None:
     for subject in ("bob", "alice" * MAX_NAME_LENGTH):
         with pytest.raises(InvalidConfigError, match=r"ssl\.principal\.mapping\.rules"):
             peer_of(Encrypted(certificate(subject)), PRINCIPAL_RULES.read("RULE:^CN=(alice.*)$/$1/"))
+
+
+ENDS, ENDS_S = "Nov 29 12:00:00 2026 GMT", 1_795_953_600
+
+
+def test_a_certificate_that_has_expired_is_nobodys() -> None:
+    """The handshake looks at it, but not where it resumes a session of TLS 1.2."""
+    shown = Encrypted(certificate("alice", "node-1") | {"notAfter": ENDS})
+    assert peer_of(shown, wall_s=lambda: ENDS_S).node_id == 1
+    with pytest.raises(SaslAuthenticationError, match=f"expired: it was valid until {ENDS}"):
+        peer_of(shown, wall_s=lambda: ENDS_S + 1)
+
+
+async def test_a_connection_with_an_expired_certificate_is_closed() -> None:
+    server = Server(TcpNetwork(), Dispatcher({}))
+    connection = ServerConnection(server)
+    transport = Encrypted(certificate("alice") | {"notAfter": "Nov 29 12:00:00 2020 GMT"})
+    connection.connection_made(transport)
+    assert connection.principal == STRANGER.principal and transport.is_aborted
+    connection.connection_lost(None)
 
 
 @pytest.mark.parametrize("are_certified", [True, False])

@@ -156,6 +156,15 @@ def test_an_authority_that_was_removed_is_trusted_no_more(tmp_path: Path, author
             handshake(contexts.server_now(), former, session=resumed)
 
 
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_no_ticket_stands_for_a_certificate(tmp_path: Path, authority: Authority, version: str) -> None:
+    """With a ticket of TLS 1.2, a client came back when its certificate had expired."""
+    own = files(tmp_path, broker_certificate(authority, 0, (HOST,), now=NOW))
+    contexts = TlsContexts(own, TlsRules(client_auth="required", versions=(version,)))
+    session = handshake(contexts.server_now(), contexts.client).session
+    assert session is None or not session.has_ticket
+
+
 def test_an_encrypted_key_needs_its_password(tmp_path: Path, authority: Authority) -> None:
     from cryptography.hazmat.primitives.serialization import (
         BestAvailableEncryption,

@@ -186,21 +186,39 @@ def metadata(request: q.MetadataRequest, access: Access) -> Partly | None:
         return Partly(request, lambda response: _described(response, access))
     failed = tuple(refused_topics(request, access))
     ids = {topic_id for topic_id in request.topic_ids if not _may_describe_id(topic_id, access)}
-    if not failed and not ids:
+    if not failed and not ids and request.max_wait_ms <= 0:
         return None
     names = {topic.name for topic in failed}
-    failed += tuple(
-        r.TopicMetadata(
-            error=ErrorCode.UNKNOWN_TOPIC_ID, name="", topic_id=topic_id, message=no_such_topic_id(topic_id)
-        )
-        for topic_id in ids
-    )
+    failed += tuple(_unknown(topic_id) for topic_id in ids)
     left = replace(
         request,
         topics=tuple(name for name in request.topics if name not in names),
         topic_ids=tuple(topic_id for topic_id in request.topic_ids if topic_id not in ids),
     )
-    return Partly(left, lambda response: replace(response, topics=(*response.topics, *failed)))
+    return Partly(left, lambda response: _with_refused(response, failed, request, access))
+
+
+def _unknown(topic_id: str) -> r.TopicMetadata:
+    return r.TopicMetadata(
+        error=ErrorCode.UNKNOWN_TOPIC_ID, name="", topic_id=topic_id, message=no_such_topic_id(topic_id)
+    )
+
+
+def _with_refused(
+    response: r.MetadataResponse, failed: tuple[r.TopicMetadata, ...], request: q.MetadataRequest, access: Access
+) -> r.MetadataResponse:
+    """`failed`: refused at the beginning. A request that has waited since may describe less now."""
+
+    def told(topic: r.TopicMetadata) -> r.TopicMetadata:
+        if access.may_topic(Operation.DESCRIBE, topic.name):
+            return topic
+        message = refuse_topic(access, Operation.DESCRIBE, topic.name)
+        if topic.name not in (request.topics or ()):
+            return _unknown(topic.topic_id)
+        return r.TopicMetadata(error=DENIED, name=topic.name, message=message)
+
+    topics = tuple(map(told, response.topics)) if request.max_wait_ms > 0 else response.topics
+    return replace(response, topics=(*topics, *failed))
 
 
 def refused_topics(request: q.MetadataRequest, access: Access) -> list[r.TopicMetadata]:
@@ -254,9 +272,19 @@ def literal_prefix(pattern: str) -> str:
     return pattern[: max(length, 0)]
 
 
-def _heartbeat(request: ConsumerGroupHeartbeatRequest, access: Access) -> None:
+def _member(request: ConsumerGroupHeartbeatRequest, access: Access) -> None:
     access.require(Operation.READ, GROUP, request.group_id)
     subscribe(access, request.subscribed_topics or (), request.subscribed_pattern)
+
+
+_waiting_member = while_permitted(_member)
+
+
+def _heartbeat(request: ConsumerGroupHeartbeatRequest, access: Access) -> Partly | None:
+    if request.max_wait_ms > 0:
+        return _waiting_member(request, access)
+    _member(request, access)
+    return None
 
 
 def _fetch_offsets(request: q.OffsetFetchRequest, access: Access) -> Partly | None:

@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from unit.net.access.access_world import AccessWorld, allow, everything
+from unit.net.access.access_world import TOPICS, AccessWorld, allow, everything
 
 from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
 from barnabas.log.vocabulary.errors import ErrorCode
-from barnabas.log.vocabulary.group_messages import UndoneOffset, UndoOffsetResetResponse
+from barnabas.log.vocabulary.group_messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    UndoneOffset,
+    UndoOffsetResetResponse,
+)
 from barnabas.net.protocol import requests as q
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.event_messages import EventsRequest, EventsResponse
@@ -49,6 +54,39 @@ def test_an_answer_that_was_waited_for_needs_the_permission_too(request_: str, a
         assert len(world.reached) == 1
         codes = [item.error for item in told.partitions] if request_ == "fetch" else [told.error]
         assert codes == [DENIED if request_ == "fetch" else ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+
+
+def test_an_assignment_that_was_waited_for_needs_the_permission_too() -> None:
+    told = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=1, heartbeat_interval_ms=1)
+
+    def revoke(request: Any) -> Any:
+        world.set()
+        return told
+
+    for wait_ms in (0, 30_000):
+        world = AccessWorld(*everything(), respond=revoke)
+        beat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=1, max_wait_ms=wait_ms)
+        answer = world.ask(beat).answer()
+        assert (answer == told) == (wait_ms == 0)
+        assert answer == told or answer.error == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def test_metadata_that_was_waited_for_names_no_topic_that_may_not_be_described_any_more() -> None:
+    found = tuple(r.TopicMetadata(error=0, name=name, topic_id=TOPICS[name]) for name in ("t", "secret"))
+
+    def revoke(request: Any) -> Any:
+        world.set(allow(Operation.DESCRIBE, ResourceKind.TOPIC, "t"))
+        return r.MetadataResponse(cluster_id="c", controller_id=0, offset=1, brokers=(), topics=found)
+
+    asked = q.MetadataRequest(topics=("t", "secret"), known_offset=1, max_wait_ms=30_000)
+    for request, codes in (
+        (asked, {"t": 0, "secret": DENIED}),
+        (replace(asked, topics=("t",), topic_ids=(TOPICS["secret"],)), {"t": 0, "": ErrorCode.UNKNOWN_TOPIC_ID}),
+        (replace(asked, topics=None), {"t": 0}),
+    ):
+        world = AccessWorld(*everything(), respond=revoke)
+        answer: Any = world.ask(request).answer()
+        assert {item.name: item.error for item in answer.topics} == codes
 
 
 def test_an_undo_needs_the_topics_that_the_last_reset_has_moved() -> None:

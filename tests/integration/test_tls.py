@@ -1,10 +1,14 @@
 """TLS on every port of a real cluster: our SDK, librdkafka, HTTP, the quorum; wrong, missing, old and replaced certificates."""
 
 import asyncio
+import contextlib
 import datetime
+import http.client
 import json
+import re
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import urllib.request
@@ -34,6 +38,8 @@ from barnabas.net.testing.access import options_for
 from barnabas.net.wire.tcp import MAX_HANDSHAKES
 
 LIMIT_S = 30.0
+API_VERSIONS = 18
+CERTIFICATE_S = 3  # that a client's certificate is still valid
 RELOADED = "event=certificates_reloaded"
 TOLD = 1_048_576  # bytes of a record that is larger than any buffer of TLS
 
@@ -302,3 +308,49 @@ def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
         Producer("localhost:1", ssl_cafile="x")
     with pytest.raises(TypeError, match="ssl_cafiles"):
         Producer("localhost:1", ssl_cafiles="x")  # type: ignore[call-arg]
+
+
+def asks_again(
+    tls: ssl.SSLContext, address: str, session: ssl.SSLSession | None
+) -> tuple[ssl.SSLSession | None, bool, bool]:
+    """The session to resume next, whether this one was resumed, and whether a request is answered."""
+    host, _, port = address.rpartition(":")
+    with tls.wrap_socket(socket.create_connection((host, int(port)), LIMIT_S), session=session) as connection:
+        connection.sendall(struct.pack(">ihhih", 11, API_VERSIONS, 0, 1, 1) + b"x")
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            answer = connection.recv(TOLD)
+        found = connection.session, bool(connection.session_reused), bool(answer)
+        with contextlib.suppress(OSError):  # the end of a session that is to be resumed is a clean one
+            connection.unwrap()
+        return found
+
+
+async def test_a_certificate_that_has_ended_opens_no_connection_and_no_call(cluster: Cluster, tmp_path: Path) -> None:
+    """A session of TLS 1.2 is resumed without a look at the certificate."""
+    await cluster.ready()
+    began = now() - datetime.timedelta(days=1) + datetime.timedelta(seconds=CERTIFICATE_S)
+    write_secret(tmp_path / "short.pem", client_certificate(read_authority(home(cluster)), "admin", now=began, days=1))
+    tls = ssl.create_default_context(cafile=home(cluster) / "ca.pem")
+    tls.check_hostname, tls.maximum_version = False, ssl.TLSVersion.TLSv1_2
+    tls.load_cert_chain(tmp_path / "short.pem")
+    (address,) = re.findall(r"BROKERS://([^,]+)", cluster.nodes[0].property("listeners"))
+    session, _, is_answered = asks_again(tls, address, None)
+    assert is_answered
+    calls = http.client.HTTPSConnection(
+        cluster.nodes[0].property("admin.listener").removeprefix("HTTPS://"), timeout=LIMIT_S, context=tls
+    )
+
+    def status() -> int:
+        calls.request("GET", "/metrics")
+        answer = calls.getresponse()
+        answer.read()
+        return answer.status
+
+    assert status() == 200
+    connection = calls.sock
+    await until(lambda: status() == 401, "the certificate has ended")
+    assert calls.sock is connection, "no new handshake was made"
+    _, is_resumed, is_answered = asks_again(tls, address, session)
+    assert is_resumed and not is_answered
+    calls.close()

@@ -32,6 +32,7 @@ class RaftTiming:
     election_min_s: float = 1.0
     election_max_s: float = 2.0
     heartbeat_s: float = 0.2
+    most_patience: int = 5  # while campaigns have no result, the timeouts grow up to so many times: 5 to 10 s
     leader_fallback_s: float = 0.9  # below election_min_s: an isolated leader gives up before another one is elected
 
     @classmethod
@@ -47,6 +48,7 @@ class RaftTiming:
         )
 
     def __post_init__(self) -> None:
+        assert self.most_patience >= 1
         assert 3 * self.heartbeat_s < self.election_min_s < self.election_max_s
         assert self.heartbeat_s < self.leader_fallback_s < self.election_min_s
 

@@ -286,7 +286,7 @@ class BrokerKeys:
     controller_quorum_election_timeout_ms: int = key(
         1_000,
         _ELECTION_TIMEOUT,
-        "Time without a message from the quorum leader before an election; must be the same on all voters.",
+        "Time without the quorum leader before an election; up to 5 times longer while elections fail. The same on all voters.",
     )
     metadata_log_max_record_bytes_between_snapshots: int = key(8 * _MIB, _JOURNAL, "Journal size before a snapshot.")
     controller_quorum_request_timeout_ms: int = key(2_000, _TIME, "Maximum wait for a response of the controller.")

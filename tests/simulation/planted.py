@@ -22,6 +22,7 @@ MOST_SEEDS = {
     "log": 500,
     "journal": 300,
     "quorum": 120,
+    "slow elections": 120,
     "voters": 40,
     "members": 200,
     "classic members": 200,
@@ -100,6 +101,7 @@ def all_bugs() -> list[Planted]:
         promise_bugs,
         quorum_bugs,
         share_bugs,
+        slow_bugs,
         stall_bugs,
         transaction_bugs,
         voter_bugs,
@@ -119,6 +121,7 @@ def all_bugs() -> list[Planted]:
         coordinator_bugs,
         stall_bugs,
         share_bugs,
+        slow_bugs,
     )
     levels = list(MOST_SEEDS)
     return sorted((bug for room in rooms for bug in room.BUGS), key=lambda bug: (levels.index(bug.level), bug.name))

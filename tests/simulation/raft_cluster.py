@@ -103,6 +103,9 @@ class Node:
 class SimulatedQuorum:
     """`nodes` are those that run."""
 
+    loop_type: type[VirtualLoop] = VirtualLoop
+    net_type: type[FakeNet] = FakeNet
+
     def __init__(
         self,
         seed: int,
@@ -114,9 +117,9 @@ class SimulatedQuorum:
     ) -> None:
         """`others` are nodes beyond the first voters, which may be added."""
         self.rng = random.Random(seed)
-        self.loop = VirtualLoop()
+        self.loop = self.loop_type()
         self.oracle = Oracle()
-        self.net = FakeNet(self.loop, self.rng)
+        self.net = self.net_type(self.loop, self.rng)
         self.bootstrap = list(range(voters))
         self.ids = list(range(voters + others))
         self.quorum_type = quorum_type
@@ -140,7 +143,7 @@ class SimulatedQuorum:
             executor=executor,
             loop=self.loop,
             rng=random.Random(self.rng.getrandbits(64)),
-            clock=self.loop.time,
+            clock=self.clock_of(node_id),
             listener=listener,
             fatal=fatal.append,
             cluster_id=cluster_id,
@@ -151,6 +154,9 @@ class SimulatedQuorum:
         self.loop.run_until_complete(quorum.start())
         self.nodes[node_id] = node
         return node
+
+    def clock_of(self, node_id: int) -> Callable[[], float]:
+        return self.loop.time
 
     def contacts(self, node_id: int) -> list[int]:
         """What its server.properties say: the first voters, for ever, also where this node is one of them no more."""

@@ -1,6 +1,7 @@
 """A fake disk for the quorum: a power failure may lose or tear what was not flushed."""
 
 import random
+from collections.abc import Callable
 
 from barnabas.log.vocabulary.errors import StorageError
 
@@ -19,6 +20,7 @@ class FakeFile:
 
     def append(self, data: bytes) -> None:
         self.disk.check()
+        self.disk.took_time("append")
         self.data += data
 
     def read_at(self, position: int, length: int) -> bytes:
@@ -45,6 +47,7 @@ class FakeDisk:
         self._durable_names: dict[str, FakeFile] = {}
         self.fails = False
         self.incarnation = 0
+        self.took_time: Callable[[str], None] = lambda action: None  # the caller waits for this action
 
     def check(self) -> None:
         if self.fails:
@@ -59,6 +62,7 @@ class FakeDisk:
 
     def write_atomically(self, path: str, data: bytes) -> None:
         self.check()
+        self.took_time("write_atomically")
         file = FakeFile(self)
         file.data += data
         file.durable_bytes = len(data)
@@ -75,10 +79,12 @@ class FakeDisk:
 
     def rename(self, source: str, target: str) -> None:
         self.check()
+        self.took_time("rename")
         self.files[target] = self.files.pop(source)
 
     def sync_dir(self, path: str) -> None:
         self.check()
+        self.took_time("sync_dir")
         self._durable_names = dict(self.files)
 
     def power_failure(self) -> None:

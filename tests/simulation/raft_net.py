@@ -52,7 +52,7 @@ class FakeTransport(asyncio.Transport):
         if not self.closed:
             self.closed = True
             self.net.open.pop(self, None)
-            self.net.loop.call_soon(self.protocol.connection_lost, None)
+            self.net.hand(self.own, self.protocol.connection_lost, None)
 
 
 class FakeNet:
@@ -64,6 +64,10 @@ class FakeNet:
         self._cut: set[tuple[int, int]] = set()
         self.slow_s: dict[tuple[int, int], float] = {}
         self.carried = 0
+
+    def hand(self, _node_id: int, callback: Callable[..., None], *arguments: object) -> None:
+        """Call code of this node soon."""
+        self.loop.call_soon(callback, *arguments)
 
     def of(self, node_id: int) -> "NodeNetwork":
         return NodeNetwork(self, node_id)
@@ -127,8 +131,11 @@ class FakeNet:
         far = FakeTransport(self, peer, own, self.listeners[peer]())
         near.other, far.other = far, near
         self.open |= {near: None, far: None}
-        far.protocol.connection_made(far)
-        near.protocol.connection_made(near)
+        self.meet(far)
+        self.meet(near)
+
+    def meet(self, transport: FakeTransport) -> None:
+        transport.protocol.connection_made(transport)
 
 
 class NodeNetwork:

@@ -139,6 +139,8 @@ class RaftCore:
         self.leader.peer_disconnected(peer_id)
         if was_leader:
             self.elections.leader_link_lost()
+        elif self.engine.voted_for == peer_id:
+            self.elections.candidate_link_lost()
 
     def receive(self, peer_id: int, message: Message) -> None:
         self._guarded(self._take, peer_id, message)
@@ -195,6 +197,7 @@ class RaftCore:
         engine, journal, leader, hand_over = self.engine, self.journal, self.leader, self.hand_over
         if self.formation.blank:
             self.forming.form_if_possible(now)
+        self.elections.excuse_absence(now)
         if not engine.is_leader:
             self.elections.campaign_if_due(now)
         before = (journal.last_index, engine.commit_index)

@@ -128,6 +128,8 @@ class _JournalAdapter:
     def __init__(self, journal: Journal, hard_state: HardState) -> None:
         self._journal = journal
         self._hard_state = hard_state
+        self.decides_vote = False  # in the term that comes first: one write for both, because each takes two flushes
+        self._unwritten_term: int | None = None
 
     def __getitem__(self, position: int) -> Entry:
         return self._journal.at_position(position)
@@ -136,7 +138,18 @@ class _JournalAdapter:
         self._journal.add(command, idx, term)
 
     def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:
-        self._hard_state.set_term(term, votedForNodeId)
+        if self.decides_vote and votedForNodeId is None:
+            self._unwritten_term = term
+        else:
+            self._unwritten_term = None
+            self._hard_state.set_term(term, votedForNodeId)
+
+    def vote_is_decided(self) -> None:
+        """Durable on return: the term of a candidate that was refused, too."""
+        self.decides_vote = False
+        if self._unwritten_term is not None:
+            self._hard_state.set_term(self._unwritten_term, None)
+            self._unwritten_term = None
 
 
 class _SerializerAdapter:
@@ -221,7 +234,7 @@ class PysyncobjEngine:
         core, journal, hard_state = self._core, self._journal, self._hard_state
         if len(journal) == 0:
             journal.add(NO_OP, 1, 0)
-        core._SyncObj__raftLog = _JournalAdapter(journal, hard_state)
+        self._log = core._SyncObj__raftLog = _JournalAdapter(journal, hard_state)
         core._SyncObj__raftCurrentTerm = max(hard_state.term, journal.last_term)
         core._SyncObj__votedForNodeId = hard_state.voted_for
         # Never beyond the end of the journal: new entries there would count as committed without a quorum.
@@ -343,7 +356,9 @@ class PysyncobjEngine:
         before = (self.term, self.voted_for)
         asked = {"last_log_index": request.last_log_index, "last_log_term": request.last_log_term}
         message = {"type": "request_vote", "term": request.term, **asked}
+        self._log.decides_vote = True
         self._core._SyncObj__onMessageReceived(self._nodes[peer_id], message)
+        self._log.vote_is_decided()
         self._note_state()
         return before != (self.term, self.voted_for) and self.voted_for == peer_id
 

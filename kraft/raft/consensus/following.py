@@ -8,7 +8,7 @@ from ...quorum.snapshot_format import DamagedSnapshot, Snapshot
 from ..protocol.messages import AppendEntries, AppendReply, Chunk, InstallSnapshot, StaleTerm
 from ..protocol.snapshot_transfer import SnapshotReceiver
 from .applying import Applier
-from .elections import Elections
+from .elections import NEVER, Elections
 from .electorate import Electorate
 from .engine import PysyncobjEngine
 from .links import Links
@@ -41,10 +41,13 @@ class Follower:
         self._links = links
         self._applier = applier
         self._transport = ports.transport
+        self._clock = ports.clock
+        self._heartbeat_s = ports.timing.heartbeat_s
         self._wake = ports.wake
         self._report = ports.report
         self._receiver = SnapshotReceiver()
         self._unacknowledged: tuple[int, int, int] | None = None  # (leader, term, match index) that waits for the disk
+        self._replied_at = NEVER
 
     def on_append_entries(self, peer_id: int, message: AppendEntries) -> None:
         if not self._follows(peer_id, message.term):
@@ -133,6 +136,8 @@ class Follower:
         waiting = self._unacknowledged
         if waiting is None or waiting[1] != self._engine.term or waiting[2] < match_index:
             self._unacknowledged = (leader_id, self._engine.term, match_index)
+        if self._clock() - self._replied_at >= self._heartbeat_s:
+            self._give_sign_of_life(leader_id)
 
     def on_durable(self) -> None:
         """A flush is done: acknowledge what it covers (under load something newer always waits for the next one)."""
@@ -146,7 +151,12 @@ class Follower:
             covered = min(match_index, self._journal.durable_index)
             self._reply(leader_id, covered + 1, reset=False, success=True)
 
+    def _give_sign_of_life(self, leader_id: int) -> None:
+        """Neither success nor reset. A leader resigns without it, if a flush or a snapshot takes its only follower longer."""
+        self._reply(leader_id, self._journal.durable_index + 1, reset=False, success=False)
+
     def _reply(self, leader_id: int, next_index: int, *, reset: bool, success: bool) -> None:
+        self._replied_at = self._clock()
         self._transport.send(
             leader_id, AppendReply(term=self._engine.term, next_index=next_index, is_reset=reset, is_success=success)
         )
@@ -154,8 +164,7 @@ class Follower:
     def _take_chunk(self, peer_id: int, message: InstallSnapshot) -> None:
         snapshot = self._received(message.chunk) if message.chunk is not None else None
         if snapshot is None:
-            # Neither success nor reset: a sign of life. Without it, a leader whose only follower this is would resign.
-            self._reply(peer_id, self._journal.last_index + 1, reset=False, success=False)
+            self._give_sign_of_life(peer_id)
             return
         self.install(snapshot)
         self._acknowledge_when_durable(peer_id, snapshot.last_index)

@@ -337,16 +337,7 @@ class SimulatedCluster:
         if self.loop.is_in_executor:
             self.loop.executor_s += taken_s
             return
-        until = max(process.stalled_until, self.loop.time()) + taken_s
-        if process.stalled_until <= self.loop.time():
-            self.loop.call_at(until, self._resume_from_disk, process, context=NOBODY)
-        process.stalled_until = until
-
-    def _resume_from_disk(self, process: SimulatedProcess) -> None:
-        if process.stalled_until > self.loop.time():  # more operations followed
-            self.loop.call_at(process.stalled_until, self._resume_from_disk, process, context=NOBODY)
-        else:
-            self._resume(process)
+        self.loop.block(process, taken_s)
 
     def jump_clock(self, node_id: int, by_ms: int) -> None:
         node = self.nodes[node_id]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .loop import SimulatedLoop, SimulationDeadlock
-from .process import OWNER, SimulatedProcess, make_task
+from .process import NOBODY, OWNER, SimulatedProcess, make_task
 
 _MAX_CANCELLED_TIMERS = 1_000
 T = TypeVar("T")
@@ -64,6 +64,22 @@ class ObservedLoop(SimulatedLoop):
         process.stalled_until = 0.0
         parked, process.parked = process.parked, []
         self._ready.extend(parked)  # type: ignore[attr-defined]
+
+    def block(self, process: SimulatedProcess, taken_s: float) -> None:
+        """The process waits for its disk for this much longer."""
+        until = max(process.stalled_until, self._virtual_time) + taken_s
+        if process.stalled_until <= self._virtual_time:
+            self.call_at(until, self._unblock, process, context=NOBODY)
+        process.stalled_until = until
+
+    def _unblock(self, process: SimulatedProcess) -> None:
+        if process.is_dead:
+            return
+        if process.stalled_until > self._virtual_time:  # more operations followed
+            self.call_at(process.stalled_until, self._unblock, process, context=NOBODY)
+        else:
+            self.note(f"RESUME {process}")
+            self.resume(process)
 
     def _run_once(self) -> None:
         ready: Any = self._ready  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ from simulation.raft_cluster import SimulatedQuorum
 from unit.kraft.raft_quorums import core_of
 
 from barnabas.kraft.quorum.formation import Formation, VoterState
+from barnabas.kraft.raft.protocol.messages import AppendReply, Welcome
 
 
 def formed(voters: int = 3) -> SimulatedQuorum:
@@ -190,4 +191,37 @@ def test_peers_of_another_cluster_are_refused_by_both_names(caplog: pytest.LogCa
     assert any("here" in line and "there" in line for line in lines)
     assert len(lines) <= 2
     assert cluster.nodes[0].quorum.connected_voters == []
+    cluster.close()
+
+
+def test_what_a_blank_voter_learned_in_an_earlier_term_of_this_leader_is_no_reason_to_welcome_it() -> None:
+    """Another leader may have replaced those entries since, and their indexes say nothing about the barrier of this term."""
+    cluster = formed()
+    core = core_of(cluster, cluster.wait_for_leader())
+    counted, blank = core.electorate.other_ids
+    sent = list[object]()
+    core.leader._transport.send = lambda _peer_id, message: sent.append(message)  # type: ignore[assignment, func-returns-value]
+    core.formation.peer_connected(blank, VoterState.BLANK)
+    core.leader.peer_connected(blank)
+    core.leader.raise_barriers()
+
+    def replies(peer_id: int, next_index: int, *, is_success: bool) -> None:
+        reply = AppendReply(term=core.engine.term, next_index=next_index, is_reset=False, is_success=is_success)
+        core.leader.on_append_reply(peer_id, reply)
+
+    replies(blank, core.journal.last_index + 101, is_success=True)
+    core.elections.step_down(core.engine.term + 1)
+    core.elections._campaign(asked=False)
+    core.elections.become_leader()
+    core.leader.raise_barriers()
+    barrier = core.formation.barriers[blank]
+    core.journal.sync_soon()
+    assert cluster.loop.run_until(lambda: core.journal.durable_index >= barrier, 1.0)
+    replies(counted, barrier + 1, is_success=True)
+    core.leader.commit_what_a_majority_has()
+    assert core.engine.commit_index >= barrier
+    replies(blank, 1, is_success=False)  # a sign of life
+    assert not [message for message in sent if isinstance(message, Welcome)]
+    replies(blank, barrier + 1, is_success=True)
+    assert [message.index for message in sent if isinstance(message, Welcome)] == [barrier]
     cluster.close()

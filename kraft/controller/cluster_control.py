@@ -114,8 +114,9 @@ class ClusterControl:
             raise BrokerIdNotRegisteredError(f"broker {request.node_id} is not registered")
         moved, is_last = self._moved_away(view, frozenset({request.node_id}))
         if not is_last:
-            self._departures.begin(broker)
+            self._departures.begin_unregistration(broker)
             return _must_wait(broker.node_id, moved)
+        self._departures.end_unregistration(broker.node_id)
         self.refused.pop(request.node_id, None)
         return ControllerResult(records=(*moved, UnregisterBrokerRecord(node_id=request.node_id)), atomic=False)
 
@@ -173,10 +174,11 @@ class ClusterControl:
         if request.want_fence:
             records, is_fenced = ((), True) if broker.fenced else self._fence(view, broker)
             return _heartbeat_result(records, fenced=is_fenced)
-        if self._departures.is_cancelled(broker):
+        stays_away = self._departures.is_unregistering(broker)
+        if not stays_away and self._departures.is_cancelled(broker):
             self._replication.begin_sweep(view)  # it may be the only one that can lead what it has left
         caught_up = request.metadata_offset >= broker.broker_epoch
-        if broker.fenced and caught_up and not broker.in_controlled_shutdown:
+        if broker.fenced and caught_up and not broker.in_controlled_shutdown and not stays_away:
             return _heartbeat_result(self._unfence(view, broker), fenced=False)
         return _heartbeat_result((), fenced=broker.fenced)
 

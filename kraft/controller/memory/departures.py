@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from ...metadata.delta import MetadataDelta
 from ...metadata.image import BrokerImage
 
+HEARTBEATS_OF_AN_UNREGISTRATION = 60  # half a minute: a client that still wants it has asked again
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departure:
@@ -24,6 +26,7 @@ class Departures:
 
     def __init__(self) -> None:
         self._by_broker: dict[int, Departure] = {}
+        self._unregistering: dict[int, tuple[int, int]] = {}  # broker epoch, and heartbeats until it is given up
 
     def __bool__(self) -> bool:
         return bool(self._by_broker)
@@ -31,6 +34,7 @@ class Departures:
     def restart(self) -> None:
         """Forget everything: another controller was active meanwhile."""
         self._by_broker.clear()
+        self._unregistering.clear()
 
     def begin(self, broker: BrokerImage, *, drains: bool = False, has_lost_data: bool = False) -> None:
         """Begin, or go on. A broker that must be fenced does not return to a mere shutdown, and lost data stays lost."""
@@ -41,6 +45,22 @@ class Departures:
         self._by_broker[broker.node_id] = Departure(
             broker_epoch=broker.broker_epoch, drains=drains, has_lost_data=has_lost_data
         )
+
+    def begin_unregistration(self, broker: BrokerImage) -> None:
+        """Heartbeats of a live broker do not cancel it, and do not unfence the broker before the request is repeated."""
+        self.begin(broker)
+        self._unregistering[broker.node_id] = (broker.broker_epoch, HEARTBEATS_OF_AN_UNREGISTRATION)
+
+    def end_unregistration(self, node_id: int) -> None:
+        self._unregistering.pop(node_id, None)
+
+    def is_unregistering(self, broker: BrokerImage) -> bool:
+        """Asked for each heartbeat of this broker."""
+        epoch, left = self._unregistering.pop(broker.node_id, (broker.broker_epoch, 0))
+        if epoch != broker.broker_epoch or not left:
+            return False
+        self._unregistering[broker.node_id] = (epoch, left - 1)
+        return True
 
     def is_cancelled(self, broker: BrokerImage) -> bool:
         """A live process has sent a heartbeat: it is not fenced after all. A shutdown goes on, and lost data stays lost."""

@@ -9,6 +9,7 @@ import pytest
 from unit.kraft.metadata_cluster import MetadataCluster
 from unit.kraft.single_controller import NO_BALANCING, SingleController
 
+from barnabas.kraft.controller.memory.departures import HEARTBEATS_OF_AN_UNREGISTRATION
 from barnabas.kraft.metadata.controller_settings import MAX_PARTITIONS_PER_STEP, MAX_RECORDS_PER_COMMAND
 from barnabas.kraft.metadata.image import NO_LEADER, PartitionImage
 from barnabas.kraft.metadata.records import (
@@ -239,6 +240,27 @@ def test_a_broker_is_unregistered_when_its_partitions_have_moved() -> None:
     finish(cluster)
     assert not isinstance(cluster.ask(UnregisterBrokerRequest(node_id=0)), BarnabasError)
     assert 0 not in cluster.image.brokers and held(cluster, 0) == 0
+
+
+def test_a_live_broker_is_unregistered_in_pieces_although_it_sends_heartbeats() -> None:
+    cluster = in_pieces()
+    cluster.refused(UnregisterBrokerRequest(node_id=0), BrokerNotAvailableError)
+    for _ in range(COUNT):  # a heartbeat between all pieces, and more of them
+        cluster.beat(0)
+        cluster.tick()
+    assert held(cluster, 0) == 0 and cluster.image.brokers[0].fenced
+    assert not isinstance(cluster.ask(UnregisterBrokerRequest(node_id=0)), BarnabasError)
+    assert 0 not in cluster.image.brokers
+
+
+def test_a_live_broker_whose_unregistration_is_not_asked_for_again_serves_again() -> None:
+    cluster = in_pieces()
+    cluster.refused(UnregisterBrokerRequest(node_id=0), BrokerNotAvailableError)
+    answers = list[bool]()
+    for _ in range(HEARTBEATS_OF_AN_UNREGISTRATION + 1):
+        answers.append(cluster.beat(0).fenced)
+        cluster.tick()
+    assert answers[-2:] == [True, False] and not cluster.image.brokers[0].fenced
 
 
 def test_an_unregistered_broker_that_has_lost_data_is_eligible_for_nothing_when_it_registers_again() -> None:

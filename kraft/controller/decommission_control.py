@@ -98,7 +98,9 @@ def fill(view: MetadataDelta, settings: ControllerSettings, request: FillBrokerR
     broker = _registered(view, request.node_id)
     if broker.node_id not in view.active_brokers() or broker.decommissioning:
         raise InvalidRequestError(f"broker {broker.node_id} is fenced or leaving; it can be filled when it is active")
-    moves = plan_fill(_placed(view), _sites(view), _takers(view), newcomer=broker.node_id)[:MAX_PARTITIONS_PER_REQUEST]
+    moves = plan_fill(
+        _placed(view), _sites(view), _takers(view), newcomer=broker.node_id, limit=MAX_PARTITIONS_PER_REQUEST
+    )
     records = tuple(_records(view, settings, moves))
     return ControllerResult(
         records=(*(throttle_records(view, request.throttle_bytes_per_s) if records else ()), *records),

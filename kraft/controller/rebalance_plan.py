@@ -100,10 +100,15 @@ def _heir(
 
 
 def plan_fill(
-    partitions: Sequence[PlacedPartition], sites: Mapping[int, Site], members: Collection[int], *, newcomer: int
+    partitions: Sequence[PlacedPartition],
+    sites: Mapping[int, Site],
+    members: Collection[int],
+    *,
+    newcomer: int,
+    limit: int,
 ) -> tuple[Move, ...]:
-    """Moves that give `newcomer` as many replicas, and preferred leaderships, as `members` (it is one) have on average (rounded
-    down). Each is taken from the broker that has the most at that moment. `sites`: of all brokers."""
+    """Moves, at most `limit`, that give `newcomer` as many replicas, and preferred leaderships, as `members` (it is one) have on
+    average (rounded down). Each is taken from the broker that has the most at that moment. `sites`: of all brokers."""
     givers = [node_id for node_id in members if node_id != newcomer]
     counts = ReplicaCounts(partitions, members)
     fair_replicas = sum(counts.replicas[node_id] for node_id in members) // len(members)
@@ -112,6 +117,8 @@ def plan_fill(
     moves: list[Move] = []
     for is_leader in (True, False):
         while counts.replicas[newcomer] < fair_replicas and (not is_leader or counts.leaders[newcomer] < fair_leaders):
+            if len(moves) == limit:
+                return tuple(moves)
             found = _to_give(free, givers, sites, counts, newcomer, is_leader=is_leader)
             if found is None:
                 break

@@ -100,7 +100,7 @@ def test_a_newcomer_gets_its_share_and_no_more(cluster: Any, machine: str) -> No
     partitions, sites = cluster
     newcomer = len(sites)
     sites = {**sites, newcomer: Site(rack=sites[0].rack, machine=machine)}
-    result = after(partitions, plan_fill(partitions, sites, sites, newcomer=newcomer))
+    result = after(partitions, plan_fill(partitions, sites, sites, newcomer=newcomer, limit=10_000))
     assert all(len(set(machines_of(item, sites))) == len(item) for item in result)
     before, now = held([item.replicas for item in partitions]), held(result)
     assert now[newcomer] <= sum(before.values()) // len(sites)
@@ -118,6 +118,7 @@ def test_a_newcomer_gets_its_share_and_no_more(cluster: Any, machine: str) -> No
         sites,
         sites,
         newcomer=newcomer,
+        limit=10_000,
     ) or now[newcomer] < sum(before.values()) // len(sites)
 
 
@@ -126,9 +127,37 @@ def test_a_newcomer_gets_leaderships_too() -> None:
         PlacedPartition(topic_partition=TopicPartition("t", n), replicas=(n % 3, (n + 1) % 3, (n + 2) % 3))
         for n in range(24)
     ]
-    result = after(partitions, plan_fill(partitions, own_machines(4), range(4), newcomer=3))
+    result = after(partitions, plan_fill(partitions, own_machines(4), range(4), newcomer=3, limit=10_000))
     assert set(held(result).values()) == {18}
     assert Counter(item[0] for item in result) == {0: 6, 1: 6, 2: 6, 3: 6}
+
+
+def test_a_plan_to_fill_a_broker_ends_with_the_moves_of_one_request() -> None:
+    """The plan of all moves at 200,000 partitions held the quorum's thread for 3 s, and all but 10,000 were thrown away."""
+    partitions = [
+        PlacedPartition(topic_partition=TopicPartition("t", n), replicas=(n % 3, (n + 1) % 3, (n + 2) % 3))
+        for n in range(24)
+    ]
+    asked: dict[int, int] = {}
+    planned: dict[int, list[PlacedPartition]] = {}
+    for limit in (0, 1, 5, 8, 24):
+        seen = _Counted({node_id: Site(rack=None, machine=node_id) for node_id in range(4)})
+        moves = plan_fill(partitions, seen, range(4), newcomer=3, limit=limit)
+        asked[limit] = seen.reads
+        planned[limit] = [PlacedPartition(move.topic_partition, move.replicas) for move in moves]
+    assert [len(planned[limit]) for limit in (0, 1, 5, 8, 24)] == [0, 1, 5, 8, 18]
+    assert all(planned[24][:limit] == planned[limit] for limit in (1, 5, 8)), "the same moves in the same order"
+    assert asked[0] == 0 and asked[1] < asked[5] < asked[24]
+
+
+class _Counted(dict[int, Site]):
+    """How often it was read."""
+
+    reads = 0
+
+    def __getitem__(self, node_id: int) -> Site:
+        self.reads += 1
+        return super().__getitem__(node_id)
 
 
 def test_a_plan_of_few_moves_makes_no_call_for_each_partition_of_the_cluster() -> None:

@@ -11,6 +11,7 @@ What a test cannot do with one of the two backends stands in docs/testing.md.
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -86,12 +87,14 @@ class Cluster:
         self._given_folder = None if folder is None else Path(folder).absolute()
         self._timeout_s = timeout_s
         self._parts: ClusterParts | None = None
+        self._process_id = os.getpid()  # of the process that started it
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
         """Returns when the brokers serve. Raises ClusterError."""
         if self._parts is None:
+            self._process_id = os.getpid()
             self._parts = ClusterParts(
                 backend=self.backend,
                 brokers=self._brokers,
@@ -105,7 +108,10 @@ class Cluster:
         return self
 
     def close(self) -> None:
-        """End all brokers, and remove the data unless a folder was given."""
+        """End all brokers, and remove the data unless a folder was given. A forked child does nothing here: the cluster is
+        its parent's."""
+        if self._process_id != os.getpid():
+            return
         parts, self._parts = self._parts, None
         if parts is not None:
             parts.close()
@@ -135,10 +141,10 @@ class Cluster:
     @property
     def bootstrap_servers(self) -> str:
         """The addresses of all brokers, for any client: "127.0.0.1:9092,..."."""
-        return self._started.bootstrap
+        return _running(self._parts).bootstrap
 
     def address(self, broker: int) -> str:
-        return self._started.backend.address(broker)
+        return _running(self._parts).backend.address(broker)
 
     def is_running(self, broker: int) -> bool:
         return self._started.backend.is_running(broker)
@@ -215,7 +221,7 @@ class Cluster:
         `client`: whose names the options have, "barnabas", "kafka-python", "aiokafka", "confluent-kafka" or "java". With TLS and
         without `users`, any user gets a certificate with this name. Empty for a cluster without TLS and users. Raises
         ValueError."""
-        return options_for(client, login_of(self._access, self._started.folder, user, password))
+        return options_for(client, login_of(self._access, _running(self._parts).folder, user, password))
 
     def allow(self, user: str, *permissions: str) -> Fault:
         """`allow("alice", "READ TOPIC orders")`: returns when all brokers know it. Undone, they are withdrawn."""
@@ -355,9 +361,12 @@ class Cluster:
 
     @property
     def _started(self) -> ClusterParts:
-        if self._parts is None:
-            raise RuntimeError("the cluster does not run: call start(), or use it in a with statement")
-        return self._parts
+        if self._process_id != os.getpid():
+            raise RuntimeError(
+                "this cluster was started before a fork: only the process that started it can ask, break and close it; "
+                "in a child, use its bootstrap_servers, address() and login()"
+            )
+        return _running(self._parts)
 
     def _chosen(self, brokers: Brokers) -> list[int]:
         if brokers is None:
@@ -366,6 +375,13 @@ class Cluster:
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return loop_thread().call(coroutine, self._timeout_s)
+
+
+def _running(parts: ClusterParts | None) -> ClusterParts:
+    """Also in a forked child, which may connect to the cluster of its parent."""
+    if parts is None:
+        raise RuntimeError("the cluster does not run: call start(), or use it in a with statement")
+    return parts
 
 
 class AsyncCluster:

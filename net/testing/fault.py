@@ -1,6 +1,7 @@
 """A fault that holds: undone by `undo`, or at the end of its `with` or `async with` block."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Self
 
@@ -9,6 +10,7 @@ class Fault:
     def __init__(self, name: str, undo: Callable[[], None]) -> None:
         self.name = name
         self._undo: Callable[[], None] | None = undo
+        self._process_id = os.getpid()
 
     def __repr__(self) -> str:
         return f"<{self.name}{'' if self._undo else ', undone'}>"
@@ -18,7 +20,9 @@ class Fault:
         return self._undo is not None
 
     def undo(self) -> None:
-        """Returns when the fault has ended. A second call does nothing."""
+        """Returns when the fault has ended. A second call does nothing; nor does a forked child, whose parent has the fault."""
+        if self._process_id != os.getpid():
+            return
         undo, self._undo = self._undo, None
         if undo is not None:
             undo()

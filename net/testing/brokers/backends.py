@@ -1,6 +1,6 @@
 """What a cluster under test runs on: brokers in this process, or a process each. Faults are the same values for both."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from ...local_cluster import ClusterError, NodePorts, addresses_of, free_node_ports
 from ...secure_layout import PLAIN_TEXT
 from ..faults.orders import Order
+from .forks import keep_from_children
 from .processes import Address, Processes, addresses_in
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -87,6 +88,10 @@ class InProcess:
         self._voters = ",".join(f"{n}@{_LOOPBACK}:{item.quorum}" for n, item in enumerate(ports[:voters]))
         self._properties = {n: self._properties_of(n, item, own_keys.get(n, {})) for n, item in enumerate(ports)}
         self._brokers: dict[int, ThreadBroker] = {}
+        keep_from_children(self)
+
+    def held(self) -> tuple[Path, Collection[int]]:
+        return self._folder, {port for node_id in self._properties for _, port in self.addresses(node_id)}
 
     def _properties_of(self, node_id: int, ports: NodePorts, own: Mapping[str, str]) -> dict[str, str]:
         home = self._folder / str(node_id)

@@ -42,6 +42,10 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "log.segment.delete.delay.ms": "100",
     "replica.lag.time.max.ms": "3000",
 }
+OWN_KEYS: Final = (
+    "node.id",
+    "controller.quorum.voters",
+)  # Another value would give a broker the identity of another one.
 
 
 class Cluster:
@@ -78,6 +82,8 @@ class Cluster:
         strange = sorted(set(broker_config or {}) - set(range(brokers)))
         if strange:
             raise ValueError(f"broker_config: there is no broker {strange[0]}; give brokers 0 to {brokers - 1}")
+        for keys in (config or {}, *(broker_config or {}).values()):
+            _check_keys(keys)
         self._access = asked_access(tls=tls, users=users, permissions=permissions)
         self._brokers = range(brokers)
         self.backend = backend
@@ -203,6 +209,7 @@ class Cluster:
     def add_broker(self, config: Mapping[str, str] | None = None) -> int:
         """Start one more broker, and return its number when it takes part. `config`: keys of its own. New partitions are placed
         there, too; `Admin.fill_broker` moves others to it."""
+        _check_keys(config or {})
         return self._started.add_broker(config or {})
 
     def remove_broker(self, broker: int) -> None:
@@ -375,6 +382,14 @@ class Cluster:
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return loop_thread().call(coroutine, self._timeout_s)
+
+
+def _check_keys(config: Mapping[str, str]) -> None:
+    for key in OWN_KEYS:
+        if key in config:
+            raise ValueError(
+                f"{key}={config[key]}: the cluster sets this key itself; leave it out of config and broker_config"
+            )
 
 
 def _running(parts: ClusterParts | None) -> ClusterParts:

@@ -51,6 +51,19 @@ def test_brokers_come_and_go_while_a_program_writes(cluster: Cluster) -> None:
     cluster.reset()
 
 
+@pytest.mark.parametrize("key", ["node.id", "controller.quorum.voters"])
+def test_no_broker_takes_the_identity_of_another_one(cluster: Cluster, key: str) -> None:
+    """An added broker with the number of a running one took its place, and the cluster had no broker any more."""
+    said = f"{key}=0: the cluster sets this key itself"
+    with pytest.raises(ValueError, match=said):
+        cluster.add_broker({key: "0"})
+    for keys in ({"config": {key: "0"}}, {"broker_config": {1: {key: "0"}}}):
+        with pytest.raises(ValueError, match=said):
+            Cluster(2, **keys)
+    cluster.create_topic("orders")
+    assert cluster.leader("orders") in cluster.brokers == [0, 1, 2]
+
+
 def test_a_new_broker_has_the_faults_that_hold_for_others(cluster: Cluster) -> None:
     with cluster.kill(2):
         added = cluster.add_broker()

@@ -1,5 +1,7 @@
 """Responses about consumer groups, as frozen values: members, assignments, committed offsets, rebalances."""
 
+from typing import Final
+
 from barnabas.log.vocabulary.group_messages import (
     CommittedOffset,
     PartitionOutcome,
@@ -53,6 +55,17 @@ class GroupMember(Message, frozen=True, kw_only=True):
     is_away: bool = False  # a static member that will be back
 
 
+LAG_STEP_MS: Final = 30_000  # between two looks of a coordinator at the lag of its groups
+
+
+class LagPoint(Message, frozen=True, kw_only=True):
+    """The lag of a group over all its partitions. -1: unknown, because a leader did not answer."""
+
+    at_ms: int  # by the wall clock of the coordinator
+    unread: int  # records
+    lag_ms: int  # of the partition where it is longest
+
+
 class DescribeGroupResponse(Message, frozen=True, kw_only=True):
     group_id: str
     state: str
@@ -63,6 +76,8 @@ class DescribeGroupResponse(Message, frozen=True, kw_only=True):
     members: Items[GroupMember]
     rebalances: Items[RebalanceEvent] = ()
     unowned: Items[UnownedPartition] = ()  # explained only
+    lags: Items[LagPoint] = ()  # the oldest first
+    lag_topics: Items[str] = ()  # whose partitions these points are about
 
 
 class UnreadPartitionResponse(Message, frozen=True, kw_only=True):

@@ -310,10 +310,11 @@ class ListGroupsRequest(Message, frozen=True, kw_only=True):
 
 
 class DescribeGroupRequest(Message, frozen=True, kw_only=True):
-    """`explain`: also what moved in each rebalance, and what the group waits for now."""
+    """`explain`: also what moved in each rebalance, and what the group waits for now. `history`: also the lag of an hour."""
 
     group_id: str
     explain: bool = False
+    history: bool = False
 
 
 class DeleteGroupRequest(Message, frozen=True, kw_only=True):

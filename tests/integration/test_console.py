@@ -142,6 +142,40 @@ async def test_every_page_is_open_while_a_broker_dies_and_comes_back(cluster: Cl
             assert complaints == [], name
 
 
+async def test_the_lag_of_the_last_hour_is_told_by_any_broker_and_begins_again_on_a_new_coordinator(
+    cluster: Cluster,
+) -> None:
+    """Also before the page is opened: the page has what it did not ask for itself."""
+    async with cluster.admin() as admin:
+        cluster_id = (await admin.describe_cluster()).cluster_id
+        coordinator = (await admin.describe_group("billing")).coordinator
+    other = (coordinator + 1) % 3
+    path = f"v3/clusters/{cluster_id}/consumer-groups/billing/lag-history"
+    async with browser() as chromium, page_of(chromium) as (page, complaints):
+        await page.goto(url(cluster, other))
+        found = await told_lags(page, f"{url(cluster, other)}{path}", coordinator)
+        assert (found["data"][0]["lag"], found["interval_ms"]) == (21, 30_000)
+        assert found["data"][0]["lag_seconds"] > 0
+        await page.goto(f"{url(cluster, other)}#/groups/billing")
+        await shows(page, "Lag in the last hour")
+        await expect_label(page, page.get_by_role("img", name="Lag in records"), r"billing 21$")
+        assert complaints == []
+        cluster.kill(coordinator)
+        again = await told_lags(page, f"{url(cluster, other)}{path}", None)
+        assert again["coordinator"] != coordinator and again["data"][0]["at_ms"] > found["data"][-1]["at_ms"]
+
+
+async def told_lags(page: Any, address: str, coordinator: int | None) -> Any:
+    """The history, once it has a point."""
+    deadline_s = time.monotonic() + 90
+    while True:
+        told = await page.evaluate(CALL, ["GET", address, None])
+        if told.get("data") and coordinator in (told["coordinator"], None):
+            return told
+        assert time.monotonic() < deadline_s, told
+        await page.wait_for_timeout(500)
+
+
 @pytest.mark.alone("it measures time")
 async def test_a_thousand_topics_open_within_a_second(new_cluster: Callable[..., Cluster]) -> None:
     cluster = await new_cluster(3).ready()

@@ -119,7 +119,7 @@ async def _groups(call: Caller, cluster: Cluster) -> None:
             await consumer.poll(timeout_ms=200)
         await consumer.commit({TopicPartition("orders", 0): 1})
         await call("GET", "consumer-groups")
-        for path in ("", "/consumers", "/lags", "/lag-summary", "/explain", "/rebalances"):
+        for path in ("", "/consumers", "/lags", "/lag-summary", "/lag-history", "/explain", "/rebalances"):
             await call("GET", GROUP + path, **name)
         (member,) = (await call("GET", f"{GROUP}/consumers", **name))["data"]
         one: dict[str, Any] = {"consumer_id": member["consumer_id"], **name}

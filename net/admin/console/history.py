@@ -1,17 +1,20 @@
-"""/v3/.../brokers/{broker_id}/barnabas/history: the last hour of a broker, in steps of ten seconds.
+"""The last hour: of a broker in steps of ten seconds, and of the lag of a group in steps of thirty.
 
-Any broker may be asked for any other.
+Any broker may be asked: a broker remembers itself, and the coordinator of a group its lag.
 """
 
 from typing import Final
 
 from msgspec import structs
 
+from barnabas.net.access.own_rules import visible_group
 from barnabas.net.protocol.broker_figures import HISTORY_STEP_MS, HistoryPoint
+from barnabas.net.protocol.group_responses import LAG_STEP_MS
 
 from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route
 from ..routes.clusters import BROKER, broker_of
+from ..routes.groups import GROUP
 
 _WORDS: Final = {
     "at_ms": "End of the step, milliseconds since 1970.",
@@ -63,13 +66,57 @@ async def _history(call: Call) -> Reply:
     return Reply(body=call.item("BarnabasHistory", path, fields))
 
 
+async def _group_lags(call: Call) -> Reply:
+    group_id = call.path["consumer_group_id"]
+    found = await call.ask(lambda admin: admin.describe_group(group_id, history=True))
+    if call.access is not None:
+        found = visible_group(found, call.access)
+    after_ms = call.query.get("after_ms", -1)
+    rows = [
+        {
+            "at_ms": point.at_ms,
+            "lag": None if point.unread < 0 else point.unread,
+            "lag_seconds": None if point.lag_ms < 0 else point.lag_ms / 1000,
+        }
+        for point in found.lags
+        if point.at_ms > after_ms
+    ]
+    fields = {"consumer_group_id": group_id, "coordinator": found.coordinator, "interval_ms": LAG_STEP_MS, "data": rows}
+    return Reply(body=call.item("BarnabasLagHistory", ("consumer-groups", group_id, "lag-history"), fields))
+
+
+_AFTER: Final = (Field(name="after_ms", type="integer", description="Only steps that ended after this time."),)
+_LAGS: Final = shapes.item(
+    "BarnabasLagHistory",
+    shapes.text("consumer_group_id", "The group."),
+    shapes.whole("coordinator", "The broker that remembers them: since it coordinates the group."),
+    shapes.whole("interval_ms", "Time between two points."),
+    shapes.rows(
+        "data",
+        "Points, the oldest first; at most 120.",
+        shapes.whole("at_ms", "Milliseconds since 1970."),
+        shapes.whole(
+            "lag", "Records that it had not read, in all partitions. null: a leader did not answer.", null=True
+        ),
+        shapes.number("lag_seconds", "Age of the oldest of them. null: unknown.", null=True),
+    ),
+)
+
 ROUTES = (
     Route(
         method="GET",
         path=f"{BROKER}/barnabas/history",
         handler=_history,
         summary="Latencies and load of a broker in the last hour",
-        query=(Field(name="after_ms", type="integer", description="Only steps that ended after this time."),),
+        query=_AFTER,
         answer=_ANSWER,
+    ),
+    Route(
+        method="GET",
+        path=f"{GROUP}/lag-history",
+        handler=_group_lags,
+        summary="Lag of a group in the last hour",
+        query=_AFTER,
+        answer=_LAGS,
     ),
 )

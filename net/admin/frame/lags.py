@@ -6,9 +6,10 @@ for all groups together. Scrapes within the next second share the result.
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -21,11 +22,13 @@ from barnabas.net.protocol.group_responses import (
     UnreadPartitionResponse,
 )
 from barnabas.net.protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
-from barnabas.net.protocol.requests import DescribeGroupRequest, ListGroupsRequest, OffsetFetchRequest
+from barnabas.net.protocol.requests import DescribeGroupRequest, ListGroupsRequest, OffsetFetchRequest, Request
 
-from .call import Call
+from .call import HERE_TIMEOUT_MS, Call
 
+__all__ = ["HERE_TIMEOUT_MS", "GroupLag", "LaggingGroup", "LagsOfGroups", "lags_of", "lags_of_groups"]
 log = logging.getLogger("barnabas.admin")
+_Place = tuple[TopicPartition, int]  # and an offset there
 
 CACHE_S: Final = 1.0  # While all leaders answer, the reported lag is at most so old.
 WAIT_S: Final = 0.5  # of a scrape for the lags; Prometheus gives up after ten seconds by default
@@ -44,8 +47,11 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaggingGroup:
+    """`unanswered`: partitions whose leader did not answer."""
+
     group: DescribeGroupResponse
     lags: Sequence[GroupLag]
+    unanswered: Sequence[TopicPartition] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,22 +127,48 @@ class LagsOfGroups:
 
 async def _lags_of_groups_here(call: Call) -> list[LaggingGroup]:
     listed: ListGroupsResponse = await call.ask_here(ListGroupsRequest())
+    return await lags_of_groups(
+        call.ask_here,
+        lambda places: call.ask(lambda admin: unread_now(admin.client, places)),
+        [group.group_id for group in listed.groups],
+    )
+
+
+async def lags_of_groups(
+    ask_here: Callable[[Request], Awaitable[Any]],
+    unread: Callable[[set[_Place]], Awaitable[Mapping[_Place, UnreadPartitionResponse]]],
+    names: Sequence[str],
+    *,
+    max_partitions: int = sys.maxsize,
+) -> list[LaggingGroup]:
+    """The lag of these groups, which this broker coordinates; those with which there are more partitions are left out."""
     standings: list[_Standing] = []
-    for group in listed.groups:
+    left = max_partitions
+    for name in names:
         try:
-            standings.append(await _standing(call, group.group_id))
+            standing = await _standing(ask_here, name)
         except BarnabasError:
-            continue  # the group was deleted or moved since it was listed: the next scrape corrects it
+            continue  # the group was deleted or moved since it was listed: the next look corrects it
+        if len(standing.offsets) <= left:
+            left -= len(standing.offsets)
+            standings.append(standing)
     places = {
         item for standing in standings for item in standing.offsets.items()
     }  # Groups at the same offset share an answer.
-    answers = await call.ask(lambda admin: unread_now(admin.client, places)) if places else {}
-    return [LaggingGroup(group=standing.group, lags=_lags(standing, answers)) for standing in standings]
+    answers = await unread(places) if places else {}
+    return [
+        LaggingGroup(
+            group=standing.group,
+            lags=_lags(standing, answers),
+            unanswered=[place for place, offset in standing.offsets.items() if (place, offset) not in answers],
+        )
+        for standing in standings
+    ]
 
 
-async def _standing(call: Call, group_id: str) -> _Standing:
-    group: DescribeGroupResponse = await call.ask_here(DescribeGroupRequest(group_id=group_id))
-    fetched: OffsetFetchResponse = await call.ask_here(OffsetFetchRequest(group_id=group_id))
+async def _standing(ask_here: Callable[[Request], Awaitable[Any]], group_id: str) -> _Standing:
+    group: DescribeGroupResponse = await ask_here(DescribeGroupRequest(group_id=group_id))
+    fetched: OffsetFetchResponse = await ask_here(OffsetFetchRequest(group_id=group_id))
     offsets = dict.fromkeys(_owners(group), NOTHING_COMMITTED)
     offsets |= {
         TopicPartition(item.topic, item.partition): item.offset for item in fetched.partitions if item.offset >= 0

@@ -200,6 +200,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     f"GET {_GROUP}/lags": _group(Operation.DESCRIBE),
     f"GET {_GROUP}/lags/{{topic_name}}/partitions/{{partition_id}}": _group(Operation.DESCRIBE),
     f"GET {_GROUP}/lag-summary": _group(Operation.DESCRIBE),
+    f"GET {_GROUP}/lag-history": _group(Operation.DESCRIBE),
     f"GET {_GROUP}/explain": _group(Operation.DESCRIBE),
     f"GET {_GROUP}/rebalances": _group(Operation.DESCRIBE),
     f"POST {_GROUP}/seek": _group(Operation.READ),

@@ -21,10 +21,12 @@ from ...protocol.broker_figures import (
     PartitionRate,
     ProducerHabits,
 )
+from ...protocol.group_responses import LagPoint
 from ...server.dispatcher import RequestContext
 from ...settings.listeners import pem_files
 from ..tls import configured_certificates
-from .history import History, Reading, buckets_of
+from .group_lags import remember_lags
+from .history import GroupLags, History, Reading, buckets_of
 from .machine import MachineWatch, own_version
 
 if TYPE_CHECKING:
@@ -63,12 +65,22 @@ class BrokerFigures:
             config.data_folders(), broker.ports.files.disk_usage, pem_files(config), configured_certificates(config)
         )
         self.history = History()
+        self.group_lags = GroupLags()
         self._older: Counters | None = None
         self._newer: Counters | None = None
 
     async def run(self) -> None:
         """Until cancelled."""
-        await asyncio.gather(measure(self.loop_delays), self.machine.run(), self._count(), self._remember())
+        await asyncio.gather(
+            measure(self.loop_delays),
+            self.machine.run(),
+            self._count(),
+            self._remember(),
+            remember_lags(self._broker, self.group_lags),
+        )
+
+    def lags_of(self, group_id: str) -> tuple[tuple[LagPoint, ...], tuple[str, ...]]:
+        return self.group_lags.of(group_id)
 
     async def _remember(self) -> None:
         while True:

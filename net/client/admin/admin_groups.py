@@ -37,11 +37,11 @@ class GroupAdmin:
         groups = {group.group_id: group for answer in answers for group in answer.groups}
         return [groups[group_id] for group_id in sorted(groups)]
 
-    async def describe_group(self, group_id: str) -> DescribeGroupResponse:
-        """Describe members, assignments and the causes of the last rebalances. Raises GroupIdNotFoundError."""
-        response: DescribeGroupResponse = await self._ask.coordinator(
-            group_id, q.DescribeGroupRequest(group_id=group_id)
-        )
+    async def describe_group(self, group_id: str, *, history: bool = False) -> DescribeGroupResponse:
+        """Describe members, assignments and the causes of the last rebalances; with `history`, also the lag in the last hour, as
+        far as its coordinator remembers it. Raises GroupIdNotFoundError."""
+        request = q.DescribeGroupRequest(group_id=group_id, history=history)
+        response: DescribeGroupResponse = await self._ask.coordinator(group_id, request)
         return response
 
     async def explain_group(self, group_id: str) -> DescribeGroupResponse:

@@ -17,6 +17,7 @@ from barnabas.net.metadata.broker_to_controller import ControllerChannel
 from barnabas.net.metadata.metadata_service import MetadataService
 from barnabas.net.metadata.producer_ids import ProducerIds
 from barnabas.net.protocol.broker_figures import DescribeBrokerRequest, DescribeBrokerResponse
+from barnabas.net.protocol.group_responses import LagPoint
 from barnabas.net.quotas.client_quotas import ClientQuotas
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.server.memory_budget import MemoryBudget
@@ -37,6 +38,7 @@ class Figures(Protocol):
     @property
     def producers(self) -> ProducerSamples: ...
     async def describe(self, request: DescribeBrokerRequest, context: RequestContext) -> DescribeBrokerResponse: ...
+    def lags_of(self, group_id: str) -> tuple[tuple[LagPoint, ...], tuple[str, ...]]: ...
 
 
 class NoFigures:
@@ -48,6 +50,9 @@ class NoFigures:
 
     async def describe(self, request: DescribeBrokerRequest, context: RequestContext) -> DescribeBrokerResponse:
         raise UnsupportedVersionError("this broker does not measure itself")
+
+    def lags_of(self, group_id: str) -> tuple[tuple[LagPoint, ...], tuple[str, ...]]:
+        return (), ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,7 +202,11 @@ class GroupHandlers:
             told = await self._groups.handle(
                 group_id, lambda machine: machine.explain_group(group_id=group_id, now_ms=now_ms)
             )
-        return group_description(found, told, self._services.node_id)
+        description = group_description(found, told, self._services.node_id)
+        if not request.history:
+            return description
+        points, topics = self._services.figures.lags_of(group_id)
+        return replace(description, lags=points, lag_topics=topics)
 
     async def delete_group(self, request: DeleteGroupRequest, context: RequestContext) -> EmptyResponse:
         await self._groups.handle_slot(

@@ -35,6 +35,8 @@ ADDED = {
     "ClusterBroker": ("machine",),
     "ControllerCallResponse": ("wall_ms",),
     "DescribeBrokerRequest": ("history",),
+    "DescribeGroupRequest": ("history",),
+    "DescribeGroupResponse": ("lags", "lag_topics"),
     "DescribeBrokerResponse": ("history",),
     "DescribeStorageRequest": ("topic",),
     "DescribeStorageResponse": ("sizes",),

@@ -91,16 +91,6 @@ export function lines(series, { title, show, begin, end, step }) {
   ];
 }
 
-// A line of values over time; the title says what it shows, for those who do not see it.
-export function chart(values, title) {
-  const top = Math.max(1, ...values);
-  if (values.length === 1) values = [values[0], values[0]]; // a line needs two points
-  const points = values.map((value, index) => `${(index / (values.length - 1)) * 100},${38 - (value / top) * 34}`);
-  const root = svg("svg", { class: "chart", viewBox: "0 0 100 40", preserveAspectRatio: "none", role: "img", "aria-label": title });
-  root.append(svg("polyline", { points: points.join(" ") }));
-  return root;
-}
-
 // A form in a dialog. It closes when `work` is done, and shows its error otherwise.
 export function asked(title, fields, action, work) {
   const failure = h("p", { class: "notice bad", role: "alert", hidden: true });

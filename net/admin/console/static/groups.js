@@ -1,13 +1,15 @@
 // Consumer groups: their lag, why they rebalanced, and their offsets.
 
-import { get, post, settings } from "./api.js";
-import { badge, card, chart, confirmed, fill, h, number, table, time } from "./dom.js";
+import { get, post, query, settings } from "./api.js";
+import { badge, card, confirmed, fill, h, lines, number, table, time } from "./dom.js";
 
 const LIST_EVERY_MS = 5_000;
 const GROUP_EVERY_MS = 2_000;
 const AT_ONCE = 4; // questions about lags
 const WITH_LAG = 100; // groups of the list whose lag is asked for
-const KEPT = 900; // points of a chart: half an hour
+const HISTORY_EVERY_MS = 30_000;
+const HOUR_MS = 3_600_000;
+const LEAST_MS = 300_000; // of a chart: a coordinator that is new has a short line
 
 const whole = (value) => number(value === null || value === undefined ? value : Math.round(value));
 const STATES = { STABLE: "good", EMPTY: "", DEAD: "bad" };
@@ -46,8 +48,7 @@ export function groupPage(context) {
   const places = h("section");
   const members = h("section");
   const history = h("section");
-  const records = [];
-  const seconds = [];
+  const lag = lagHistory(context, id, charts);
   context.main.append(cards, charts, places, members, settings.can_change && seeking(context, id), history);
   context.every(GROUP_EVERY_MS, async () => {
     const [why, { data: lags }] = await Promise.all([
@@ -56,14 +57,9 @@ export function groupPage(context) {
     context.works();
     const total = lags.reduce((sum, row) => sum + row.lag, 0);
     const worst = Math.max(0, ...lags.map((row) => row.lag_seconds ?? 0));
-    records.push(total);
-    seconds.push(worst);
-    if (records.length > KEPT) { records.shift(); seconds.shift(); }
+    lag.now(total, worst);
     fill(cards, card("state", why.state), card("members", number(why.members.length)), card("records behind", number(total)),
       card("seconds behind", whole(worst)), card("partitions without a reader", number(why.unowned.length), why.unowned.length > 0));
-    fill(charts, h("h2", {}, "Lag since this page was opened"),
-      h("div", { class: "soft" }, `records: ${number(total)}`), chart(records, `lag in records, now ${total}`),
-      h("div", { class: "soft" }, `seconds: ${whole(worst)}`), chart(seconds, `lag in seconds, now ${whole(worst)}`));
     fill(places, table("Partitions", [
       ["Topic", (row) => h("a", { href: `#/topics/${encodeURIComponent(row.topic_name)}` }, row.topic_name), "name"],
       ["Partition", (row) => row.partition_id, "number"],
@@ -85,6 +81,36 @@ export function groupPage(context) {
       ? h("ol", { class: "timeline" }, [...why.rebalances].reverse().map(rebalance))
       : h("p", { class: "soft" }, "none since the coordinator started"));
   });
+}
+
+// Charts of the last hour: what the coordinator remembers, and the newest value that this page has asked for.
+function lagHistory(context, id, charts) {
+  let points = []; // [milliseconds since 1970, records, seconds], the oldest first
+  let newest = null;
+  let coordinator = "";
+  context.every(HISTORY_EVERY_MS, async () => {
+    const parts = ["consumer-groups", id, "lag-history"];
+    const found = points.length ? await query(parts, { after_ms: points.at(-1)[0] }) : await get(...parts);
+    coordinator = `broker ${found.coordinator}`;
+    // Of the coordinator before, too, if this page was open then.
+    points = [...points, ...found.data.map((row) => [row.at_ms, row.lag, row.lag_seconds])];
+    points = points.filter(([at]) => at > points.at(-1)[0] - HOUR_MS);
+  });
+  function line(column, title, show) {
+    const all = newest[0] > (points.at(-1)?.[0] ?? 0) ? [...points, newest] : points;
+    const end = all.at(-1)[0];
+    const begin = Math.max(end - HOUR_MS, Math.min(all[0][0], end - LEAST_MS));
+    return h("section", {}, h("h3", {}, title),
+      lines([{ name: id, points: all.map((point) => [point[0], point[column]]) }], { title, show, begin, end, step: HISTORY_EVERY_MS }));
+  }
+  return {
+    now(records, seconds) {
+      newest = [Date.now(), records, seconds];
+      fill(charts, h("h2", {}, "Lag in the last hour"),
+        h("p", { class: "soft" }, `The coordinator, ${coordinator}, looks every 30 seconds and remembers it for an hour; a new coordinator begins again.`),
+        h("div", { class: "charts" }, line(1, "Lag in records", number), line(2, "Lag in seconds", whole)));
+    },
+  };
 }
 
 function rebalance(event) {

@@ -7,13 +7,13 @@ import socket
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from msgspec import structs
 from msgspec.structs import replace
-from unit.net.admin.fake_broker import FakeBroker, an_image
+from unit.net.admin.fake_broker import FakeBroker, an_image, described
 
 from barnabas.kraft.metadata.image import MetadataImage, PartitionImage, TopicImage
 from barnabas.log.format.record_codec import encode_batch
@@ -28,6 +28,8 @@ from barnabas.net.admin.frame.errors import ApiError
 from barnabas.net.admin.routes import record_reading
 from barnabas.net.protocol import requests, responses
 from barnabas.net.protocol.broker_figures import DescribeBrokerRequest, DescribeBrokerResponse, HistoryPoint
+from barnabas.net.protocol.group_responses import DescribeGroupResponse, LagPoint
+from barnabas.net.protocol.requests import DescribeGroupRequest
 
 CLUSTER = "/v3/clusters/c1"
 RECORDS = f"{CLUSTER}/topics/t/partitions/0/records"
@@ -445,3 +447,21 @@ async def test_the_last_hour_of_a_broker(client: HttpClient, broker: FakeBroker)
     assert (await client.get(f"{CLUSTER}/brokers/7/barnabas/history")).status == 404
     declared = {field.name for field in ROUTES_OF_HISTORY[0].answer[-1].fields}
     assert declared == found["data"][0].keys()
+
+
+async def test_the_lag_of_a_group_in_the_last_hour(client: HttpClient, broker: FakeBroker) -> None:
+    def answer(request: DescribeGroupRequest) -> Any:
+        assert request.history
+        points = (LagPoint(at_ms=30_000, unread=-1, lag_ms=-1), LagPoint(at_ms=60_000, unread=7, lag_ms=1_500))
+        return replace(cast(DescribeGroupResponse, described(request)), lags=points, lag_topics=("t",))
+
+    broker.answers[DescribeGroupRequest] = answer
+    path = f"{CLUSTER}/consumer-groups/g/lag-history"
+    found = await (await client.get(path)).json()
+    assert found["data"] == [
+        {"at_ms": 30_000, "lag": None, "lag_seconds": None},
+        {"at_ms": 60_000, "lag": 7, "lag_seconds": 1.5},
+    ]
+    assert found["interval_ms"] == 30_000
+    later = await (await client.get(f"{path}?after_ms=30000")).json()
+    assert [row["at_ms"] for row in later["data"]] == [60_000]

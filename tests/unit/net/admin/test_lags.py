@@ -5,9 +5,14 @@ from typing import Any, cast
 
 import pytest
 
-from barnabas.log.vocabulary.errors import LeaderNotAvailableError
+from barnabas.log.vocabulary.errors import GroupIdNotFoundError, LeaderNotAvailableError
+from barnabas.log.vocabulary.group_messages import CommittedOffset
 from barnabas.net.admin.frame import lags
-from barnabas.net.admin.frame.lags import LaggingGroup, LagsOfGroups
+from barnabas.net.admin.frame.lags import LaggingGroup, LagsOfGroups, lags_of_groups
+from barnabas.net.broker.monitoring.group_lags import reading_of
+from barnabas.net.broker.monitoring.history import GroupReading
+from barnabas.net.protocol.group_responses import DescribeGroupResponse, OffsetFetchResponse, UnreadPartitionResponse
+from barnabas.net.protocol.requests import DescribeGroupRequest
 
 CALL: Any = cast(Any, None)
 FOUND: Any = ["a group and its lags"]
@@ -67,3 +72,53 @@ async def test_an_error_of_the_cluster_is_no_error_of_the_scrape() -> None:
     with pytest.raises(KeyError):
         await known.get(CALL)
     await known.close()
+
+
+async def test_a_sum_without_a_partition_whose_leader_is_away_is_unknown() -> None:
+    """Groups beyond the partitions of a look, and groups that are gone, are left out."""
+    committed = {"g": {"t": 2, "deleted": 1}, "large": {"t": 9}, "one": {"t": 1}}
+
+    async def ask_here(request: Any) -> Any:
+        if request.group_id == "gone":
+            raise GroupIdNotFoundError("it was deleted")
+        if isinstance(request, DescribeGroupRequest):
+            return DescribeGroupResponse(
+                group_id=request.group_id,
+                state="Stable",
+                group_epoch=1,
+                assignment_epoch=1,
+                assignor="",
+                coordinator=1,
+                members=(),
+            )
+        offsets = [
+            CommittedOffset(topic=topic, partition=number, offset=5, metadata="")
+            for topic, count in committed[request.group_id].items()
+            for number in range(count)
+        ]
+        return OffsetFetchResponse(partitions=tuple(offsets))
+
+    silent: set[int] = set()
+
+    async def unread(places: Any) -> Any:
+        return {
+            place: UnreadPartitionResponse(
+                topic="t",
+                partition=place[0].partition,
+                log_start_offset=0,
+                log_end_offset=8,
+                first_unread_ms=10,
+                now_ms=60,
+            )
+            for place in places
+            if place[0].topic == "t" and place[0].partition not in silent
+        }
+
+    names = ["g", "gone", "large", "one"]
+    g, one = await lags_of_groups(ask_here, unread, names, max_partitions=4)
+    assert (g.group.group_id, one.group.group_id) == ("g", "one")
+    assert reading_of(g, frozenset({"t"})) == GroupReading(unread=6, lag_ms=50, topics=("t",))
+    silent.add(1)
+    g, one = await lags_of_groups(ask_here, unread, names, max_partitions=4)
+    assert reading_of(g, frozenset({"t"})) == GroupReading(unread=-1, lag_ms=-1, topics=("t",))
+    assert reading_of(one, frozenset({"t"})).unread == 3

@@ -1,0 +1,76 @@
+"""Looks at the lag of the groups that this broker coordinates, and remembers it for an hour.
+
+A broker without groups does nothing. A look costs one description and one fetch of offsets per group, both within the process,
+and one request to each leader for all groups together.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from barnabas.consumer_groups.share.coordinator import SHARE_PROTOCOL
+from barnabas.log.vocabulary.errors import BarnabasError
+
+from ...protocol.group_responses import LAG_STEP_MS, ListGroupsResponse
+from ...protocol.requests import ListGroupsRequest
+from .history import GroupLags, GroupReading
+
+if TYPE_CHECKING:
+    from ...admin.frame.lags import LaggingGroup
+    from ..broker import Broker
+
+logger = logging.getLogger("barnabas.broker")
+
+MAX_PARTITIONS: Final = 20_000  # of all groups of one look; groups beyond them have no point
+LOOK_TIMEOUT_S: Final = 20.0  # less than a step: leaders that stand still must not delay the next look
+
+
+async def remember_lags(broker: "Broker", lags: GroupLags) -> None:
+    """Until cancelled."""
+    while True:
+        await asyncio.sleep(LAG_STEP_MS / 1000)
+        try:
+            if len(lags) or any(slot.list_groups() for slot in broker.groups.slots()):
+                async with asyncio.timeout(LOOK_TIMEOUT_S):
+                    await look(broker, lags)
+        except (BarnabasError, TimeoutError) as error:
+            logger.debug("no lags of groups error=%s", error)
+
+
+async def look(broker: "Broker", lags: GroupLags) -> None:
+    """One point for each group. Raises BarnabasError."""
+    # Later: they load the client, which a broker without groups does not need.
+    from ...admin.frame.lags import HERE_TIMEOUT_MS, lags_of_groups
+    from ...client.positions.offset_lookup import unread_now
+    from ..admin_backend import BrokerBackend
+
+    backend = BrokerBackend(broker)
+    listed: ListGroupsResponse = await backend.here.call(ListGroupsRequest(), timeout_ms=HERE_TIMEOUT_MS)
+    names = lags.chosen([group.group_id for group in listed.groups if group.protocol != SHARE_PROTOCOL])
+    async with backend.admin() as admin:
+        found = await lags_of_groups(
+            lambda request: backend.here.call(request, timeout_ms=HERE_TIMEOUT_MS),
+            lambda places: unread_now(admin.client, places),
+            names,
+            max_partitions=MAX_PARTITIONS,
+        )
+    topics = broker.metadata.image.topics
+    readings = {
+        item.group.group_id: reading_of(item, frozenset(topics)) for item in found if item.lags or item.unanswered
+    }
+    lags.note(broker.ports.clock.wall_ms(), readings)
+
+
+def reading_of(found: "LaggingGroup", existing: frozenset[str]) -> GroupReading:
+    """`existing`: topics: those that are gone have no lag, and a sum without a partition that did not answer would be false."""
+    places = {item.place.topic for item in found.lags}
+    missing = [place for place in found.unanswered if place.topic in existing]
+    topics = tuple(sorted(places | {place.topic for place in missing}))
+    if missing:
+        return GroupReading(unread=-1, lag_ms=-1, topics=topics)
+    times = [item.lag.lag_ms for item in found.lags]
+    return GroupReading(
+        unread=sum(item.lag.lag for item in found.lags),
+        lag_ms=-1 if -1 in times else max(times, default=0),
+        topics=topics,
+    )

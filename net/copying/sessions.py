@@ -30,10 +30,12 @@ async def run_sessions(
     stopping: asyncio.Event,
     records_done: Callable[[], int],
     replaced: Callable[[], BarnabasError],
+    is_told: Callable[[BarnabasError], bool] = lambda error: False,
     logger: logging.Logger,
 ) -> None:
     """Return when a session ends by itself, or after `stopping`. `records_done`: progress ends the backoff. Raises BarnabasError
-    for what does not pass by itself, and `replaced()` if another process took over."""
+    for what does not pass by itself, and `replaced()` if another process took over. `is_told`: the program has a line of its own
+    for such an error."""
     failures = 0
     while not stopping.is_set():
         before = records_done()
@@ -47,7 +49,8 @@ async def run_sessions(
                 raise
             failures = 1 if records_done() > before else failures + 1
             delay_ms = _BACKOFF.delay_ms(failures, random.random)
-            logger.warning("event=again in_ms=%d reason=%s", delay_ms, error)
+            level = logging.DEBUG if is_told(error) else logging.WARNING
+            logger.log(level, "event=again in_ms=%d reason=%s", delay_ms, error)
             await pause(stopping, delay_ms / 1_000)
 
 

@@ -22,7 +22,8 @@ from ..copying.sessions import pause, run_sessions
 from .group_offsets import GroupOffsets
 from .positions import POSITIONS_TOPIC, Position, key_of, positions_of, source_key, source_of, value_of
 from .provenance import was_in, with_place
-from .source import Read, Source, SourceRecord, SourceTopic, client_options
+from .reach import Reach
+from .source import Read, Source, SourceError, SourceRecord, SourceTopic, client_options
 
 logger = logging.getLogger("barnabas.mirror")
 
@@ -88,6 +89,7 @@ class Mirror:
         self._goals: dict[TopicPartition, int] = {}  # with `is_once`: to be reached
         self._refreshed_s = self._groups_s = self._reported_s = time.monotonic()
         self._warned: set[str] = set()
+        self._reach = Reach(config.source)
         self.progress = Progress()
 
     def stop(self) -> None:
@@ -97,10 +99,11 @@ class Mirror:
     async def run(self) -> None:
         """Return after `stop`, or with `is_once` when all is mirrored. Raises BarnabasError for what does not pass by itself."""
         await run_sessions(
-            self._session,
+            self._reaching_session,
             stopping=self._stopping,
             records_done=lambda: self.progress.records,
             replaced=self._kept.replaced,
+            is_told=lambda error: isinstance(error, SourceError) and self._reach.is_away,
             logger=logger,
         )
 
@@ -116,13 +119,28 @@ class Mirror:
 
     # --- a session: one producer, from its positions on ---------------------------------------------------------------
 
+    async def _reaching_session(self) -> None:
+        try:
+            await self._session()
+        except SourceError as error:
+            _tell(self._reach.failed(time.time(), str(error)))
+            raise
+
+    def _answered(self) -> None:
+        _tell(self._reach.answered(time.time()))
+
     async def _session(self) -> None:
         config = self._config
         await self._kept.make_topic()
         if self._kept.is_owner:  # before the new producer would fence that of another one
             self._kept.check_owner(await self._kept.records())
         options = client_options(config.source, config.source_options)
-        source = Source(options, group_id=config.transactional_id)
+        source = Source(
+            options,
+            group_id=config.transactional_id,
+            troubled=self._reach.troubled,
+            unreachable=lambda: _tell(self._reach.failed(time.time())),
+        )
         async with Producer(
             config.bootstrap,
             transactional_id=config.transactional_id,
@@ -143,6 +161,7 @@ class Mirror:
                 await self._kept.own(transaction)
             self._kept.is_owner = True
             await source.start()
+            self._answered()
             try:
                 await self._check_source(source, producer, records)
                 await self._copy(source, producer)
@@ -189,6 +208,8 @@ class Mirror:
                 await pause(self._stopping, IDLE_S)
                 continue
             read = await source.read()
+            if read.records or read.ends:
+                self._answered()
             await self._take(read, source, producer, here)
             is_done = self._config.is_once and self._has_reached_its_goals
             if self._config.groups and (is_done or time.monotonic() - self._groups_s >= GROUPS_S):
@@ -289,6 +310,7 @@ class Mirror:
         """Make what the source has and this cluster has not, and read new partitions."""
         self._refreshed_s = time.monotonic()
         found = await source.topics(self._config.topics)
+        self._answered()
         configs = await source.configs(found)
         async with Admin(self._config.bootstrap, **self._config.security) as admin:
             known = set(await admin.list_topics())
@@ -374,6 +396,11 @@ class Mirror:
                 "event=mirrored records=%d bytes=%d left_out=%d topics=%d partitions=%d lag=%d",
                 done.records, done.bytes, done.left_out, len(self._topics), len(self._positions), self.lag,
             )  # fmt: skip
+
+
+def _tell(line: str | None) -> None:
+    if line is not None:
+        logger.warning("%s", line)
 
 
 def _with_room(configs: Mapping[str, str], has: Mapping[str, str | None]) -> dict[str, str]:

@@ -5,7 +5,7 @@ Its calls block, so each runs in a thread; one call of `read` at a time.
 
 import asyncio
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -74,7 +74,15 @@ def client_options(bootstrap: str, more: Mapping[str, str]) -> dict[str, Any]:
 class Source:
     """Start it before use and close it afterwards."""
 
-    def __init__(self, options: Mapping[str, Any], *, group_id: str) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        *,
+        group_id: str,
+        troubled: Callable[[str], None] = lambda reason: None,
+        unreachable: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`troubled`: a connection has failed; `unreachable`: no broker has one. They are called within `read`, in its thread."""
         try:
             import confluent_kafka
             from confluent_kafka import admin
@@ -84,7 +92,9 @@ class Source:
             ) from error
         self._kafka = confluent_kafka
         self._admin_module = admin
-        self._options = {**options, "log_level": 3}
+        self._troubled, self._unreachable = troubled, unreachable
+        # Its log would repeat each failed connection. What matters of it comes to `_on_error` and as errors of calls.
+        self._options = {**options, "log_level": 0}
         self._consumer_options = {
             **self._options,
             "group.id": group_id,
@@ -94,10 +104,17 @@ class Source:
             "queued.max.messages.kbytes": QUEUED_KIB,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
+            "error_cb": self._on_error,
         }
         self._consumer: Any = None
         self._admin: Any = None
         self.cluster_id = ""
+
+    def _on_error(self, error: Any) -> None:
+        if error.code() == self._kafka.KafkaError._ALL_BROKERS_DOWN:
+            self._unreachable()
+        else:
+            self._troubled(error.str())
 
     async def start(self) -> None:
         """Raises SourceError, InvalidConfigError."""

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -158,6 +159,37 @@ async def test_each_record_is_copied_once_though_mirror_and_brokers_are_killed(t
     async with east.admin() as admin:
         configs = {entry.key: entry.value for entry in await admin.describe_configs("orders")}
     assert (configs["retention.ms"], configs["segment.bytes"]) == ("-1", "100000")
+
+
+async def test_a_source_that_is_away_costs_one_line_and_one_when_it_is_back(two: tuple[Cluster, Cluster]) -> None:
+    """librdkafka's own lines, one for each failed connection, are not among them."""
+    west, east = [await cluster.ready() for cluster in two]
+    await write_one(west, "orders", b"one")
+
+    async def has(count: int) -> bool:
+        with contextlib.suppress(BarnabasError):
+            async with east.admin() as admin:
+                return sum(item.offset for item in (await admin.list_offsets("orders")).values()) >= count
+        return False
+
+    with mirroring(west.bootstrap, east.bootstrap, "orders", "--no-groups") as process:
+        assert process.stderr is not None
+        lines: list[str] = []
+        reading = asyncio.create_task(asyncio.to_thread(lambda: lines.extend(iter(process.stderr.readline, ""))))  # type: ignore[union-attr]
+        await until(partial(has, 1), "the mirror copies")
+        west.kill(0)
+        await until(lambda: any("event=source_away" in line for line in list(lines)), "it is told", timeout_s=60)
+        west.start(0)
+        await west.ready()
+        await write_one(west, "orders", b"two")
+        await until(partial(has, 2), "the mirror goes on")
+        await until(lambda: any("event=source_back" in line for line in list(lines)), "it is told", timeout_s=60)
+        process.terminate()
+        await asyncio.wait_for(reading, 30)
+    (away,) = [line for line in lines if "event=source_away" in line]
+    assert f"address={west.bootstrap} since=20" in away and "it is tried again" in away
+    assert len([line for line in lines if "event=source_back" in line]) == 1
+    assert not [line for line in lines if "FAIL" in line or "event=again" in line or line.startswith("%")], lines
 
 
 async def test_two_clusters_may_mirror_the_same_topic_into_each_other(two: tuple[Cluster, Cluster]) -> None:

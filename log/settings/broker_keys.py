@@ -115,7 +115,7 @@ class BrokerKeys:
         None,
         optional(PASSWORD),  # it may have a user and a password
         "Address of a schema registry with Confluent's HTTP API, such as `http://registry:8081`: the console and the "
-        "HTTP API show Avro and JSON Schema decoded. Default: none.",
+        "HTTP API show Avro, JSON Schema and Protobuf decoded. Default: none.",
     )
     metrics_public: bool = key(
         False,

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
+from google.protobuf import timestamp_pb2, wrappers_pb2
 from integration.browser import browser, needs_chromium, page_of
 from integration.cluster import Cluster, full_isr, partitions_of, until
 from unit.net.client.serde.registry_stub import running_registry
@@ -13,6 +14,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.serde.avro_format import Avro
+from barnabas.net.client.serde.protobuf_format import Protobuf
 from barnabas.net.client.serde.registry import SchemaRegistry
 
 pytestmark = [needs_chromium, pytest.mark.timeout(180)]
@@ -177,3 +179,41 @@ async def test_avro_is_decoded_with_the_registry_of_the_broker(new_cluster: Call
             await page.get_by_role("button", name="Read").click()
             await shows(page, '{"fruit":"<b>pear</b>","n":5}')
             assert complaints == []
+
+
+async def test_protobuf_is_decoded_filtered_and_produced_again_as_it_is(new_cluster: Callable[..., Cluster]) -> None:
+    with running_registry() as stub:
+        registry = SchemaRegistry(stub.url)
+        cluster = await new_cluster(1, admin_schema_registry_url=stub.url).ready()
+        async with cluster.admin() as admin:
+            await admin.create_topic("times", partitions=1)
+        serializers: Any = {
+            "key_serializer": Protobuf(registry, wrappers_pb2.StringValue),
+            "value_serializer": Protobuf(registry, timestamp_pb2.Timestamp),
+        }
+        async with Producer(cluster.bootstrap, **serializers) as producer:
+            for day in (1, 2):
+                key = wrappers_pb2.StringValue(value=f"day {day}")
+                await producer.send("times", timestamp_pb2.Timestamp(seconds=86_400 * day), key=key)
+        async with browser() as chromium, page_of(chromium) as (page, complaints):
+            await page.goto(f"http://{cluster.nodes[0].property('admin.listener')}/#/topics/times/messages")
+            await shows(page, "1970-01-02T00:00:00Z")
+            await shows(page, "day 2")
+            await is_accessible(page)
+            await page.get_by_label("Filter by text").fill("1970-01-03")
+            await page.wait_for_function("() => !document.querySelector('#main').textContent.includes('day 1')")
+            await shows(page, "day 2")
+            await page.get_by_role("button", name="Edit").first.click()
+            await shows(page, "what is binary is written again as it is")
+            assert await page.get_by_label("Value", exact=True).input_value() == '"1970-01-03T00:00:00Z"'
+            await page.get_by_role("button", name="Produce", exact=True).click()
+            await shows(page, "written to partition 0 at offset 2")
+            assert complaints == []
+        async with Consumer(
+            "times", bootstrap=cluster.bootstrap, group="check", auto_offset_reset="earliest"
+        ) as consumer:
+            found: list[tuple[Any, Any]] = []
+            while len(found) < 3:
+                for records in (await consumer.poll(timeout_ms=1_000)).values():
+                    found += [(record.key, record.value) for record in records]
+        assert found[2] == found[1] and found[1] != found[0]

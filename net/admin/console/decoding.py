@@ -1,7 +1,7 @@
-"""Keys and values that were written with a schema registry, decoded for people: Avro and JSON Schema in Confluent's wire format.
+"""Keys and values that were written with a schema registry, decoded for people: Avro, JSON Schema and Protobuf in Confluent's
+wire format.
 
-The broker asks the registry of `admin.schema.registry.url` and no other address: a caller cannot choose one. Protobuf is not
-decoded: a registry has its source text, and the libraries of Python need compiled descriptors.
+The broker asks the registry of `admin.schema.registry.url` and no other address: a caller cannot choose one.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from barnabas.net.client.serde.serdes import Part, SchemaNotLoaded
 
 from ..frame.call import Json
 from ..frame.errors import bad_request
+from .protobuf_messages import ProtobufMessages
 
 REGISTRY_S: Final = 5.0  # for the registry to give all schemas of an answer
 MAX_SCHEMAS: Final = 50  # that an answer may need which are not known yet, referenced ones too
@@ -34,6 +35,7 @@ class Decoding:
         self._url = url
         self._registry: SchemaRegistry | None = None
         self._avro: Avro | None = None
+        self._protobuf: ProtobufMessages | None = None
         self._turns = asyncio.Semaphore(DECODED_AT_ONCE)
 
     async def fill(self, topic: str, rows: Sequence[Json]) -> None:
@@ -43,6 +45,7 @@ class Decoding:
         if self._registry is None:
             self._registry = SchemaRegistry(self._url)
             self._avro = Avro(self._registry)  # raises MissingExtraError
+            self._protobuf = ProtobufMessages(self._registry)
         cells = list(_cells(rows))
         sizes: list[int] = []
         reason = f"an answer may need {MAX_SCHEMAS} new schemas"
@@ -81,15 +84,17 @@ class Decoding:
         return None
 
     def _decode(self, topic: str, part: Part, cell: Json, data: bytes) -> int:
-        assert self._registry is not None and self._avro is not None
+        assert self._registry is not None and self._avro is not None and self._protobuf is not None
         schema_id = schema_id_of(data)
         kind = self._registry.schema(schema_id).kind
         if kind == "AVRO":
             found = self._avro.deserialize(data, topic, part)
         elif kind == "JSON":
             found = json.loads(data[HEAD_SIZE:])
+        elif kind == "PROTOBUF":
+            found = self._protobuf.decode(data)
         else:
-            raise ValueError(f"its schema {schema_id} is {kind}; Avro and JSON Schema are decoded here")
+            raise ValueError(f"its schema {schema_id} is {kind}; Avro, JSON Schema and Protobuf are decoded here")
         text = _as_json(found)
         cell |= {"decoded": json.loads(text), "schema_id": schema_id}
         return len(text)

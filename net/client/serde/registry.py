@@ -162,6 +162,7 @@ class SchemaRegistry:
         self._ids: dict[tuple[str, Schema], int] = {}
         self._versions: dict[tuple[str, Schema], int] = {}
         self._references: dict[tuple[str, int], Schema] = {}
+        self._serialized: dict[int | tuple[str, int], Schema] = {}
         self._loads: dict[object, asyncio.Task[None]] = {}
 
     # --- lookups ------------------------------------------------------------------------------------------------------
@@ -200,6 +201,14 @@ class SchemaRegistry:
             raise SchemaNotLoaded(partial(self._once, ("reference", *place), partial(self._load_reference, *place)))
         return found
 
+    def serialized(self, place: int | Reference) -> Schema:
+        """A Protobuf schema, by its id or of a reference: its text is the descriptor in base64. Raises SchemaNotLoaded."""
+        key = place if isinstance(place, int) else (place.subject, place.version)
+        found = self._serialized.get(key)
+        if found is None:
+            raise SchemaNotLoaded(partial(self._once, ("serialized", key), partial(self._load_serialized, key)))
+        return found
+
     async def latest(self, subject: str) -> Schema:
         """The newest schema of a subject, asked for each time. Raises SchemaRegistryError."""
         return _schema_of(await self._ask("GET", f"{_path_of(subject)}/versions/latest"))
@@ -232,6 +241,10 @@ class SchemaRegistry:
     async def _load_reference(self, subject: str, version: int) -> None:
         answer = await self._ask("GET", f"{_path_of(subject)}/versions/{version}")
         _keep(self._references, (subject, version), _schema_of(answer))
+
+    async def _load_serialized(self, key: int | tuple[str, int]) -> None:
+        path = f"/schemas/ids/{key}" if isinstance(key, int) else f"{_path_of(key[0])}/versions/{key[1]}"
+        _keep(self._serialized, key, _schema_of(await self._ask("GET", f"{path}?format=serialized")))
 
     async def _load_id(self, subject: str, schema: Schema) -> None:
         path = f"{_path_of(subject)}/versions" if self._auto_register else _path_of(subject)

@@ -239,29 +239,38 @@ function producing(context, name, done) {
   const value = h("textarea", { "aria-label": "Value" });
   const tombstone = h("input", { type: "checkbox" });
   const note = h("p", { class: "soft", role: "status" });
-  const text = (data) => ({ type: "STRING", data });
+  const kept = new Map(); // a field -> the bytes in base64 that are written as they are
+  const written = (field) => (kept.has(field) ? { type: "BINARY", data: kept.get(field) } : { type: "STRING", data: field.value });
   const section = h("section", {}, h("h2", {}, "Produce a message"), h("form", {
     onsubmit: async (event) => {
       event.preventDefault();
       try {
-        const body = { value: tombstone.checked ? null : text(value.value) };
-        if (key.value) body.key = text(key.value);
-        const written = await post(["topics", name, "records"], body);
-        note.textContent = `written to partition ${written.partition_id} at offset ${written.offset}`;
+        const body = { value: tombstone.checked ? null : written(value) };
+        if (key.value || kept.has(key)) body.key = written(key);
+        const told = await post(["topics", name, "records"], body);
+        note.textContent = `written to partition ${told.partition_id} at offset ${told.offset}`;
         done();
       } catch (error) { context.fail(error); }
     },
   }, h("label", {}, "Key", key), h("label", {}, "Value", value), h("label", { class: "inline" }, tombstone, "tombstone"),
-  h("button", { class: "primary" }, "Produce")), note);
+  h("button", { class: "primary" }, "Produce"),
+  h("button", { type: "button", onclick: () => { fillIn(key, null); fillIn(value, null); tombstone.checked = false; note.textContent = ""; } }, "Clear")), note);
+  // What is no text for people cannot be edited as text: its bytes are written again.
+  function fillIn(field, cell) {
+    const isPlain = !cell || (cell.text !== undefined && cell.decoded === undefined && !/[\0\r]/.test(cell.text));
+    kept.delete(field);
+    if (!isPlain && !cell.cut) kept.set(field, btoa(Array.from(bytesOf(cell), (byte) => String.fromCharCode(byte)).join("")));
+    field.readOnly = kept.has(field);
+    field.value = !cell || (!isPlain && cell.cut) ? "" : isPlain ? cell.text : cell.decoded === undefined ? shown(cell, "hex") : JSON.stringify(cell.decoded);
+  }
   const edit = (row) => {
-    key.value = row.key ? row.key.text ?? "" : "";
-    value.value = row.value ? row.value.text ?? "" : "";
+    fillIn(key, row.key);
+    fillIn(value, row.value);
     tombstone.checked = row.value === null;
     value.focus();
-    const isText = (!row.key || row.key.text !== undefined) && (!row.value || row.value.text !== undefined);
     const isWhole = !row.key?.cut && !row.value?.cut;
     note.textContent = [
-      isText ? "" : "this message is binary: only its text parts are here",
+      kept.size ? "what is binary is written again as it is" : "",
       isWhole ? "" : "this message is too large: only its start is here",
       row.headers.length ? "its headers are not written again" : "",
     ].filter(Boolean).join("; ");

@@ -2,17 +2,19 @@
 
 import json
 import tracemalloc
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from unit.net.admin.fake_broker import FakeBroker
 from unit.net.client.serde.registry_stub import RegistryStub, running_registry
 
 from barnabas.net.admin.app import build_app
 from barnabas.net.admin.console import decoding
-from barnabas.net.client.serde.framing import framed
+from barnabas.net.client.serde.framing import framed, message_path
 
 TAIL = "/v3/clusters/c1/topics/t/partitions/0/records?decode="
 HttpClient = TestClient[Any, Any]
@@ -44,7 +46,7 @@ async def test_avro_and_json_schema_are_decoded_and_the_rest_says_why(registry: 
     values = [row["value"] for row in found]
     assert [value.get("decoded") for value in values] == ["pear", {"a": [1]}, None, None, None, None, None]
     assert [value.get("schema_id") for value in values] == [number, tree, None, None, None, None, None]
-    for value, words in zip(values, (None, None, "PROTOBUF", "99", None, "", "JSON compliant"), strict=True):
+    for value, words in zip(values, (None, None, "no descriptor", "99", None, "", "JSON compliant"), strict=True):
         assert ("undecoded" in value) is (words is not None), value
         assert words is None or words in value["undecoded"]
     json.dumps(found, allow_nan=False)
@@ -103,3 +105,59 @@ async def test_without_a_registry_the_cure_is_told(client: HttpClient) -> None:
     assert answer.status == 400 and "it must be registry" in await answer.text(), "a caller names no address"
     with pytest.raises(Exception, match=r"admin\.schema\.registry\.url"):
         await decoding.Decoding("").fill("t", [])
+
+
+def a_file(name: str, *messages: DescriptorProto, imports: tuple[str, ...] = ()) -> FileDescriptorProto:
+    return FileDescriptorProto(name=name, package="shop", syntax="proto3", message_type=messages, dependency=imports)
+
+
+def registered(registry: RegistryStub, subject: str, file: FileDescriptorProto, *references: dict[str, Any]) -> int:
+    text = b64encode(file.SerializeToString()).decode()
+    return registry.register(subject, {"schema": text, "schemaType": "PROTOBUF", "references": list(references)})
+
+
+def field(name: str, number: int, kind: Any, **more: Any) -> FieldDescriptorProto:
+    return FieldDescriptorProto(name=name, number=number, type=kind, label=FieldDescriptorProto.LABEL_OPTIONAL, **more)
+
+
+async def test_protobuf_is_decoded_with_imports_nested_messages_and_two_of_one_name(registry: RegistryStub) -> None:
+    message, text, whole = (getattr(FieldDescriptorProto, f"TYPE_{name}") for name in ("MESSAGE", "STRING", "INT64"))
+    money = a_file("other name", DescriptorProto(name="Money", field=[field("cents", 1, whole)]))
+    registered(registry, "money", money)
+    order = a_file(
+        "default",
+        DescriptorProto(name="Unused"),
+        DescriptorProto(
+            name="Order",
+            field=[
+                field("fruit_name", 1, text),
+                field("price", 2, message, type_name=".shop.Money"),
+                field("at", 3, message, type_name=".google.protobuf.Timestamp"),
+            ],
+            nested_type=[DescriptorProto(name="Line", field=[field("n", 1, whole)])],
+        ),
+        imports=("money.proto", "google/protobuf/timestamp.proto"),
+    )
+    number = registered(registry, "orders", order, {"name": "money.proto", "subject": "money", "version": 1})
+    other = registered(registry, "others", a_file("x", DescriptorProto(name="Order", field=[field("other", 1, text)])))
+    found = rows(
+        framed(number, message_path((1,)) + b"\n\4pear\x12\2\10\7\x1a\2\10\1"),
+        framed(number, message_path((1, 0)) + b"\10\5"),
+        framed(other, message_path((0,)) + b"\n\1x"),
+        framed(number, message_path((7,))),
+        framed(number, message_path((1,)) + b"\n\x7f"),
+    )
+    found[0]["key"] = cell(framed(other, message_path((0,)) + b"\n\1k"))
+    await decoding.Decoding(registry.url).fill("t", found)
+    first, line, alike, beyond, torn = (row["value"] for row in found)
+    assert first["decoded"] == {"fruit_name": "pear", "price": {"cents": "7"}, "at": "1970-01-01T00:00:01Z"}
+    assert (first["schema_id"], line["decoded"], alike["decoded"]) == (number, {"n": "5"}, {"other": "x"})
+    assert found[0]["key"]["decoded"] == {"other": "k"}
+    assert "no message at the position (7,)" in beyond["undecoded"] and "DecodeError" in torn["undecoded"]
+
+
+async def test_an_import_that_the_registry_does_not_know_is_named(registry: RegistryStub) -> None:
+    number = registered(registry, "a", a_file("a", DescriptorProto(name="A"), imports=("lost.proto",)))
+    found = rows(framed(number, b"\0"))
+    await decoding.Decoding(registry.url).fill("t", found)
+    assert "imports lost.proto" in found[0]["value"]["undecoded"]

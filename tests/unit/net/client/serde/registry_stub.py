@@ -60,7 +60,7 @@ class RegistryStub:
         match request.method, parts:
             case "GET", ["schemas", "ids", number]:
                 found = self.schemas.get(int(number))
-                return web.json_response(found) if found else not_found(40403, "Schema not found")
+                return web.json_response(shown(found, request)) if found else not_found(40403, "Schema not found")
             case "POST", ["subjects", subject, "versions"]:
                 return web.json_response({"id": self.register(subject, body)})
             case "POST", ["subjects", subject]:
@@ -72,7 +72,12 @@ class RegistryStub:
                     return not_found(40402, "Version not found")
                 schema_id = versions[wanted - 1]
                 return web.json_response(
-                    {"subject": subject, "version": wanted, "id": schema_id, **self.schemas[schema_id]}
+                    {
+                        "subject": subject,
+                        "version": wanted,
+                        "id": schema_id,
+                        **shown(self.schemas[schema_id], request),
+                    }
                 )
         return web.Response(status=404, text="no such page")
 
@@ -82,6 +87,14 @@ class RegistryStub:
                 found = {"subject": subject, "version": version, "id": schema_id, **self.schemas[schema_id]}
                 return web.json_response(found)
         return not_found(40401, "Subject not found")
+
+
+def shown(schema: dict[str, Any], request: web.Request) -> dict[str, Any]:
+    """As Confluent's registry: the source of a Protobuf schema, which is made of the descriptor that was registered, unless the
+    descriptor is asked for."""
+    if schema["schemaType"] != "PROTOBUF" or request.query.get("format") == "serialized":
+        return schema
+    return {**schema, "schema": 'syntax = "proto3";'}
 
 
 def not_found(code: int, message: str) -> web.Response:

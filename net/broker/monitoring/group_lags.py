@@ -6,6 +6,7 @@ and one request to each leader for all groups together.
 
 import asyncio
 import logging
+from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
 from barnabas.consumer_groups.share.coordinator import SHARE_PROTOCOL
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("barnabas.broker")
 
-MAX_PARTITIONS: Final = 20_000  # of all groups of one look; groups beyond them have no point
+MAX_PARTITIONS: Final = 10_000  # of all groups of one look; groups beyond them have no point
 LOOK_TIMEOUT_S: Final = 20.0  # less than a step: leaders that stand still must not delay the next look
 
 
@@ -40,7 +41,8 @@ async def remember_lags(broker: "Broker", lags: GroupLags) -> None:
 async def look(broker: "Broker", lags: GroupLags) -> None:
     """One point for each group. Raises BarnabasError."""
     # Later: they load the client, which a broker without groups does not need.
-    from ...admin.frame.lags import HERE_TIMEOUT_MS, lags_of_groups
+    from ...admin.frame.call import HERE_TIMEOUT_MS
+    from ...admin.frame.lags import lags_of_groups
     from ...client.positions.offset_lookup import unread_now
     from ..admin_backend import BrokerBackend
 
@@ -55,13 +57,11 @@ async def look(broker: "Broker", lags: GroupLags) -> None:
             max_partitions=MAX_PARTITIONS,
         )
     topics = broker.metadata.image.topics
-    readings = {
-        item.group.group_id: reading_of(item, frozenset(topics)) for item in found if item.lags or item.unanswered
-    }
+    readings = {item.group.group_id: reading_of(item, topics) for item in found if item.lags or item.unanswered}
     lags.note(broker.ports.clock.wall_ms(), readings)
 
 
-def reading_of(found: "LaggingGroup", existing: frozenset[str]) -> GroupReading:
+def reading_of(found: "LaggingGroup", existing: Container[str]) -> GroupReading:
     """`existing`: topics: those that are gone have no lag, and a sum without a partition that did not answer would be false."""
     places = {item.place.topic for item in found.lags}
     missing = [place for place in found.unanswered if place.topic in existing]

@@ -122,13 +122,16 @@ class _GroupLag:
 
     def __init__(self) -> None:
         self.columns = (array("q"), array("q"), array("q"))
-        self.topics: tuple[str, ...] = ()
+        self.topics: dict[str, int] = {}  # of any of the points: when it was last among those of the group
 
     def add(self, at_ms: int, reading: GroupReading) -> None:
-        self.topics = reading.topics
+        self.topics |= dict.fromkeys(reading.topics, at_ms)
         for column, value in zip(self.columns, (at_ms, reading.unread, reading.lag_ms), strict=True):
             column.append(value)
             del column[:-LAG_POINTS]
+        if len(self.topics) > len(reading.topics):
+            oldest_ms = self.columns[0][0]
+            self.topics = {topic: seen_ms for topic, seen_ms in self.topics.items() if seen_ms >= oldest_ms}
 
 
 class GroupLags:
@@ -161,4 +164,4 @@ class GroupLags:
         if found is None:
             return (), ()
         points = zip(*found.columns, strict=True)
-        return tuple(LagPoint(at_ms=at, unread=unread, lag_ms=ms) for at, unread, ms in points), found.topics
+        return tuple(LagPoint(at_ms=at, unread=unread, lag_ms=ms) for at, unread, ms in points), tuple(found.topics)

@@ -93,6 +93,17 @@ def test_the_lag_of_a_group_is_kept_for_an_hour() -> None:
     assert lags.of("other") == ((), ())
 
 
+def test_a_topic_counts_as_long_as_a_point_is_about_it() -> None:
+    """Who may not describe it must not see those points."""
+    lags = GroupLags()
+    lags.note(0, {"g": GroupReading(unread=1, lag_ms=1, topics=("secret", "t"))})
+    for number in range(1, LAG_POINTS):
+        lags.note(number, {"g": lag(number)})
+    assert set(lags.of("g")[1]) == {"secret", "t"}
+    lags.note(LAG_POINTS, {"g": lag(1)})
+    assert lags.of("g")[1] == ("t",)
+
+
 def test_known_groups_keep_their_place_and_groups_that_moved_are_forgotten() -> None:
     lags = GroupLags()
     names = [f"g{number:04d}" for number in range(MAX_GROUPS + 1)]

@@ -149,7 +149,8 @@ async def _transactions(call: Caller, cluster: Cluster) -> None:
     async with Producer(cluster.bootstrap, transactional_id="bank", **cluster.security) as producer:
         transaction = producer.transaction()
         await transaction.__aenter__()
-        await transaction.send("orders", b"1", partition=0)
+        sent = await transaction.send("orders", b"1", partition=0)
+        await sent  # written, so the coordinator knows the partition
         listed = await call("GET", "transactions")
         assert [item["transactional_id"] for item in listed["data"]] == ["bank"]
         described = await call("GET", "transactions/{transactional_id}", transactional_id="bank")

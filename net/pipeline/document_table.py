@@ -1,20 +1,23 @@
-"""`DocumentTable`: reads the keys of one table, and collects what is wrong with them, each with its line and what to write. Pure.
+"""`DocumentTable`: reads the keys of one table, and collects what is wrong with them: each place, and what to write. Pure.
 
 A reader asks for the keys that it knows, and calls `finish`, which reports all other keys. After a problem, the reader gets a
 value of the right type and goes on: so all problems of a file are reported at once, and its result is not used.
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..base.near_words import did_you_mean
-from .toml_lines import KeyPath, lines_of_keys
+from .toml_lines import KeyPath, Place, places_of_keys
 
 T = TypeVar("T")
 
+_START: Final = Place(1, 1)
+_TOML_PLACE: Final = re.compile(r"\(at line (\d+), column (\d+)\)")
 _TOO_DEEP = "has hundreds of arrays or tables within each other: this is no pipeline"
 
 
@@ -22,39 +25,46 @@ _TOO_DEEP = "has hundreds of arrays or tables within each other: this is no pipe
 class Problem:
     """What is wrong at a key, and what to do."""
 
-    line: int
+    place: Place
     key: str
     message: str
 
     def text(self, file: str) -> str:
-        return f"{file}:{self.line}: {self.key}: {self.message}" if self.key else f"{file}:{self.line}: {self.message}"
+        where = f"{file}:{self.place.line}:{self.place.column}"
+        return f"{where}: {self.key}: {self.message}" if self.key else f"{where}: {self.message}"
 
 
-def parse_toml(text: str) -> "DocumentTable | Problem":
-    """The whole document, or where the text stops to be TOML."""
+def parse_document(text: str, *, is_yaml: bool) -> "DocumentTable | Problem":
+    """The whole document, or where the text stops to be one."""
+    return _parse_yaml(text) if is_yaml else _parse_toml(text)
+
+
+def _parse_toml(text: str) -> "DocumentTable | Problem":
     try:
-        document, lines = tomllib.loads(text), lines_of_keys(text)
+        document, places = tomllib.loads(text), places_of_keys(text)
     except tomllib.TOMLDecodeError as error:
-        reason, _, place = str(error).partition(" (at line ")
-        line = int(place.split(",")[0]) if place else text.count("\n") + 1
-        return Problem(line=line, key="", message=f"not valid TOML: {reason}; strings need quotes, see https://toml.io")
+        reason = str(error).partition(" (at ")[0]
+        found = _TOML_PLACE.search(str(error))
+        place = Place(int(found[1]), int(found[2])) if found else Place(text.count("\n") + 1, 1)  # at the end
+        return Problem(
+            place=place, key="", message=f"not valid TOML: {reason}; strings need quotes, see https://toml.io"
+        )
     except RecursionError:
-        return Problem(line=1, key="", message=_TOO_DEEP)
-    return DocumentTable(document, path=(), lines=lines, problems=[], words=Words())
+        return Problem(place=_START, key="", message=_TOO_DEEP)
+    return DocumentTable(document, path=(), places=places, problems=[], words=Words())
 
 
-def parse_yaml(text: str) -> "DocumentTable | Problem":
-    """The whole document, or where the text stops to be YAML that is taken here."""
+def _parse_yaml(text: str) -> "DocumentTable | Problem":
     try:
         from .yaml_text import YamlError, read_yaml
     except ModuleNotFoundError:
         cure = "pip install 'barnabas[spark]', or write the file in TOML"
-        return Problem(line=1, key="", message=f"YAML needs PyYAML, which is not installed: {cure}")
+        return Problem(place=_START, key="", message=f"YAML needs PyYAML, which is not installed: {cure}")
     try:
         document = read_yaml(text)
     except YamlError as error:
-        return Problem(line=error.line, key="", message=str(error))
-    return DocumentTable(document.values, path=(), lines=document.lines, problems=[], words=Words(is_yaml=True))
+        return Problem(place=error.place, key="", message=str(error))
+    return DocumentTable(document.values, path=(), places=document.places, problems=[], words=Words(is_yaml=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +96,13 @@ class DocumentTable:
         values: Mapping[str, Any],
         *,
         path: KeyPath,
-        lines: Mapping[KeyPath, int],
+        places: Mapping[KeyPath, Place],
         problems: list[Problem],
         words: Words,
     ) -> None:
         self._values = values
         self._path = path
-        self._lines = lines
+        self._places = places
         self._known: list[str] = []
         self.problems = problems  # of the whole document
         self.words = words
@@ -175,16 +185,13 @@ class DocumentTable:
 
     def _within(self, values: Mapping[str, Any], *names: str | int) -> "DocumentTable":
         return DocumentTable(
-            values, path=(*self._path, *names), lines=self._lines, problems=self.problems, words=self.words
+            values, path=(*self._path, *names), places=self._places, problems=self.problems, words=self.words
         )
 
     # --- problems -----------------------------------------------------------------------------------------------------
 
     def has(self, name: str) -> bool:
         return name in self._values
-
-    def line_of(self, name: str) -> int:
-        return self._line((*self._path, name))
 
     def names(self) -> list[str]:
         return list(self._values)
@@ -196,7 +203,7 @@ class DocumentTable:
 
     def refuse(self, name: str, message: str) -> None:
         """A problem at a key of this table; "" is the table itself."""
-        self._refuse((*self._path, *(part for part in name.split(".") if part)), message)
+        self.refuse_path((*self._path, *(part for part in name.split(".") if part)), message)
 
     def finish(self) -> None:
         """Report the keys that the reader has not asked for."""
@@ -208,14 +215,15 @@ class DocumentTable:
 
     def refuse_key(self, name: str, message: str) -> None:
         """As `refuse`, for a name that may contain dots."""
-        self._refuse((*self._path, name), message)
+        self.refuse_path((*self._path, name), message)
 
-    def _refuse(self, path: KeyPath, message: str) -> None:
+    def refuse_path(self, path: KeyPath, message: str) -> None:
+        """At a place of the whole document."""
         shown = ".".join(f"[{part + 1}]" if isinstance(part, int) else part for part in path).replace(".[", "[")
-        self.problems.append(Problem(line=self._line(path), key=shown, message=message))
+        self.problems.append(Problem(place=self._place(path), key=shown, message=message))
 
-    def _line(self, path: KeyPath) -> int:
-        """A key that is missing has the line of its table; an empty document has line 1."""
-        while path and path not in self._lines:
+    def _place(self, path: KeyPath) -> Place:
+        """A key that is missing has the place of its table; an empty document has the start."""
+        while path and path not in self._places:
             path = path[:-1]
-        return self._lines.get(path, 1)
+        return self._places.get(path, _START)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ..base.near_words import did_you_mean
-from .document_table import Problem
+from .document_table import DocumentTable, Problem, parse_document
 from .parsing import parse_pipeline
 from .spec import PipelineSpec, PythonStep
 from .state import StateFolder
@@ -32,10 +32,15 @@ class PipelineFileError(Exception):
 class PipelineFile:
     """A file without problems. Relative paths in it are relative to its folder."""
 
+    path: Path  # as the user wrote it
     text: str
     is_yaml: bool
     base: Path
     spec: PipelineSpec
+
+    def document(self) -> DocumentTable:
+        """For problems with what the file names: at the places of its keys."""
+        return _document(self.text, is_yaml=self.is_yaml)
 
     def state_folder(self) -> StateFolder:
         return StateFolder(self.base / (self.spec.state_folder or f"{STATE_ROOT}/{self.spec.name}"))
@@ -55,30 +60,33 @@ def read_pipeline(path: Path) -> PipelineFile:
     found = parse_pipeline(text, is_yaml=is_yaml)
     if isinstance(found, PipelineSpec):
         base = path.resolve().parent
-        problems = [
-            problem
-            for number, step in enumerate(found.steps, 1)
-            if (problem := _missing_function(number, step, base)) is not None
-        ]
+        document = _document(text, is_yaml=is_yaml)
+        for number, step in enumerate(found.steps):
+            if isinstance(step, PythonStep) and (reason := _missing_function(step, base)):
+                document.refuse_path(("steps", number, "python"), reason)
         if found.state_folder and base.is_relative_to((base / found.state_folder).resolve()):
             words = f'is {found.state_folder!r}, where the file itself is: write a folder of its own, such as "{STATE_ROOT}"'
-            problems.append(Problem(line=found.state_line, key="state", message=words))
-        if not problems:
-            return PipelineFile(text=text, is_yaml=is_yaml, base=base, spec=found)
-        found = problems
+            document.refuse("state", words)
+        if not document.problems:
+            return PipelineFile(path=path, text=text, is_yaml=is_yaml, base=base, spec=found)
+        found = document.problems
     raise PipelineFileError([problem.text(str(path)) for problem in found])
 
 
-def _missing_function(number: int, step: object, base: Path) -> Problem | None:
-    if not isinstance(step, PythonStep):
-        return None
+def _document(text: str, *, is_yaml: bool) -> DocumentTable:
+    """Of a file without problems, for the places of its keys."""
+    document = parse_document(text, is_yaml=is_yaml)
+    assert not isinstance(document, Problem), "the file has been read before"
+    return document
+
+
+def _missing_function(step: PythonStep, base: Path) -> str | None:
     file = base / Path(*step.module.split(".")).with_suffix(".py")
-    reason = None
     if file.exists():
-        reason = _missing_in(file, step.function)
-    elif not _is_importable(step.module.split(".")[0]):
-        reason = f"there is no module {step.module}: write {file.name} beside the pipeline, or install the module"
-    return None if reason is None else Problem(line=step.line, key=f"steps[{number}].python", message=reason)
+        return _missing_in(file, step.function)
+    if not _is_importable(step.module.split(".")[0]):
+        return f"there is no module {step.module}: write {file.name} beside the pipeline, or install the module"
+    return None
 
 
 def _is_importable(package: str) -> bool:

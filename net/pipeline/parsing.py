@@ -10,7 +10,7 @@ from barnabas.log.settings.addresses import parse_bootstrap
 from barnabas.log.vocabulary.errors import InvalidRegularExpressionError
 from barnabas.log.vocabulary.name_pattern import name_pattern
 
-from .document_table import DocumentTable, Problem, parse_toml, parse_yaml
+from .document_table import DocumentTable, Problem, parse_document
 from .sink_parsing import read_errors, read_output_mode, read_sink
 from .source_parsing import is_view_name, read_interval, read_sources, read_watermark, refuse_parts_of_streams
 from .spec import (
@@ -33,13 +33,13 @@ MAX_ATTEMPTS: Final = 1_000
 
 def parse_pipeline(text: str, *, is_yaml: bool = False) -> PipelineSpec | list[Problem]:
     """The problems are in the order of their lines."""
-    document = parse_yaml(text) if is_yaml else parse_toml(text)
+    document = parse_document(text, is_yaml=is_yaml)
     if isinstance(document, Problem):
         return [document]
     spec = _read(document)
     document.finish()
     if document.problems:
-        return sorted(document.problems, key=lambda problem: problem.line)
+        return sorted(document.problems, key=lambda problem: problem.place)
     return spec
 
 
@@ -63,7 +63,6 @@ def _read(document: DocumentTable) -> PipelineSpec:
         errors=read_errors(document),
         restarts=_restarts(document),
         state_folder=document.text("state"),
-        state_line=document.line_of("state"),
         checkpoint=document.text("checkpoint"),
         spark_settings=_spark_settings(document),
     )
@@ -153,9 +152,7 @@ def _step(table: DocumentTable) -> SqlStep | PythonStep:
         if match is None:
             table.refuse("python", f'is {text!r}: write "module:function", such as "steps:only_errors"')
         module, function = match.groups() if match else ("", "")
-        return PythonStep(
-            name=name, module=module, function=function, line=table.line_of("python"), watermark=watermark
-        )
+        return PythonStep(name=name, module=module, function=function, watermark=watermark)
     return SqlStep(name=name, statement=table.text("sql").rstrip().rstrip(";"), watermark=watermark)
 
 

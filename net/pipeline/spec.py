@@ -103,7 +103,6 @@ class PythonStep:
     name: str
     module: str
     function: str
-    line: int  # of the file, for errors
     watermark: Watermark | None = None
 
 
@@ -174,7 +173,6 @@ class PipelineSpec:
     errors: ErrorPolicy
     restarts: RestartPolicy
     state_folder: str  # "": beside the file
-    state_line: int  # of the file, for errors
     checkpoint: str  # "": in the state folder
     spark_settings: Mapping[str, str]
 

@@ -1,4 +1,4 @@
-"""`lines_of_keys`: on which line of a TOML text each key stands, which `tomllib` does not report. Pure.
+"""`places_of_keys`: on which line and in which column of a TOML text each key stands, which `tomllib` does not report. Pure.
 
 The text must be valid TOML: `tomllib` has read it before. So this scanner only has to find keys and skip values.
 """
@@ -7,9 +7,17 @@ import re
 import tomllib
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 KeyPath = tuple[str | int, ...]  # an int is the index in an array
+
+
+class Place(NamedTuple):
+    """Of a key in a text; both count from 1."""
+
+    line: int
+    column: int
+
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _BASIC: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"')
@@ -21,16 +29,16 @@ _BLANK: Final = re.compile(r"[ \t]*")
 _BLANK_LINES: Final = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 
 
-def lines_of_keys(text: str) -> Mapping[KeyPath, int]:
-    """The line, from 1, of each key and of each table's heading."""
+def places_of_keys(text: str) -> Mapping[KeyPath, Place]:
+    """Of each key, of each table's heading, and of each item of an array."""
     scanner = _Scanner(text)
     scanner.scan()
-    return scanner.lines
+    return scanner.places
 
 
 class _Scanner:
     def __init__(self, text: str) -> None:
-        self.lines: dict[KeyPath, int] = {}
+        self.places: dict[KeyPath, Place] = {}
         self._text = text
         self._at = 0
         self._line_ends = [found.start() for found in re.finditer("\n", text)]
@@ -49,7 +57,7 @@ class _Scanner:
         return self._at < len(self._text)
 
     def _heading(self) -> KeyPath:
-        line = self._line()
+        place = self._place()
         is_array = self._text.startswith("[[", self._at)
         self._at += 2 if is_array else 1
         names = self._key()
@@ -57,20 +65,20 @@ class _Scanner:
         table: KeyPath = ()
         for number, name in enumerate(names):
             table = (*table, name)
-            self.lines.setdefault(table, line)
+            self.places.setdefault(table, place)
             if is_array and number == len(names) - 1:
                 self._last[table] = self._last.get(table, -1) + 1
             if table in self._last:
                 table = (*table, self._last[table])
-        self.lines[table] = line
+        self.places[table] = place
         return table
 
     def _pair(self, table: KeyPath) -> None:
-        line = self._line()
+        place = self._place()
         path = table
         for name in self._key():
             path = (*path, name)
-            self.lines.setdefault(path, line)
+            self.places.setdefault(path, place)
         self._at += 1  # the equals sign
         self._value(path)
 
@@ -118,7 +126,7 @@ class _Scanner:
             elif end == "}":
                 self._pair(path)
             else:
-                self.lines[*path, index] = self._line()
+                self.places[*path, index] = self._place()
                 self._value((*path, index))
                 index += 1
 
@@ -128,5 +136,7 @@ class _Scanner:
         self._at = found.end()
         return found[0]
 
-    def _line(self) -> int:
-        return bisect_left(self._line_ends, self._at) + 1
+    def _place(self) -> Place:
+        before = bisect_left(self._line_ends, self._at)
+        start = self._line_ends[before - 1] + 1 if before else 0
+        return Place(before + 1, self._at - start + 1)

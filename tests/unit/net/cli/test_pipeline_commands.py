@@ -33,8 +33,8 @@ def test_each_problem_is_a_line(run: Any, file: str) -> None:
     Path(file).write_text(TEXT.replace("console", "consol").replace('"text"', '"tex"'))
     code, out, err = run("pipeline", "validate", file)
     assert (code, out) == (2, "")
-    assert f"barnabas: {file}:4: source.value.format: is 'tex'" in err
-    assert f"barnabas: {file}:6: sink.consol: unknown key (did you mean console?)" in err
+    assert f"barnabas: {file}:4:11: source.value.format: is 'tex'" in err
+    assert f"barnabas: {file}:6:1: sink.consol: unknown key (did you mean console?)" in err
 
 
 def test_status_before_the_first_run_and_after_a_failure(run: Any, file: str) -> None:
@@ -113,7 +113,7 @@ def test_a_reset_leaves_other_files_in_the_folder(run: Any, file: str) -> None:
 def test_the_folder_of_the_file_is_no_state_folder(run: Any, file: str, state: str) -> None:
     Path(file).write_text(f'{TEXT.splitlines()[0]}\nstate = "{state}"\n' + TEXT.partition("\n")[2])
     code, _, err = run("pipeline", "validate", file)
-    assert code == 2 and f"{file}:2: state: is '{state}', where the file itself is" in err
+    assert code == 2 and f"{file}:2:1: state: is '{state}', where the file itself is" in err
 
 
 def test_a_reset_that_was_interrupted_is_finished(file: str) -> None:

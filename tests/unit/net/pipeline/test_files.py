@@ -45,7 +45,7 @@ def test_a_function_that_does_not_exist(tmp_path: Path, module: str | None, told
     if module is not None:
         (tmp_path / "my_steps.py").write_text(module)
     problem = problem_of(tmp_path / "p.toml")
-    assert problem.startswith(f"{tmp_path / 'p.toml'}:6: steps[1].python: {told}")
+    assert problem.startswith(f"{tmp_path / 'p.toml'}:6:1: steps[1].python: {told}")
 
 
 def test_an_imported_function_is_found(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The lines of keys in TOML text, in every form that a key and a value can have."""
+"""The places of keys in TOML text, in every form that a key and a value can have."""
 
 import tomllib
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.net.pipeline.toml_lines import KeyPath, lines_of_keys
+from barnabas.net.pipeline.toml_lines import KeyPath, places_of_keys
 
 TEXT = """\
 # a = "comment"
@@ -39,7 +39,7 @@ k = 0x1F
 
 def test_every_form() -> None:
     assert tomllib.loads(TEXT)
-    lines = lines_of_keys(TEXT)
+    lines = {path: place.line for path, place in places_of_keys(TEXT).items()}
     expected: dict[KeyPath, int] = {
         ("plain",): 2,
         ("a", "b", "c.d"): 3,
@@ -56,6 +56,22 @@ def test_every_form() -> None:
     }
     assert {path: lines[path] for path in expected} == expected
     assert ("key",) not in lines and ("no table",) not in lines
+
+
+def test_columns_count_from_one() -> None:
+    text = "a.b = 1\n  c = { x = 1, 'y' = [2,\n   3] }\n[[ t ]]\nk=1\n"
+    assert places_of_keys(text) == {
+        ("a",): (1, 1),
+        ("a", "b"): (1, 1),
+        ("c",): (2, 3),
+        ("c", "x"): (2, 9),
+        ("c", "y"): (2, 16),
+        ("c", "y", 0): (2, 23),
+        ("c", "y", 1): (3, 4),
+        ("t",): (4, 1),
+        ("t", 0): (4, 1),
+        ("t", 0, "k"): (5, 1),
+    }
 
 
 def paths_of(value: Any, path: KeyPath = ()) -> list[KeyPath]:
@@ -86,6 +102,6 @@ VALUES = st.one_of(
 @given(st.lists(st.tuples(NAMES, VALUES), unique_by=lambda item: item[0], max_size=6), NAMES)
 def test_each_key_of_a_document_has_its_line(pairs: list[tuple[str, str]], table: str) -> None:
     text = f"[{quoted(table)}]\n" + "".join(f"{quoted(name)} = {value}\n" for name, value in pairs)
-    lines = lines_of_keys(text)
+    lines = places_of_keys(text)
     assert set(paths_of(tomllib.loads(text))) <= set(lines)
-    assert [lines[table, name] for name, _ in pairs] == list(range(2, len(pairs) + 2))
+    assert [lines[table, name] for name, _ in pairs] == [(line, 1) for line in range(2, len(pairs) + 2)]

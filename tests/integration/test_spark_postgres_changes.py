@@ -224,9 +224,9 @@ def test_each_change_is_in_its_topic_once_after_kills_of_driver_broker_and_serve
         world.check_topics(cluster, "", source)
 
 
-def wait(is_so: Callable[[], bool], what: str, log: Path) -> None:
+def wait(is_so: Callable[[], bool], what: str, log: Path, *, timeout_s: float = DEADLINE_S) -> None:
     try:
-        asyncio.run(until(is_so, what, timeout_s=DEADLINE_S))
+        asyncio.run(until(is_so, what, timeout_s=timeout_s))
     except AssertionError as error:
         raise AssertionError(f"{error}: {log.read_text(errors='replace')[-3_000:]}") from error
 

@@ -220,10 +220,10 @@ class DocumentTable:
     def refuse_path(self, path: KeyPath, message: str) -> None:
         """At a place of the whole document."""
         shown = ".".join(f"[{part + 1}]" if isinstance(part, int) else part for part in path).replace(".[", "[")
-        self.problems.append(Problem(place=self._place(path), key=shown, message=message))
+        self.problems.append(Problem(place=self.place_of(path), key=shown, message=message))
 
-    def _place(self, path: KeyPath) -> Place:
-        """A key that is missing has the place of its table; an empty document has the start."""
+    def place_of(self, path: KeyPath) -> Place:
+        """Of the whole document. A key that is missing has the place of its table; an empty document has the start."""
         while path and path not in self._places:
             path = path[:-1]
         return self._places.get(path, _START)

@@ -65,6 +65,7 @@ def _read(document: DocumentTable) -> PipelineSpec:
         state_folder=document.text("state"),
         checkpoint=document.text("checkpoint"),
         spark_settings=_spark_settings(document),
+        has_named_sources=document.has("sources"),
     )
     if is_batch:
         for key in document.given("trigger", "checkpoint"):

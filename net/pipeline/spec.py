@@ -175,6 +175,7 @@ class PipelineSpec:
     state_folder: str  # "": beside the file
     checkpoint: str  # "": in the state folder
     spark_settings: Mapping[str, str]
+    has_named_sources: bool = False  # [sources.NAME], not [source]
 
     def result_view(self) -> str:
         """The view that goes to the sink."""

@@ -3,10 +3,13 @@
 import re
 import sqlite3
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
+
+from .faults import PipelineFault
 
 ROWS_AT_ONCE: Final = 1_000  # of one round trip; the driver's memory holds no more, however large a batch is
 LEDGER: Final = "barnabas_pipelines"
@@ -18,6 +21,7 @@ _CREATE_TRUNCATIONS: Final = (
     f"CREATE TABLE IF NOT EXISTS {TRUNCATIONS} (sink_id VARCHAR(250) PRIMARY KEY,"
     " generation BIGINT NOT NULL, lsn BIGINT NOT NULL, place BIGINT NOT NULL)"
 )
+_PLACE: Final = re.compile(r"\?")
 _NAMES: Final = re.compile(r'("(?:[^"]|"")*")')
 _SQLITE_WAIT_S: Final = 60  # for other writers of the file
 
@@ -40,20 +44,47 @@ class Database:
 
         return psycopg.connect(self._place, autocommit=True)
 
-    def begin(self, cursor: Any) -> None:
+    @property
+    def file(self) -> Path:
+        """Of SQLite."""
+        return Path(self._place)
+
+    @property
+    def refusals(self) -> type[Exception]:
+        """Errors of a statement that the same statement would raise again, not those of a server that is gone."""
+        if self.is_sqlite:
+            return sqlite3.OperationalError
+        import psycopg
+
+        return psycopg.ProgrammingError
+
+    def typed(self, statement: str, columns: Mapping[str, str]) -> str:
+        """The statement with a null of its column's type for each value. Text takes the table's type, as psycopg sends it."""
+        has_types = not self.is_sqlite
+        nulls = iter([f"NULL::{kind}" if has_types and kind != "TEXT" else "NULL" for kind in columns.values()])
+        return _with_values(statement, lambda: next(nulls))
+
+    def begin(self, cursor: Any, *, is_locking: bool = True) -> None:
         """Start a transaction that excludes other transactions on the ledger."""
         if self.is_sqlite:
             cursor.execute("BEGIN IMMEDIATE")
             return
         cursor.execute("BEGIN")
+        if not is_locking:
+            return
         cursor.execute(f"LOCK TABLE {self._ledger} IN EXCLUSIVE MODE")
 
     def sql(self, statement: str) -> str:
         """Of a statement with `?` for each value. Names may have the letters that psycopg reads as places of values."""
         if self.is_sqlite:
             return statement
-        parts = _NAMES.split(statement.replace("%", "%%"))  # names are at the odd places
-        return "".join(part if number % 2 else part.replace("?", "%s") for number, part in enumerate(parts))
+        return _with_values(statement.replace("%", "%%"), lambda: "%s")
+
+
+def _with_values(statement: str, value: Callable[[], str]) -> str:
+    """The statement with something else for each `?` that is not part of a name."""
+    parts = _NAMES.split(statement)  # names are at the odd places
+    return "".join(part if number % 2 else _PLACE.sub(lambda _: value(), part) for number, part in enumerate(parts))
 
 
 class TableWriter:
@@ -78,6 +109,25 @@ class TableWriter:
         self._key = key
         self._table = ".".join(map(quoted, table.split(".")))  # may have its schema: web.requests
         self._sink_id = sink_id
+
+    def check(self) -> None:
+        """Try what `write` does, without rows, and undo it. Raises PipelineFault where the database refuses the rows' columns."""
+        if self._database.is_sqlite and not self._database.file.exists():
+            return  # connecting would make it
+        with closing(self._database.connect()) as connection, closing(connection.cursor()) as cursor:
+            self._database.begin(cursor, is_locking=False)
+            try:
+                cursor.execute(_CREATE_LEDGER)
+                cursor.execute(self._create())
+                cursor.execute(f"EXPLAIN {self._database.typed(self._insert(), self._columns)}")
+            except self._database.refusals as error:
+                where = "sink.table: the database refuses rows with the columns"
+                columns = ", ".join(f"{name} {kind}" for name, kind in self._columns.items())
+                raise PipelineFault(
+                    f"{where} {columns}: {' '.join(str(error).split())}: change the last step, or ALTER TABLE {self._table}"
+                ) from error
+            finally:
+                cursor.execute("ROLLBACK")
 
     def write(self, batch_id: int, rows: Iterator[Sequence[Any]]) -> int:
         """In one transaction; returns the number of rows, 0 if the micro-batch is written already.

@@ -128,6 +128,7 @@ def as_records(rows: DataFrame, value: Column, key: str) -> DataFrame:
 
 
 def table_writer(world: World, sink: TableSink, sink_id: str, result: DataFrame) -> WriteBatch:
+    """Raises PipelineFault where the columns do not fit the table."""
     kind, _, place = sink.database.partition(":")
     address = f"sqlite:{world.path(place)}" if kind == "sqlite" else sink.database
     database = Database(address)
@@ -141,6 +142,7 @@ def table_writer(world: World, sink: TableSink, sink_id: str, result: DataFrame)
         sink_id=sink_id,
         has_changes=sink.applies_changes,
     )
+    writer.check()
 
     def write(batch: DataFrame, batch_id: int) -> None:
         ordered = batch.orderBy(*CHANGE_ORDER) if sink.applies_changes else batch

@@ -16,7 +16,9 @@ pytest.importorskip("psycopg")
 from integration import connect_world as world
 from integration.spark_changes import confirmed
 
-from barnabas.spark_connector.pipeline.faults import is_final, told_of
+from barnabas.net.cli.pipeline.checks import located
+from barnabas.net.pipeline.files import read_pipeline
+from barnabas.spark_connector.pipeline.faults import PipelineFault, is_final, told_of
 
 pytestmark = pytest.mark.timeout(600)
 STREAM = """\
@@ -93,3 +95,37 @@ def test_a_table_follows_the_server_and_a_reset_reads_it_again(declared: Any, se
     pipeline.state.remove()
     pipeline.run()
     assert rows(pipeline.folder, "items") == [(1, "C"), (3, "D"), (4, "E")]
+
+
+def test_a_table_that_does_not_fit_the_result_is_refused_before_anything_runs(
+    declared: Any, server: postgres.Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dsn = world.database(server.address, "fitting")
+    world.execute(
+        dsn, "CREATE TABLE items (id int PRIMARY KEY, name text)", "CREATE PUBLICATION changes FOR ALL TABLES"
+    )
+    batch = declared(BATCH.format(dsn=dsn).replace("sqlite:items.db", f"postgresql:{dsn}"))
+    batch.job().plan()
+    assert "sink TableSink" in capsys.readouterr().out
+    made = "SELECT relname AS id FROM pg_class WHERE relname IN ('rows', 'barnabas_pipelines')"
+    assert world.rows(dsn, f"({made}) AS made") == []
+    for columns, told in (
+        ("record_table text, name text", 'column "record_key" of relation "rows" does not exist'),
+        ("record_table int, record_key bigint, name date", ""),  # text takes the type of the table, if each value fits
+    ):
+        world.execute(dsn, "DROP TABLE IF EXISTS rows", f"CREATE TABLE rows ({columns})")
+        if not told:
+            batch.job()
+            continue
+        with pytest.raises(PipelineFault, match=told) as caught:
+            batch.job()
+        found = located(read_pipeline(batch.file), told_of(caught.value))
+        assert found.startswith(f"{batch.file}:14:1: sink.table: the database refuses rows with the columns"), found
+    world.execute(dsn, "CREATE TABLE wrong (change_op bool)")
+    with pytest.raises(PipelineFault, match='column "change_op" is of type boolean but expression is of type bigint'):
+        text = (
+            BATCH.format(dsn=dsn)
+            .replace("sqlite:items.db", f"postgresql:{dsn}")
+            .replace('table = "rows"', 'table = "wrong"')
+        )
+        declared(text.replace("SELECT record_table, record_key, get_json", "SELECT 1L AS change_op --")).job()

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 
+from barnabas.net.cli.pipeline.postgres_checks import fits
 from barnabas.net.pipeline.spec import ValueField, ValueSpec
 from barnabas.spark_connector.pipeline.values import PARSED, REASON, with_parsed
 
@@ -156,3 +158,33 @@ def test_fields_of_an_access_log(spark: SparkSession) -> None:
         "referer": "http://r/",
         "agent": 'a \\"b\\"',
     }
+
+
+def test_the_types_that_a_check_allows_are_those_that_spark_reads(spark: SparkSession) -> None:
+    """`pipeline validate` refuses a type for a column exactly where Spark would make a bad record of the value."""
+    values = {
+        "int2": "5", "int8": "5", "float8": "1.5", "numeric": '"12.50"', "bool": "true", "date": '"2026-01-02"',
+        "timestamp": '"2026-01-02T03:04:05.123456"', "timestamptz": '"2026-01-02T03:04:05.123Z"', "bytea": '"aGk="',
+        "text": '"abc"', "_int4": "[1,2]", "_text": '["a"]', "uuid": '"a-b"',
+    }  # fmt: skip
+    types = [
+        "bigint",
+        "int",
+        "double",
+        "decimal(10,2)",
+        "boolean",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+        "binary",
+        "string",
+    ]
+    pairs = [(kind, name) for kind in (*types, "array<int>", "array<string>", "struct<a:int>") for name in values]
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "wrong"}
+    read = [
+        F.from_json(F.lit(f'{{"v":{values[name]}}}'), f"v {kind}, wrong string", options)["v"].isNotNull()
+        for kind, name in pairs
+    ]
+    found = spark.range(1).select(*(column.alias(str(number)) for number, column in enumerate(read))).first()
+    assert found is not None
+    assert [pair for pair, is_read in zip(pairs, found, strict=True) if is_read != fits(*pair)] == []

@@ -7,7 +7,7 @@ import sys
 from argparse import ArgumentParser
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from ..frame.command import Context, Verb
 from ..frame.exit_codes import CommandError, ExitCode
@@ -36,6 +36,13 @@ def _master_arguments(parser: ArgumentParser) -> None:
     )
 
 
+def _validate_arguments(parser: ArgumentParser) -> None:
+    _file_argument(parser)
+    parser.add_argument(
+        "--offline", action="store_true", help="check the file alone: ask neither brokers nor databases"
+    )
+
+
 def _run_arguments(parser: ArgumentParser) -> None:
     _master_arguments(parser)
     parser.add_argument("--once", action="store_true", help="process what is there now, and end")
@@ -49,6 +56,8 @@ def _reset_arguments(parser: ArgumentParser) -> None:
 async def _validate(context: Context) -> int:
     """Every problem is a line on stderr; exit code 2 if there is one."""
     found = _read(context)
+    if not context.arguments.offline:
+        await _check_world(context, found)
     kinds = [type(source.origin).__name__.removesuffix("Source").lower() for source in found.spec.sources]
     row = {
         "pipeline": found.spec.name,
@@ -65,20 +74,25 @@ async def _plan(context: Context) -> int:
     """The plan goes to stdout. It has a folder of its own, so that it does not disturb a pipeline that is running."""
     from barnabas.net.pipeline.supervisor import plan
 
+    from .checks import located
+
     found = _read(context)
+    await _check_world(context, found)
     folder = found.state_folder().of_plan()
     folder.prepare()
     folder.write_pipeline(found.text, is_yaml=found.is_yaml)
     context.out.stdout.flush()
     error = await asyncio.to_thread(plan, _order(context, found, folder, is_plan=True), folder)
     if error:
-        raise CommandError(error)
+        raise CommandError(located(found, error))
     return ExitCode.OK
 
 
 async def _run(context: Context) -> int:
     """Until Ctrl-C or SIGTERM, the end of bounded work, or more failures than `restarts.attempts`."""
     from barnabas.net.pipeline.state import LockedError
+
+    from .checks import located
 
     found = _read(context)
     folder = found.state_folder()
@@ -103,7 +117,7 @@ async def _run(context: Context) -> int:
             " `barnabas pipeline status`, or stop it with `barnabas pipeline stop`"
         ) from None
     if state.state == "failed":
-        raise CommandError(f"pipeline {found.spec.name} failed: {state.last_error}")
+        raise CommandError(f"pipeline {found.spec.name} failed: {located(found, state.last_error)}")
     done = folder.read_progress()
     context.out.note(f"{state.state}: {done.records} records read, {done.rows} rows written, {done.bad_records} bad")
     return ExitCode.OK
@@ -254,9 +268,29 @@ def _read(context: Context) -> "PipelineFile":
     try:
         return read_pipeline(context.arguments.file)
     except PipelineFileError as error:
-        for problem in error.problems[:-1]:
-            context.out.note(f"barnabas: {problem}")
-        raise CommandError(error.problems[-1], ExitCode.USAGE) from None
+        _refuse(context, error.problems)
+
+
+async def _check_world(context: Context, found: "PipelineFile") -> None:
+    """Ask brokers and databases for what the file names. Raises CommandError."""
+    from .checks import world_problems
+
+    problems = await world_problems(found, context.connector, _bootstrap(context, found))
+    if problems:
+        _refuse(context, [problem.text(str(found.path)) for problem in problems])
+
+
+def _refuse(context: Context, problems: list[str]) -> NoReturn:
+    """Raises CommandError."""
+    for problem in problems[:-1]:
+        context.out.note(f"barnabas: {problem}")
+    raise CommandError(problems[-1], ExitCode.USAGE) from None
+
+
+def _bootstrap(context: Context, found: "PipelineFile") -> str:
+    """The command line and the environment take precedence."""
+    said = context.arguments.bootstrap or os.environ.get("BARNABAS_BOOTSTRAP")
+    return context.bootstrap if said or not found.spec.bootstrap else found.spec.bootstrap
 
 
 def _order(context: Context, found: "PipelineFile", folder: "StateFolder", *, is_plan: bool = False) -> "DriverOrder":
@@ -269,12 +303,11 @@ def _order(context: Context, found: "PipelineFile", folder: "StateFolder", *, is
             " local[N], spark://HOST:PORT, yarn or k8s://URL",
             ExitCode.USAGE,
         )
-    said = given.bootstrap or os.environ.get("BARNABAS_BOOTSTRAP")
     config = given.command_config or os.environ.get("BARNABAS_COMMAND_CONFIG") or ""
     return DriverOrder(
         state=folder.path,
         base=found.base,
-        bootstrap=context.bootstrap if said or not found.spec.bootstrap else found.spec.bootstrap,
+        bootstrap=_bootstrap(context, found),
         master=given.master,
         command_config=str(Path(config).resolve()) if config else "",
         is_once=not is_plan and given.once,
@@ -283,7 +316,12 @@ def _order(context: Context, found: "PipelineFile", folder: "StateFolder", *, is
 
 
 VERBS: Final = (
-    Verb(name="validate", summary="check the file, without Spark", arguments=_file_argument, run=_validate),
+    Verb(
+        name="validate",
+        summary="check the file, its topics and its tables, without Spark",
+        arguments=_validate_arguments,
+        run=_validate,
+    ),
     Verb(name="plan", summary="show what would run", arguments=_master_arguments, run=_plan, timed=False),
     Verb(name="run", summary="run it in the foreground", arguments=_run_arguments, run=_run, timed=False),
     Verb(name="status", summary="state, rows, lag, watermark and last error", arguments=_file_argument, run=_status),

@@ -15,6 +15,7 @@ from barnabas.spark_connector.pipeline.database import ROWS_AT_ONCE, Database, T
 from barnabas.spark_connector.pipeline.driver import order_of, properties_of, security_of
 from barnabas.spark_connector.pipeline.faults import (
     BAD_RECORD,
+    PipelineFault,
     cause_of,
     is_bad_record,
     is_final,
@@ -212,3 +213,28 @@ def test_a_password_with_any_letters_is_not_in_the_plan() -> None:
     shown = str(without_secrets(sink))
     assert "password" not in shown and "table='t'" in shown
     assert without_secrets(ConsoleSink()) == ConsoleSink()
+
+
+def test_a_table_that_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "x.db"
+    writer(tmp_path).check()
+    assert not file.exists(), "a check makes no file"
+    with sqlite3.connect(file) as database:
+        database.execute("CREATE TABLE t (id INTEGER)")
+    with pytest.raises(
+        PipelineFault, match=r"^sink\.table: the database refuses rows with the columns .*no column named"
+    ):
+        writer(tmp_path).check()
+    with sqlite3.connect(file) as database:
+        database.execute("DROP TABLE t")
+    writer(tmp_path).check()
+    with sqlite3.connect(file) as database:
+        assert database.execute("SELECT name FROM sqlite_master").fetchall() == [], "what the check has made is undone"
+
+
+def test_a_check_sends_nulls_of_the_columns_types() -> None:
+    database = Database("postgresql:host=localhost")
+    found = database.typed(
+        'INSERT INTO t ("a?", b, c) VALUES (?, ?, ?)', {"a?": "BIGINT", "b": "TEXT", "c": "NUMERIC(5, 2)"}
+    )
+    assert found == 'INSERT INTO t ("a?", b, c) VALUES (NULL::BIGINT, NULL, NULL::NUMERIC(5, 2))'

@@ -5,7 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from unit.net.cli.fake_cluster import FakeCluster
 
+from barnabas.net.cli.pipeline.checks import located
+from barnabas.net.client.connection.errors import NoBrokersAvailableError
+from barnabas.net.pipeline.files import read_pipeline
 from barnabas.net.pipeline.state import RunProgress, RunState, StateFolder
 
 TEXT = 'name = "p"\n[source]\ntopics = ["t"]\nvalue = { format = "text" }\n[sink]\nconsole = true\n'
@@ -27,6 +31,60 @@ def test_validate(run: Any, file: str) -> None:
     assert run("pipeline", "validate", file) == (0, f"{file}: valid\n", "")
     code, out, _ = run("pipeline", "validate", file, "-f", "json")
     assert code == 0 and '"sources": ["topic"]' in out
+
+
+def test_topics_that_do_not_exist_are_told_at_their_places(run: Any, file: str) -> None:
+    Path(file).write_text(
+        'name = "p"\nsources.a = { topics = ["t", "tt"], value = { format = "text" } }\n'
+        'sources.b = { pattern = "x.*", value = { format = "text" } }\n'
+        '[[steps]]\nsql = "SELECT text FROM a UNION ALL SELECT text FROM b"\n'
+        '[sink]\ntopic = "u"\n[errors]\naction = "dead-letter"\ntopic = "dead"\n'
+    )
+    for verb in ("validate", "plan"):
+        code, out, err = run("pipeline", verb, file)
+        assert (code, out) == (2, "")
+        found = err.splitlines()
+        assert found[0].startswith(f"barnabas: {file}:2:30: sources.a.topics[2]: there is no topic 'tt'")
+        assert "(did you mean t?)" in found[0] and found[0].endswith("or run `barnabas topic create tt`")
+        assert found[1].startswith(f"barnabas: {file}:3:15: sources.b.pattern: 'x.*' matches no topic")
+        assert found[2].startswith(f"barnabas: {file}:7:1: sink.topic: there is no topic 'u'")
+        assert found[3].startswith(f"barnabas: {file}:10:1: errors.topic: there is no topic 'dead'") and len(found) == 4
+    assert run("pipeline", "validate", file, "--offline") == (0, f"{file}: valid\n", "")
+
+
+def test_without_brokers_the_file_alone_can_be_checked(run: Any, file: str, cluster: FakeCluster) -> None:
+    cluster.failure = NoBrokersAvailableError("no broker answers: localhost:9092")
+    code, _, err = run("pipeline", "validate", file)
+    assert code == 2 and err.startswith(f"barnabas: {file}:1:1: bootstrap: no broker answers: localhost:9092: start")
+    assert "`barnabas pipeline validate --offline`" in err
+    assert run("pipeline", "validate", file, "--offline")[0] == 0
+
+
+def test_the_folder_of_a_sqlite_file_must_exist(run: Any, file: str) -> None:
+    Path(file).write_text(TEXT.replace("console = true", 'table = "t"\ndatabase = "sqlite:none/web.db"'))
+    code, _, err = run("pipeline", "validate", file)
+    assert (
+        code == 2 and f"{file}:7:1: sink.database: is in the folder {Path(file).parent / 'none'}, which does not" in err
+    )
+    (Path(file).parent / "none").mkdir()
+    assert run("pipeline", "validate", file)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("sink.delta: the table has no log", "5:1: sink.delta: the table has no log"),
+        ("sink.key names 'x', but", "5:1: sink.key names 'x', but"),
+        ("source input: no JSON", "2:1: source input: no JSON"),
+        ("step 1 (input): no column", "5:1: step 1 (input): no column"),
+        ("the driver was killed", ""),
+    ],
+)
+def test_an_error_of_the_driver_gets_the_place_of_its_key(file: str, error: str, told: str) -> None:
+    """A key that the file does not have gets the place of its table."""
+    heading = "[[steps]]\nsql = 'SELECT 1'\n" if error.startswith("step") else ""
+    Path(file).write_text(TEXT.replace("[sink]", heading + "[sink]"))
+    assert located(read_pipeline(Path(file)), error) == (f"{file}:{told}" if told else error)
 
 
 def test_each_problem_is_a_line(run: Any, file: str) -> None:

@@ -1,0 +1,136 @@
+"""What a pipeline names and a cluster or a database must have: looked up before Spark starts, and told at its place in the file.
+
+Here are the topics; `postgres_checks` has the sources and sinks in PostgreSQL, which need psycopg. What the columns of the result
+must fit is known only to Spark, so the driver of `plan` and `run` checks it, and `located` finds the place.
+"""
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidRegularExpressionError
+from barnabas.log.vocabulary.name_pattern import name_pattern
+
+from ...base.near_words import did_you_mean
+from ...pipeline.spec import PostgresSource, TableSink, TopicSink, TopicSource
+
+if TYPE_CHECKING:
+    from ...pipeline.document_table import DocumentTable, Problem
+    from ...pipeline.files import PipelineFile
+    from ...pipeline.spec import PipelineSpec, SourceSpec
+    from ...pipeline.toml_lines import KeyPath
+    from ..frame.connector import Connector
+
+POSTGRESQL: Final = "postgresql:"
+SQLITE: Final = "sqlite:"
+OFFLINE: Final = "or check the file alone, with `barnabas pipeline validate --offline`"
+_STEP: Final = re.compile(r"step (\d+) \(")
+_SOURCE: Final = re.compile(r"source (\w+): ")
+_KEY: Final = re.compile(r"(?:sink|errors)(?:\.\w+)+")
+
+
+async def world_problems(found: "PipelineFile", connector: "Connector", bootstrap: str) -> "list[Problem]":
+    """In the order of the file."""
+    document = found.document()
+    await _check_topics(document, found.spec, connector, bootstrap)
+    if _needs_postgres(found.spec):
+        await _check_databases(document, found)
+    if isinstance(found.spec.sink, TableSink) and found.spec.sink.database.startswith(SQLITE):
+        folder = (found.base / found.spec.sink.database.removeprefix(SQLITE)).parent
+        if not folder.is_dir():
+            document.refuse("sink.database", f"is in the folder {folder}, which does not exist: create it (mkdir -p)")
+    return sorted(document.problems, key=lambda problem: problem.place)
+
+
+def located(found: "PipelineFile", error: str) -> str:
+    """An error of the driver, behind the place of the key or the step that it begins with; else as it is."""
+    path: KeyPath | None = None
+    if step := _STEP.match(error):
+        path = ("steps", int(step[1]) - 1)
+    elif source := _SOURCE.match(error):
+        path = source_path(found.spec, source[1])
+    elif key := _KEY.match(error):
+        path = tuple(key[0].split("."))
+    if path is None:
+        return error
+    place = found.document().place_of(path)
+    return f"{found.path}:{place.line}:{place.column}: {error}"
+
+
+def source_path(spec: "PipelineSpec", name: str) -> "KeyPath":
+    """[source], or one of several."""
+    return ("sources", name) if spec.has_named_sources else ("source",)
+
+
+# --- topics ---------------------------------------------------------------------------------------------------------------
+
+
+async def _check_topics(
+    document: "DocumentTable", spec: "PipelineSpec", connector: "Connector", bootstrap: str
+) -> None:
+    sources = [source for source in spec.sources if isinstance(source.origin, TopicSource)]
+    written = {("errors", "topic"): spec.errors.topic}
+    if isinstance(spec.sink, TopicSink):
+        written["sink", "topic"] = spec.sink.topic
+    if not sources and not any(written.values()):
+        return
+    try:
+        async with connector.admin(bootstrap) as admin:
+            known = await admin.list_topics(include_internal=True)
+    except BarnabasError as error:
+        document.refuse("bootstrap", f"{error.message}: start the brokers, correct the address, {OFFLINE}")
+        return
+    for source in sources:
+        _check_source(document, source_path(spec, source.name), source, known)
+    for path, topic in written.items():
+        if topic:
+            _check_topic(document, path, topic, known)
+
+
+def _check_source(document: "DocumentTable", path: "KeyPath", source: "SourceSpec", known: list[str]) -> None:
+    origin = source.origin
+    assert isinstance(origin, TopicSource)
+    for number, topic in enumerate(origin.topics):
+        _check_topic(document, (*path, "topics", number), topic, known)
+    if not origin.name_pattern:
+        return
+    try:
+        pattern = name_pattern(origin.name_pattern)
+    except InvalidRegularExpressionError:
+        return  # which reading the file has told
+    if not any(pattern.matches(topic) for topic in known):
+        document.refuse_path((*path, "pattern"), f"{origin.name_pattern!r} matches no topic: create one, or correct it")
+
+
+def _check_topic(document: "DocumentTable", path: "KeyPath", topic: str, known: list[str]) -> None:
+    if topic not in known:
+        document.refuse_path(
+            path,
+            f"there is no topic {topic!r}, or this login may not see it{did_you_mean(topic, known)}: correct the name, or run"
+            f" `barnabas topic create {topic}`",
+        )
+
+
+# --- databases ------------------------------------------------------------------------------------------------------------
+
+
+def _needs_postgres(spec: "PipelineSpec") -> bool:
+    is_sink = isinstance(spec.sink, TableSink) and spec.sink.database.startswith(POSTGRESQL)
+    return is_sink or any(isinstance(source.origin, PostgresSource) for source in spec.sources)
+
+
+async def _check_databases(document: "DocumentTable", found: "PipelineFile") -> None:
+    spec = found.spec
+    try:
+        from .postgres_checks import check_sink, check_source
+    except ImportError as error:
+        key = "sink.database" if isinstance(spec.sink, TableSink) else source_path(spec, spec.sources[0].name)[0]
+        document.refuse(str(key), f"PostgreSQL needs psycopg ({error}): pip install 'barnabas[postgres]', {OFFLINE}")
+        return
+    progress = found.state_folder().read_progress()
+    for source in spec.sources:
+        if isinstance(source.origin, PostgresSource):
+            await check_source(
+                document, source_path(spec, source.name), source, is_batch=spec.is_batch, has_run=progress.batches > 0
+            )
+    if isinstance(spec.sink, TableSink) and spec.sink.database.startswith(POSTGRESQL):
+        await check_sink(document, spec.sink, spec.sink.database.removeprefix(POSTGRESQL))

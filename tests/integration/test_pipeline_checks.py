@@ -1,0 +1,180 @@
+"""`barnabas pipeline validate` against a real PostgreSQL server: what is missing is told at its place, with what to run there.
+
+Each cure is run, and then the problem is gone: a cure that does not help would be worse than none.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from integration import postgres
+
+if postgres.find()[0] is None:
+    pytest.skip(postgres.find()[1], allow_module_level=True)
+psycopg = pytest.importorskip("psycopg")
+
+from integration import connect_world as world  # noqa: E402 - needs psycopg
+
+from barnabas.net.cli.main import main  # noqa: E402 - as above
+
+Problems = Callable[[str], list[str]]
+TEXT = """\
+name = "copy"
+
+[source]
+postgres = "{dsn}"
+publication = "changes"
+tables = ["public.items", "public.orders"]
+slot = "{slot}"
+value = {{ format = "changes", fields = {{ id = "int", name = "string" }} }}
+
+[sink]
+table = "copies"
+database = "postgresql:{dsn}"
+write = "changes"
+key = ["id"]
+"""
+ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text, at timestamptz, tags text[], price numeric)"
+ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, name text)"
+
+
+@pytest.fixture
+def problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Problems:
+    """Of a file with this text, without its name."""
+
+    def found(text: str) -> list[str]:
+        file = tmp_path / "p.toml"
+        file.write_text(text)
+        code = main(("pipeline", "validate", str(file)))
+        err = capsys.readouterr().err
+        assert (code == 0) == (err == "")
+        return [line.removeprefix(f"barnabas: {file}:") for line in err.splitlines()]
+
+    return found
+
+
+def cured(problem: str, dsn: str) -> None:
+    """Run what the problem says to run."""
+    (said,) = re.findall(r"(?:run|superuser:|owner:) ((?:[A-Z]{4,} )+.*)$", problem)
+    for statement in said.partition(", or")[0].split("; "):
+        world.execute(dsn, statement)
+
+
+def test_tables_publication_and_columns(server: postgres.Server, problems: Problems) -> None:
+    dsn = world.database(server.address, "checked")
+    text = TEXT.format(dsn=dsn, slot="checked")
+    assert problems(text) == [
+        "5:1: source.publication: there is no publication 'changes' in database checked: correct the name, or run CREATE"
+        " PUBLICATION changes FOR TABLE name, ..."
+    ]
+    world.execute(dsn, ITEMS, "CREATE PUBLICATION changes FOR TABLE items")
+    assert problems(text.replace("public.items", "public.item")) == [
+        "6:11: source.tables[1]: no table of database checked is 'public.item' (did you mean items?): correct the name,"
+        " or create the table",
+        "6:26: source.tables[2]: no table of database checked is 'public.orders': correct the name, or create the table",
+    ]
+    world.execute(dsn, ORDERS)
+    (missing,) = problems(text)
+    assert missing.startswith("6:27: source.tables[2]: the publication changes does not have public.orders: run ALTER")
+    cured(missing, dsn)
+    assert problems(text) == []
+    world.execute(dsn, "CREATE TABLE plain (id int)", "ALTER PUBLICATION changes ADD TABLE plain")
+    (keyless,) = problems(text.replace("public.orders", "public.plain"))
+    assert keyless.startswith("6:27: source.tables[2]: table public.plain has no primary key")
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ('nam = "string"', "has no column 'nam' that is published (did you mean name?)"),
+        ('name = "int"', "is 'int', and the column of public.items is text: write name = \"string\""),
+        ('at = "bigint"', "is 'bigint', and the column of public.items is timestamptz: write at = \"timestamp\""),
+        (
+            'tags = "array<int>"',
+            "is 'array<int>', and the column of public.items is text[]: write tags = \"array<string>\"",
+        ),
+        ('tags = "struct<a: int>"', 'write tags = "array<string>"'),
+        ('price = "double"', "is 'double', and the column of public.items is numeric: write price = \"decimal(38,9)\""),
+        ('price = "decimal(10, 2)", tags = "array<string>", at = "timestamp"', ""),
+    ],
+)
+def test_fields_and_the_types_of_their_columns(
+    server: postgres.Server, problems: Problems, field: str, told: str
+) -> None:
+    dsn = world.database(server.address, f"typed{abs(hash(field)) % 10**8}")
+    world.execute(dsn, ITEMS, "CREATE PUBLICATION changes FOR TABLE items")
+    text = TEXT.format(dsn=dsn, slot="typed").replace(', "public.orders"', "").replace('name = "string"', field)
+    found = problems(text)
+    if not told:
+        assert found == []
+        return
+    assert (
+        len(found) == 1
+        and found[0].startswith(f"8:54: source.value.fields.{field.split(' ')[0]}: ")
+        and told in found[0]
+    )
+
+
+def test_a_role_gets_what_it_lacks_one_by_one(server: postgres.Server, problems: Problems) -> None:
+    dsn = world.database(server.address, "granted")
+    world.execute(
+        dsn,
+        ITEMS,
+        ORDERS,
+        "CREATE PUBLICATION changes FOR ALL TABLES",
+        "CREATE ROLE modest LOGIN",
+    )
+    text = TEXT.format(dsn=dsn.replace("user=test", "user=modest"), slot="granted")
+    found = problems(text)
+    assert [problem.partition(" the role modest")[0] for problem in found] == [
+        "4:1: source.postgres:",
+        "6:11: source.tables[1]:",
+        "6:27: source.tables[2]:",
+        "11:1: sink.table: there is no table copies, and",
+    ], found
+    for problem in found:
+        cured(problem, dsn)
+    assert problems(text) == []
+    world.execute(dsn, "CREATE TABLE copies (id int, name text)")
+    found = problems(text)
+    assert found[0].startswith(
+        "11:1: sink.table: the role modest lacks INSERT, UPDATE, SELECT, DELETE on copies: run as"
+    )
+    assert found[1].startswith(
+        "14:1: sink.key: the table copies has no unique key of (id): run ALTER TABLE copies ADD UNIQUE"
+    )
+    for problem in found:
+        cured(problem, dsn)
+    assert problems(text) == []
+    (missing,) = problems(text.replace('key = ["id"]', 'key = ["no"]'))
+    assert missing == "14:1: sink.key: the table copies has no column 'no': its columns are id, name"
+    (schema,) = problems(text.replace('"copies"', '"absent.copies"'))
+    assert schema.startswith("11:1: sink.table: there is no schema absent: run CREATE SCHEMA absent")
+
+
+def test_servers_and_slots(server: postgres.Server, problems: Problems) -> None:
+    dsn = world.database(server.address, "slotted")
+    world.execute(dsn, ITEMS, ORDERS, "CREATE PUBLICATION changes FOR ALL TABLES")
+    text = TEXT.format(dsn=dsn, slot="slotted")
+    other = world.database(server.address, "beside")
+    world.execute(other, "SELECT pg_create_logical_replication_slot('slotted', 'pgoutput')")
+    assert problems(text) == ["7:1: source.slot: the slot slotted is of the database beside: choose another name"]
+    world.execute(other, "SELECT pg_drop_replication_slot('slotted')")
+    world.execute(dsn, "SELECT pg_create_logical_replication_slot('slotted', 'test_decoding')")
+    assert problems(text)[0].startswith("7:1: source.slot: slot slotted is of another kind (logical, test_decoding)")
+    world.execute(dsn, "SELECT pg_drop_replication_slot('slotted')")
+    assert problems(text) == []
+    assert problems(text.replace("dbname=slotted", "dbname=nowhere"))[0].startswith(
+        '4:1: source.postgres: the server cannot be asked: connection failed: connection to server at "127.0.0.1"'
+    )
+    assert "secret" not in "".join(problems(text.replace("dbname=slotted", "dbname=nowhere password=secret")))
+
+
+def test_a_server_that_does_not_decode_and_has_no_slot_left(problems: Problems) -> None:
+    with postgres.server(wal_level="replica", max_replication_slots="0") as plain:
+        dsn = plain.address
+        world.execute(dsn, ITEMS, ORDERS, "CREATE PUBLICATION changes FOR ALL TABLES")
+        level, slots = problems(TEXT.format(dsn=dsn, slot="none"))
+        assert level.startswith("4:1: source.postgres: wal_level of the server is replica, and changes need logical")
+        assert slots.startswith("7:1: source.slot: the server has 0 slots, and max_replication_slots is 0: drop one")

@@ -66,7 +66,9 @@ class OptionalBuild(build_ext):
 
     def run(self) -> None:
         if IS_COMPILED and not has_compiler():
-            raise SystemExit(f"BARNABAS_COMPILE=1 needs mypyc, and this build is not isolated: pip install '{COMPILER}'")
+            raise SystemExit(
+                f"BARNABAS_COMPILE=1 needs mypyc, and this build is not isolated: pip install '{COMPILER}'"
+            )
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
@@ -88,7 +90,7 @@ def has_compiler() -> bool:
 
 
 def broker_modules() -> list[Any]:
-    """Empty unless they are asked for; and while an isolated build still asks for its requirements, so that mypyc is not there yet."""
+    """Empty unless they are asked for; and while an isolated build still asks for its requirements: mypyc is not there yet."""
     if not IS_COMPILED or not has_compiler():
         return []
     from mypyc.build import mypycify

@@ -74,7 +74,8 @@ def balancing_moves(view: MetadataDelta, *, occupied: Container[int]) -> tuple[S
 
 
 def append_records(view: MetadataDelta, request: AppendGroupRecords) -> ControllerResult:
-    """Accept the records of every slot unchanged, if the broker is still its coordinator. Slots are independent."""
+    """Accept the records of every slot unchanged, if the broker is still its coordinator. Slots are independent. No records of a
+    slot ask whether that is still so: a response relies on it."""
     size_bytes = sum(len(item.batch) for item in request.slots)
     if size_bytes > MAX_COMMAND_BYTES:  # before they are decoded: 7 MB of records held the quorum's thread for 224 ms
         raise InvalidRequestError(
@@ -97,6 +98,7 @@ def append_records(view: MetadataDelta, request: AppendGroupRecords) -> Controll
     return ControllerResult(
         records=(*_raised_level(view, records), *records),
         respond=lambda index, image: GroupRecordsAppended(refused=told, offset=index),
+        must_confirm=True,
     )
 
 

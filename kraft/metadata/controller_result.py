@@ -22,8 +22,10 @@ def answer(value: object) -> Respond:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerResult:
-    """A decision. Even without records, its response waits for the commit of all earlier records: it may rely on them."""
+    """A decision. Even without records, its response waits for the commit of all earlier records: it may rely on them. But a
+    controller that is deposed, and does not know it yet, also gives it, unless it `must_confirm`."""
 
     records: tuple[Record, ...] = ()
     respond: Respond = done
+    must_confirm: bool = False  # the response waits for the commit of a record that is appended after the request
     atomic: bool = True  # False: may be cut into several commands, each of which leaves a valid state

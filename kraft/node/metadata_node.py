@@ -15,7 +15,7 @@ import base64
 import logging
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from barnabas.log.vocabulary.errors import BarnabasError, BrokerNotAvailableError, NotControllerError
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
@@ -125,7 +125,11 @@ class MetadataNode:
         try:
             result = self._controller.decide(request, now_ms)
         except BarnabasError as error:
-            result = ControllerResult(records=self._proof_for(error), respond=_refuse(error))
+            # A broker that knows more than this controller stops when it is refused; but a deposed controller also knows less.
+            is_divergent = isinstance(error, DivergentMetadataError)
+            if is_divergent:
+                logger.error("node=%d event=broker_refused %s", self._node_id, error.message)
+            result = ControllerResult(respond=_refuse(error), must_confirm=is_divergent)
         except Exception as error:  # noqa: BLE001 - a bug about one request must not end the quorum's thread
             result = ControllerResult(respond=_refuse(self._own_fault(f"no decision on {request!r}", error)))
         self._perform(result, answer)
@@ -178,6 +182,8 @@ class MetadataNode:
     def _perform(self, result: ControllerResult, answer: Answer) -> None:
         term = self._leadership.term
         waiter = Waiter(answer=answer, respond=result.respond, wrote=bool(result.records))
+        if result.must_confirm and not result.records:
+            result = replace(result, records=self._proof())
         if not result.records:
             newest = self._pending.newest(term)
             if newest is None:
@@ -210,12 +216,9 @@ class MetadataNode:
             pending = self._pending.since(self._leadership.term, self._claims)
             self._controller.committed(self.image, (), (item.records for item in pending))
 
-    def _proof_for(self, error: BarnabasError) -> tuple[Record, ...]:
-        """A broker that knows more than this controller stops when it is refused. But a deposed controller also knows less: so
-        the refusal is sent only if this controller can still commit a record."""
-        if not isinstance(error, DivergentMetadataError):
-            return ()
-        logger.error("node=%d event=broker_refused %s", self._node_id, error.message)
+    def _proof(self) -> tuple[Record, ...]:
+        """Changes nothing, and only a controller that is not deposed can commit it. To have been the leader a moment ago is no
+        proof: a process that was stopped reads messages that arrived before others elected its successor."""
         return (ControllerRecord(controller_id=self._node_id, controller_epoch=self._leadership.term),)
 
     def _own_fault(self, what: str, error: Exception) -> BarnabasError:

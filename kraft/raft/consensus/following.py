@@ -136,7 +136,7 @@ class Follower:
         waiting = self._unacknowledged
         if waiting is None or waiting[1] != self._engine.term or waiting[2] < match_index:
             self._unacknowledged = (leader_id, self._engine.term, match_index)
-        if self._clock() - self._replied_at >= self._heartbeat_s:
+        if waiting is not None and self._clock() - self._replied_at >= self._heartbeat_s:
             self._give_sign_of_life(leader_id)
 
     def on_durable(self) -> None:

@@ -290,7 +290,6 @@ def refusals(cluster: SingleController, request: AppendGroupRecords) -> list[tup
 def test_an_append_without_records_asks_who_coordinates_the_slot() -> None:
     cluster = SingleController(2)
     slot = cluster.image.slots[3]
-    offset = cluster.image.offset
     for epoch, expected in (
         (slot.coordinator_epoch, []),
         (slot.coordinator_epoch - 1, [(3, ErrorCode.NOT_COORDINATOR)]),
@@ -298,7 +297,20 @@ def test_an_append_without_records_asks_who_coordinates_the_slot() -> None:
         question = AppendGroupRecords(node_id=slot.coordinator, slots=(SlotAppend.of(3, epoch, ()),))
         assert refusals(cluster, question) == expected
     assert refusals(cluster, replace(question, node_id=7)) == [(3, ErrorCode.NOT_COORDINATOR)]
-    assert cluster.image.offset == offset, "nothing is written"
+    assert cluster.image.slots[3] == slot, "nothing is changed"
+
+
+def test_a_controller_that_was_deposed_does_not_confirm_who_coordinates_a_slot() -> None:
+    """It does not know it yet, for example because its process was stopped, and what it knows is what it heard before."""
+    cluster = SingleController(2)
+    slot, node = cluster.image.slots[3], cluster.cluster.nodes[0]
+    question = AppendGroupRecords(node_id=slot.coordinator, slots=(SlotAppend.of(3, slot.coordinator_epoch, ()),))
+    answers: list[object] = []
+    node.submit(question, cluster.now_ms, answers.append)
+    assert answers == []  # it must commit a record first
+    cluster.cluster.run()
+    (answer,) = answers
+    assert isinstance(answer, GroupRecordsAppended) and answer.refused == ()
 
 
 def test_slots_spread_over_the_brokers_of_a_young_cluster() -> None:

@@ -96,7 +96,11 @@ def test_a_leader_whose_other_voters_come_back_wiped_commits_nothing_and_gives_u
     cluster = formed()
     leader = cluster.wait_for_leader()
     node, others = cluster.nodes[leader], [node_id for node_id in cluster.ids if node_id != leader]
-    committed = core_of(cluster, leader).engine.commit_index
+    core = core_of(cluster, leader)
+    assert cluster.loop.run_until(
+        lambda: core.engine.commit_index == core.journal.last_index, 5.0
+    )  # no answer is under way
+    committed = core.engine.commit_index
     wiped(cluster, *others)
     for other in others:
         cluster.start(other)

@@ -31,6 +31,7 @@ MOST_SEEDS = {
     "cluster": 40,
     "groups": 40,
     "transactions in clusters": 40,
+    "a controller that was stopped": 20,
     "a coordinator that is cut off": 20,
     "prepared in clusters": 40,
     "shares": 80,

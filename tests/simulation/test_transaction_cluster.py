@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from .history import Result
-from .transaction_history import run_cut_off, run_cut_off_decision, run_prepared, run_transactions
+from .transaction_history import run_cut_off, run_cut_off_decision, run_prepared, run_stopped, run_transactions
 
 SECONDS = float(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_SECONDS", "60"))
 # The same seeds at every run of CI, so that a change is judged by what it changed.
@@ -21,6 +21,7 @@ FIRST_SEED = int(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_FIRST_SEED", "2
 MOST_SEEDS = int(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_SEEDS", "12"))
 ENOUGH_SEEDS = 8
 CUT_OFF_SEEDS = 8
+STOPPED_SEEDS = 4
 PREPARED_SEEDS = int(os.environ.get("BARNABAS_PREPARED_SIMULATION_SEEDS", "6"))
 REACHED = ("commits", "aborts", "fenced", "crashes", "zombies", "prepared_takeovers", "truncations", "early_commits")
 
@@ -44,6 +45,11 @@ def test_markers_do_not_wait_for_a_connection_that_was_begun_in_a_cut() -> None:
 def test_a_coordinator_that_was_replaced_in_a_cut_tells_old_clients_no_offsets() -> None:
     """A campaign on real processes found it: aiokafka went back to an older offset, and wrote outputs twice."""
     results = [passed(run_cut_off(seed)) for seed in range(CUT_OFF_SEEDS)]
+    assert not any(result.counts.get("former_answers") for result in results)
+
+
+def test_a_controller_that_was_stopped_tells_old_clients_no_offsets_of_its_group() -> None:
+    results = [passed(run_stopped(seed)) for seed in range(STOPPED_SEEDS)]
     assert not any(result.counts.get("former_answers") for result in results)
 
 

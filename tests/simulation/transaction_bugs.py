@@ -16,7 +16,7 @@ from barnabas.net.transactions.verification import TransactionVerification
 
 from .coordinator_bugs import a_new_producer_aborts_what_is_prepared, a_prepared_transaction_times_out
 from .planted import in_histories, passed, planted
-from .transaction_history import run_cut_off, run_cut_off_decision, run_prepared, run_transactions
+from .transaction_history import run_cut_off, run_cut_off_decision, run_prepared, run_stopped, run_transactions
 
 
 @contextlib.contextmanager
@@ -122,6 +122,11 @@ BUGS = (
         "a coordinator that is cut off",
         lambda seed: passed(run_cut_off(seed)),
         {"old clients read unconfirmed offsets": _old_clients_read_unconfirmed_offsets},
+    )
+    + planted(
+        "a controller that was stopped",
+        lambda seed: passed(run_stopped(seed)),
+        {"old clients read unconfirmed offsets of its group": _old_clients_read_unconfirmed_offsets},
     )
     + planted(
         "a coordinator that is cut off",

@@ -32,13 +32,14 @@ from .checkers.violation import Violation
 from .faults import WEIGHTS
 from .history import SETTLE_S, START_LIMIT_S, History, Result, Scenario, run_history
 from .prepared_driver import Driver, Ledger, is_over_for
-from .transactors import GROUP, INPUT, INPUTS, OUTPUT, OUTPUTS, TIMEOUT_MS, Transactor
+from .transactors import ASK_S, GROUP, INPUT, INPUTS, OUTPUT, OUTPUTS, TIMEOUT_MS, Transactor
 from .workload import Client
 
 COPIES = (0, 0, 1, 2)  # the input of each transactor: two share one, and fence each other
 DECIDED_LIMIT_S = TIMEOUT_MS / 1000 + 5.0  # after the last fault, when all brokers are up
 KILLED_BETWEEN = 0.06  # coordinators, of all decisions
 COPY_LIMIT_S = 20.0
+STOPPED_S = 12.0  # longer than the move of a group and a copy
 KINDS = tuple(kind for kind in WEIGHTS if kind not in ("recreate", "compact", "wipe", "folder_failure"))
 
 
@@ -432,6 +433,38 @@ class CutOffDecisionHistory(CutOffHistory):
         await self.workload.stop()
 
 
+class StoppedHistory(CutOffHistory):
+    """The coordinator of the group, also the controller, is stopped (SIGSTOP) until the group has moved and its copier has
+    committed again. What it is asked then waits in its sockets; when it goes on, it has heard of no successor."""
+
+    async def run(self) -> None:
+        await self._bring_up()
+        client = self.workload.client("copier")
+        copier = Transactor(self.cluster, self.checker, client, Random(self.rng.getrandbits(64)), source=0)
+        copier.is_calm = True
+        await self._copy(copier)
+        await self._require(self._is_decided, DECIDED_LIMIT_S, "the transaction did not come to its end")
+        former = await self._controller_with_the_group()
+        resumed_s = self.loop.time() + STOPPED_S
+        self.cluster.stall(former, STOPPED_S)
+        pairs = await self._cut_off(former, client, GROUP)
+        await self._copy(copier)
+        self.cluster.world.mend(pairs[:2])
+        await asyncio.sleep(max(0.0, resumed_s - self.loop.time() - self.rng.uniform(0, ASK_S)))
+        self.workload.counts["former_answers"] = await copier.is_told_by(former)
+        self.cluster.world.mend(pairs)
+        await self.workload.stop()
+
+    async def _controller_with_the_group(self) -> int:
+        """Stop controllers and coordinators in turn, until one broker is both."""
+        while (controller := self.cluster.newest_image().controller_id) != self._coordinator(GROUP):
+            coordinator = self._coordinator(GROUP)
+            self.cluster.stall(self.rng.choice((controller, coordinator)), STOPPED_S)
+            await asyncio.sleep(STOPPED_S)
+            await self._require(self._is_up, SETTLE_S, "not every broker was unfenced again")
+        return controller
+
+
 class PreparedHistory(TransactionHistory):
     """Some transactions are prepared, and a driver decides them."""
 
@@ -454,6 +487,12 @@ def run_cut_off(
     seed: int, scenario: Scenario | None = None, *, trace_line: Callable[[str], None] | None = None
 ) -> Result:
     return run_history(seed, scenario or Scenario(brokers=3), trace_line=trace_line, make=CutOffHistory)
+
+
+def run_stopped(
+    seed: int, scenario: Scenario | None = None, *, trace_line: Callable[[str], None] | None = None
+) -> Result:
+    return run_history(seed, scenario or Scenario(brokers=3), trace_line=trace_line, make=StoppedHistory)
 
 
 def run_cut_off_decision(

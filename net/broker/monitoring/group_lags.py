@@ -36,6 +36,8 @@ async def remember_lags(broker: "Broker", lags: GroupLags) -> None:
                     await look(broker, lags)
         except (BarnabasError, TimeoutError) as error:
             logger.debug("no lags of groups error=%s", error)
+        except Exception:  # the other figures of the broker go on
+            logger.exception("event=no_lags_of_groups, by a bug; report it")
 
 
 async def look(broker: "Broker", lags: GroupLags) -> None:

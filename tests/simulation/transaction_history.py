@@ -379,13 +379,21 @@ class CutOffHistory(TransactionHistory):
         copier.is_calm = True
         await self._copy(copier)
         await self._require(self._is_decided, DECIDED_LIMIT_S, "the transaction did not come to its end")
-        former = self._coordinator(GROUP)
+        former = await self._former_coordinator()
         pairs = await self._cut_off(former, client, GROUP)
         await self._copy(copier)
         self.cluster.world.mend(pairs[:2])
+        await self._before_it_is_asked()
         self.workload.counts["former_answers"] = await copier.is_told_by(former)
         self.cluster.world.mend(pairs)
         await self.workload.stop()
+
+    async def _former_coordinator(self) -> int:
+        """The one that is cut off."""
+        return self._coordinator(GROUP)
+
+    async def _before_it_is_asked(self) -> None:
+        """Its clients reach it again."""
 
     async def _cut_off(self, former: int, client: Client, name: str) -> list[tuple[str, str]]:
         """Return when the slot of the name has moved; the links that are cut, those of the client first."""
@@ -437,23 +445,14 @@ class StoppedHistory(CutOffHistory):
     """The coordinator of the group, also the controller, is stopped (SIGSTOP) until the group has moved and its copier has
     committed again. What it is asked then waits in its sockets; when it goes on, it has heard of no successor."""
 
-    async def run(self) -> None:
-        await self._bring_up()
-        client = self.workload.client("copier")
-        copier = Transactor(self.cluster, self.checker, client, Random(self.rng.getrandbits(64)), source=0)
-        copier.is_calm = True
-        await self._copy(copier)
-        await self._require(self._is_decided, DECIDED_LIMIT_S, "the transaction did not come to its end")
+    async def _former_coordinator(self) -> int:
         former = await self._controller_with_the_group()
-        resumed_s = self.loop.time() + STOPPED_S
+        self._resumed_s = self.loop.time() + STOPPED_S
         self.cluster.stall(former, STOPPED_S)
-        pairs = await self._cut_off(former, client, GROUP)
-        await self._copy(copier)
-        self.cluster.world.mend(pairs[:2])
-        await asyncio.sleep(max(0.0, resumed_s - self.loop.time() - self.rng.uniform(0, ASK_S)))
-        self.workload.counts["former_answers"] = await copier.is_told_by(former)
-        self.cluster.world.mend(pairs)
-        await self.workload.stop()
+        return former
+
+    async def _before_it_is_asked(self) -> None:
+        await asyncio.sleep(max(0.0, self._resumed_s - self.loop.time() - self.rng.uniform(0, ASK_S)))
 
     async def _controller_with_the_group(self) -> int:
         """Stop controllers and coordinators in turn, until one broker is both."""

@@ -42,10 +42,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "log.segment.delete.delay.ms": "100",
     "replica.lag.time.max.ms": "3000",
 }
-OWN_KEYS: Final = (
-    "node.id",
-    "controller.quorum.voters",
-)  # Another value would give a broker the identity of another one.
+# Another value would give a broker the identity of another one.
+OWN_KEYS: Final = ("node.id", "controller.quorum.voters")
 
 
 class Cluster:

@@ -208,6 +208,5 @@ def _with_sure_refusals(
     except BarnabasError as error:
         if error.retriable:
             raise
-        return CoordinatorResult(
-            records=(), response=cast(R, error), must_confirm=True
-        )  # `HostedSlot.decide` raises it
+        told = cast(R, error)  # `HostedSlot.decide` raises it
+        return CoordinatorResult(records=(), response=told, must_confirm=True)

@@ -117,7 +117,7 @@ setup(
         Extension(
             NAME,
             ["log/records/_native.pyx"],
-            depends=["log/records/_writing.pxi"],
+            depends=["log/records/_writing.pxi", "log/records/_intake.pxi"],
             optional=True,
             extra_compile_args=["-O3", "-g0"],
         ),

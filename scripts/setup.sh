@@ -20,7 +20,7 @@ find_python() {
 
 is_newer() { # whether an input of the installation is newer than this stamp
     local input
-    for input in pyproject.toml constraints.txt setup.py log/records/_native.pyx log/records/_writing.pxi; do
+    for input in pyproject.toml constraints.txt setup.py log/records/_native.pyx log/records/_writing.pxi log/records/_intake.pxi; do
         [ ! "$root/$input" -nt "$1" ] || return 0
     done
     return 1

@@ -3,7 +3,9 @@
 from .pure import INTERFACE as INTERFACE
 from .pure import Accumulator as Accumulator
 from .pure import ColumnBuilder as ColumnBuilder
+from .pure import Intake as Intake
 from .pure import PassTime as PassTime
+from .pure import Ready as Ready
 from .pure import Receipt as Receipt
 from .pure import RecordView as RecordView
 from .pure import largest as largest

@@ -1,6 +1,6 @@
 # cython: language_level=3, cdivision=True, binding=False
 """The compiled twin of `pure`: the same names, results and errors. Read that module first, it says what happens here. Reading records
-is in this file; writing them, in `_writing.pxi`, which becomes a part of this module.
+is in this file; writing them, in `_writing.pxi` and `_intake.pxi`, which become a part of this module.
 
 Three rules keep this safe for any bytes. Every read is checked against the end of what it is in, and every length is compared as
 "length > end - at", which cannot overflow. A number is read once, into a local variable: another thread may change a bytearray
@@ -27,7 +27,7 @@ from .columns import BinaryColumn, HeaderColumn, check_input
 from .faults import Fault, damaged
 from .pure import encoded_fields
 
-INTERFACE = 4  # As in `pure` when this was compiled.
+INTERFACE = 5  # As in `pure` when this was compiled.
 
 cdef extern from "Python.h":
     ctypedef struct PyObject
@@ -616,3 +616,4 @@ cdef object readable(Cells names):
 
 
 include "_writing.pxi"
+include "_intake.pxi"

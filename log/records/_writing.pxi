@@ -138,6 +138,9 @@ cdef class Accumulator:
     def take(self, value, key=None):
         """As `append_for`, for a record of bytes at the time of this pass. None, too, if it is another record, or the time is not
         known. Tells the owner of a new time: `owner.restamp(now_ms)`."""
+        return self.taken(value, key)
+
+    cdef object taken(self, value, key):
         cdef PyTypeObject* kind
         cdef Field key_field, value_field
         cdef Receipt receipt

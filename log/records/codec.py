@@ -172,9 +172,19 @@ def _implementation() -> Any:
 
 
 if TYPE_CHECKING:
-    from .pure import Accumulator, PassTime, Receipt, RecordView, largest, murmur2_column, rows_by_partition
+    from .pure import (
+        Accumulator,
+        Intake,
+        PassTime,
+        Receipt,
+        RecordView,
+        largest,
+        murmur2_column,
+        rows_by_partition,
+    )
 else:
     Accumulator = _implementation().Accumulator
+    Intake = _implementation().Intake
     PassTime = _implementation().PassTime
     Receipt = _implementation().Receipt
     RecordView = _implementation().RecordView
@@ -194,6 +204,7 @@ __all__ = [
     "MAX_DECODED_BYTES",
     "Accumulator",
     "Codec",
+    "Intake",
     "PassTime",
     "Receipt",
     "RecordView",

@@ -6,10 +6,10 @@ varint, offset delta varint, key and value with their lengths as varints (-1 for
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import index, itemgetter
-from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, Self, TypeVar
 
 from ..format.compression import Compression, compress
 from ..format.record_batch import HEADER_SIZE, TRANSACTIONAL_MASK, Buffer
@@ -26,7 +26,7 @@ _MAX_I64: Final = 2**63 - 1
 _CONTINUES: Final = 0x80
 _LAST_SHIFT: Final = 63  # Of the tenth byte of a number, which has one bit left.
 _MIN_HEADER_BYTES: Final = 2  # The lengths of its name and its value.
-INTERFACE: Final = 4  # Of this module and its twin: one more with each change of a name, an argument or a result.
+INTERFACE: Final = 5  # Of this module and its twin: one more with each change of a name, an argument or a result.
 MAX_BATCH_BYTES: Final = 2**31 - 1  # Its length is an i32.
 _BOUNDS: Final = struct.Struct("=2i")
 _LARGE_BOUNDS: Final = struct.Struct("=2q")
@@ -524,3 +524,68 @@ def rows_by_partition(keys: Sequence[bytes | None], partition_count: int) -> lis
             partition = partitions[key] = murmur2_positive(key or b"") % partition_count
         rows[partition].append(row)
     return rows
+
+
+# --- single records on their way into open batches ---
+
+
+class Ready:
+    """A coroutine that is complete: to await it gives its result at once."""
+
+    __slots__ = ("_result",)
+
+    def __init__(self, result: Any) -> None:
+        self._result = result
+
+    def __await__(self) -> Self:
+        return self
+
+    __iter__ = __await__
+
+    def __next__(self) -> NoReturn:
+        raise StopIteration(self._result)
+
+    def send(self, value: Any) -> NoReturn:
+        raise StopIteration(self._result)
+
+    def throw(self, kind: Any, error: Any = None, traceback: Any = None) -> NoReturn:
+        raise kind if error is None else error
+
+    def close(self) -> None:
+        pass
+
+
+class Intake:
+    """The short way of a usual record into the open batch of its topic or key. `later(topic, value, key, headers, partition,
+    timestamp_ms)` is a coroutine, for all others."""
+
+    __slots__ = ("_later", "_open_batches", "_topics", "is_behind")
+
+    def __init__(self, open_batches: dict[str, Any], topics: dict[str, Any], later: Callable[..., Any]) -> None:
+        self._open_batches, self._topics, self._later = open_batches, topics, later
+        self.is_behind = False  # A call of `later` has not begun: a record after it must not overtake it.
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Any:
+        """Take the record now if a batch is open for it. What is returned must be awaited, and gives the receipt."""
+        if not self.is_behind and partition is None and headers is None and timestamp_ms is None:
+            batch = self._open_batches.get(topic) if key is None else self._batch_of(topic, key)
+            if batch is not None and type(batch.records) is Accumulator:
+                receipt = batch.records.take(value, key)
+                if receipt is not None:
+                    return Ready(receipt)
+        self.is_behind = True
+        return self._later(topic, value, key, headers, partition, timestamp_ms)
+
+    def _batch_of(self, topic: str, key: Any) -> Any:
+        state = self._topics.get(topic) if type(key) is bytes else None
+        queue = None if state is None else state.by_key.get(key)
+        return None if queue is None else queue.open

@@ -42,7 +42,7 @@ def test_the_sdist_has_the_source_of_the_compiled_module_and_nothing_built(tmp_p
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
-    sources = {"_native.pyx", "_native.pyi", "_writing.pxi", "pure.py"}
+    sources = {"_native.pyx", "_native.pyi", "_writing.pxi", "_intake.pxi", "pure.py"}
     assert {"setup.py", *(f"log/records/{name}" for name in sources)} <= names
     assert not [name for name in names if name.endswith((".so", ".c", ".pyc"))]
 

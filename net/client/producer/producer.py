@@ -10,6 +10,7 @@ from functools import cached_property
 from random import Random
 from typing import Any, Self, Unpack
 
+from barnabas.log.records.codec import Intake
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...base.clock import Clock
@@ -134,9 +135,7 @@ class Producer:
         self._on_error = on_error
         self._buffer = RecordBuffer(self._client, self._config, self._new_queue)
         self._encoders = Encoders.of(key_serializer, value_serializer)
-        # Every record looks into one of these dicts. Records outside of transactions and objects must not find anything.
-        is_plain = transactional_id is None and self._encoders is None
-        self._sticky, self._topics = (self._buffer.sticky, self._buffer.topics) if is_plain else ({}, {})
+        self._sticky, self._intake = self._way_in(is_plain=transactional_id is None and self._encoders is None)
         self._transactions: Transactions | None = None
         if transactional_id is not None:
             machine = TransactionMachine(transactional_id, timeout_ms=transaction_timeout_ms)
@@ -268,18 +267,10 @@ class Producer:
 
         Raises TypeError, RecordTooLargeError, BufferExhaustedError, and for an unknown topic the error of its metadata request.
         """
-        if partition is None and headers is None and timestamp_ms is None:
-            if key is None:
-                batch = self._sticky.get(topic)
-            else:
-                state = self._topics.get(topic)
-                queue = None if state is None or key.__class__ is not bytes else state.by_key.get(key)
-                batch = None if queue is None else queue.open
-            if batch is not None:
-                handle: Handle | None = batch.take(value, key)
-                if handle is not None:
-                    return handle
-        return await self._send_on_loop(topic, value, key, headers, partition, timestamp_ms)
+        handle: Handle = await self._intake.send(
+            topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+        )
+        return handle
 
     def send_nowait(
         self,
@@ -362,6 +353,14 @@ class Producer:
         """Return the numbers of the partitions, for `partition` of `send`; waits until the topic is known."""
         return list(range(await self.prepare(topic)))
 
+    def _way_in(self, *, is_plain: bool) -> tuple[dict[str, Batch], Intake]:
+        """Every record looks into these dicts. Those outside of transactions, and objects, must not find anything."""
+        open_batches, topics = (self._buffer.sticky, self._buffer.topics) if is_plain else ({}, {})
+        intake = Intake(open_batches, topics, self._send_on_loop)
+        if type(self).send is Producer.send:  # a subclass has its own
+            vars(self)["send"] = intake.send  # found before the method of the class, and without a frame of Python
+        return open_batches, intake
+
     # --- the slow path: once per batch, or for unusual records -------------------------------------------------------
 
     async def _send_on_loop(
@@ -374,6 +373,7 @@ class Producer:
         timestamp_ms: int | None,
     ) -> Handle:
         """`send` without its fast path."""
+        self._intake.is_behind = False
         self._check_usable()
         if self._encoders is not None:
             value, key = await self._encoders.record(topic, value, key)

@@ -5,13 +5,13 @@ principal later.
 """
 
 import asyncio
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from barnabas.log.settings.principal_rules import DEFAULT_RULES, PrincipalRules, distinguished_name, name_of
+from barnabas.log.vocabulary.access.certificates import expired_at
 from barnabas.log.vocabulary.errors import InvalidConfigError, SaslAuthenticationError
 from barnabas.log.vocabulary.principal import ANONYMOUS, MAX_NAME_LENGTH, Principal
 
@@ -38,8 +38,8 @@ def peer_of(
     certificate: Mapping[str, Any] | None = transport.get_extra_info("peercert")
     if not certificate:
         return STRANGER
-    ends = certificate.get("notAfter")
-    if ends is not None and ssl.cert_time_to_seconds(ends) < wall_s():
+    ends = expired_at(certificate, wall_s())
+    if ends is not None:
         raise SaslAuthenticationError(f"the certificate that the client shows has expired: it was valid until {ends}")
     subject = distinguished_name(certificate.get("subject", ()))
     name = name_of(rules, subject)

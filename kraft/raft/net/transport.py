@@ -9,9 +9,12 @@ import logging
 import random
 import secrets
 import socket
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from barnabas.log.vocabulary.access.certificates import expired_at
 from barnabas.log.vocabulary.quorum import Stranger
 
 from ..protocol.messages import AppendEntries, InstallSnapshot, Message, Ping
@@ -78,8 +81,10 @@ class RaftTransport:
         handler: TransportHandler,
         tls: MutualTls | None = None,
         max_strangers: int = MAX_STRANGERS,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._max_strangers = max_strangers
+        self._wall_s = wall_s
         self.listens_at = listen
         self._addresses = PeerAddresses(contacts)
         self._network = network
@@ -195,15 +200,21 @@ class RaftTransport:
     # Connections coming and going (ConnectionOwner)
 
     def opened(self, connection: PeerConnection) -> None:
-        is_refused = self._closed or (connection.dialed_id is None and not self._has_room_for_a_stranger())
         self._connections[connection] = None
-        if is_refused:
+        if self._closed or not self._may_stay(connection):
             connection.abort()
             return
         self._loop.call_later(HELLO_TIMEOUT_S, self._expect_hello, connection)
         if connection.dialed_id is not None:
             connection.token = secrets.randbits(62) | 1 << 62  # never NO_TOKEN, and always of one length
             connection.put(encode_hello(replace(self._handler.hello(), token=connection.token)))
+
+    def _may_stay(self, connection: PeerConnection) -> bool:
+        ends = expired_at(connection.extra("peercert"), self._wall_s())
+        if ends is not None:
+            self.refuse(connection, f"its certificate has expired: it was valid until {ends}")
+            return False
+        return connection.dialed_id is not None or self._has_room_for_a_stranger()
 
     def _has_room_for_a_stranger(self) -> bool:
         """The oldest connection without a hello is closed. A voter sends its hello at once, so many connections cannot lock it

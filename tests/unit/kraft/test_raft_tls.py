@@ -6,21 +6,26 @@ import logging
 import pathlib
 import random
 import shutil
+import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 from simulation.raft_files import PlainFiles
 
 from barnabas.kraft.quorum.quorum import Leadership
+from barnabas.kraft.quorum.voters import VoterSet
 from barnabas.kraft.raft.net.directory import ask_directory
 from barnabas.kraft.raft.net.mutual_tls import MutualTls, tls_name
 from barnabas.kraft.raft.net.network import LoopNetwork
-from barnabas.kraft.raft.net.wire import Hello, encode_hello
+from barnabas.kraft.raft.net.transport import RaftTransport
+from barnabas.kraft.raft.net.wire import Directory, Hello, encode_hello
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.vocabulary.quorum import CommittedCommand
 from barnabas.net.broker.tls import QuorumNetwork
@@ -215,3 +220,55 @@ async def say_hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     with contextlib.suppress(ConnectionError):
         await reader.read()
     writer.close()
+
+
+class Directories:
+    """A core that only answers observers."""
+
+    def hello(self) -> Hello:
+        return Hello(voter_id=0)
+
+    def directory(self, endpoints: dict[int, bytes]) -> Directory:
+        voters = VoterSet(voters=())
+        return Directory(node_id=0, cluster_id="", leader_id=0, endpoints=endpoints, voters=voters)
+
+
+def asks(client: ssl.SSLContext, port: int, session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool, bool]:
+    """As an observer: the session to resume next, whether this one was resumed, and whether the voter answers."""
+    plain = socket.create_connection(("127.0.0.1", port), 10)
+    with client.wrap_socket(plain, server_hostname=tls_name(0), session=session) as connection:
+        answer = b""
+        with contextlib.suppress(OSError):
+            connection.sendall(encode_hello(Hello(voter_id=None)))
+            answer = connection.recv(100)
+        found = connection.session, bool(connection.session_reused), bool(answer)
+        with contextlib.suppress(OSError):  # a session may be resumed if its end was a clean one
+            connection.unwrap()
+        return found
+
+
+async def test_a_resumed_session_ends_with_its_certificate(unused_tcp_port: int, certificates: pathlib.Path) -> None:
+    """TLS 1.2 resumes a session without another look at the certificate."""
+    loop, core, now_s = asyncio.get_running_loop(), Directories(), time.time()
+    server, client = tls_of(certificates, tls_name(0)).server(), tls_of(certificates, "observer-9").client()
+    server.minimum_version, client.minimum_version = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    handler: Any = core
+    transport = RaftTransport(
+        node_id=0,
+        listen=("127.0.0.1", unused_tcp_port),
+        contacts={},
+        network=QuorumNetwork(),
+        loop=loop,
+        rng=random.Random(1),
+        handler=handler,
+        tls=MutualTls(server=lambda: server, client=lambda: client),
+        wall_s=lambda: now_s,
+    )
+    await transport.start()
+    session, _, is_answered = await asyncio.to_thread(asks, client, unused_tcp_port, None)
+    assert is_answered
+    assert (await asyncio.to_thread(asks, client, unused_tcp_port, session))[1:] == (True, True)
+    now_s += 366 * 86_400
+    assert (await asyncio.to_thread(asks, client, unused_tcp_port, session))[1:] == (True, False)
+    await transport.close()

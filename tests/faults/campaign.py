@@ -30,6 +30,7 @@ from .workload import PACE_S, Workload
 
 READY_S: Final = 60.0
 WHOLE_S: Final = 45.0  # until every ISR is full again after a fault
+MAX_NAMED: Final = 3  # of the partitions that were the last to make progress
 PROGRESS_RECORDS: Final = 5  # acknowledged on every partition before the next fault
 POLL_S: Final = 0.05
 OVERLAP: Final = 0.15  # with this chance a fault of processes or links comes before the one before is recovered from
@@ -91,7 +92,7 @@ class Campaign:
             self._load.start()
             minutes = asyncio.create_task(self._tell_every_minute())
             try:
-                await self._until_progress({}, READY_S)  # the clients start
+                await self._until_progress(READY_S)  # the clients start
                 self._rss_mib = {broker.node_id: broker.rss_mib() for broker in self.cluster.brokers}
                 await self._rage()
                 await self._end()
@@ -123,17 +124,18 @@ class Campaign:
     async def _strike(self, kind: str) -> None:
         injector = Injector(self.cluster, self._rng, await self._roles(), self._admin, self._whole)
         began_s = time.monotonic()
-        before = dict(self._load.acked)
         sizes = {broker.node_id: broker.rss_mib() for broker in self.cluster.brokers}
         try:
             await self._faults[kind].inflict(injector)
         except (BarnabasError, OSError, TimeoutError) as error:
             self._stuck(f"{kind} on {injector.targets} went wrong itself: {error!r}")
             await asyncio.to_thread(self._heal)
-        healed_s = time.monotonic()
+        healed_s = whole_s = time.monotonic()
+        last: list[Partition] = []
         if self._rng.random() >= OVERLAP or self._faults[kind].need not in _MAY_OVERLAP:
             await self._whole()
-            await self._until_progress(before)
+            whole_s = time.monotonic()
+            last = await self._until_progress()
         recovered_s = time.monotonic()
         self.history.add(
             Fault(
@@ -147,8 +149,8 @@ class Campaign:
         )
         self._say(
             f"{began_s - self._began_s:7.1f} s  {kind:18} broker {injector.targets}  held {healed_s - began_s:5.1f} s, "
-            f"whole after {recovered_s - healed_s:5.1f} s; acked {sum(self._load.acked.values())}, "
-            f"memory {max(sizes.values()):.0f} MiB"
+            f"whole after {whole_s - healed_s:5.1f} s, progress after {recovered_s - whole_s:5.1f} s{_named(last)}; "
+            f"acked {sum(self._load.acked.values())}, memory {max(sizes.values()):.0f} MiB"
         )
 
     def _heal(self) -> None:
@@ -221,16 +223,22 @@ class Campaign:
             found = await admin.describe_cluster()
         return found.controller_id >= 0 and sum(not item.fenced for item in found.brokers) == len(self.cluster.brokers)
 
-    async def _until_progress(self, before: dict[Partition, int], limit_s: float = WHOLE_S) -> None:
-        """Every partition acknowledges again."""
+    async def _until_progress(self, limit_s: float = WHOLE_S) -> list[Partition]:
+        """Every partition acknowledges again. Return those that were the last to do so."""
         start = dict(self._load.acked)
+        last: list[Partition] = []
 
         async def moves() -> bool:
-            return self._load.failure() is not None or all(
-                self._load.acked[place] >= start.get(place, 0) + PROGRESS_RECORDS for place in self._load.progressing
-            )
+            waiting = [
+                place
+                for place in self._load.progressing
+                if self._load.acked[place] < start.get(place, 0) + PROGRESS_RECORDS
+            ]
+            last[:] = waiting or last
+            return self._load.failure() is not None or not waiting
 
         await self._until(moves, "every partition acknowledges", limit_s)
+        return last
 
     async def _until(
         self, condition: Callable[[], Awaitable[bool]], what: str, limit_s: float, *, fatal: bool = False
@@ -269,7 +277,7 @@ class Campaign:
     async def _end(self) -> None:
         """Peace; everything is read; kill -9 of all; everything is read again; the disks are compared."""
         await self._whole()
-        await self._until_progress({})
+        await self._until_progress()
         for broker in self.cluster.brokers:
             broker.rss_mib()
         self._tell("peace")
@@ -333,6 +341,11 @@ class Campaign:
 
 
 MakeLoad = Callable[[FaultCluster, History, Random, float], Load]
+
+
+def _named(places: list[Partition]) -> str:
+    shown = ", ".join(f"{topic}-{number}" for topic, number in places[:MAX_NAMED])
+    return f" (last: {shown})" if shown else ""
 
 
 def plain_load(cluster: FaultCluster, history: History, rng: Random, slowness: float) -> Load:

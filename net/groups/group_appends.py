@@ -4,8 +4,8 @@ Therefore, an idle broker appends at once, and a busy one as often as the quorum
 slot has its own outcome: a slot that is refused (it has moved) fails alone; if the outcome of the whole append is not known, all
 slots in the append fail, and no other.
 
-A slot without records may be part of an append: the controller only says whether this broker still coordinates it. It answers
-that at once, because a leader of the quorum gives up before the others can elect another one.
+A slot without records may be part of an append: the controller only says whether this broker still coordinates it, and commits a
+record that proves that it is the controller. Of many such questions that wait, one append asks all.
 
 A decision is always applied as a whole. One that is too long for a quorum command is sent in parts that are applied together
 with the last part (`StagedDecisionRecord`), unless the state after each part is valid (`_may_be_cut`).

@@ -18,6 +18,7 @@ from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError
 from ..metadata.metadata_service import MetadataService
 from .hosted_slot import HostedSlot
 from .slot_hosting import SlotHosting
+from .sure_refusals import ends_a_member, with_sure_refusals
 
 R = TypeVar("R")
 
@@ -63,11 +64,13 @@ class GroupService:
         Raises NotCoordinatorError if another broker hosts the group, CoordinatorNotAvailableError while the slot is loading, and
         any BarnabasError of the machine.
         """
-        return await self._slot_for(group_id).decide(lambda machine: decide(machine.groups))
+        return await self._slot_for(group_id).decide(
+            lambda machine: with_sure_refusals(decide, machine.groups, ends_a_member)
+        )
 
     async def handle_slot(self, group_id: str, decide: Callable[[SlotCoordinator], CoordinatorResult[R]]) -> R:
         """As `handle`, for offsets of transactions, which the whole slot decides on."""
-        return await self._slot_for(group_id).decide(decide)
+        return await self._slot_for(group_id).decide(lambda machine: with_sure_refusals(decide, machine, ends_a_member))
 
     # --- requests that wait for other members -------------------------------------------------------------------------
 
@@ -87,7 +90,9 @@ class GroupService:
         ticket = self._last_ticket
         answer = slot.parked.add(group_id, ticket)
         try:
-            await slot.decide(lambda machine: decide(machine.groups, ticket))
+            await slot.decide(
+                lambda machine: with_sure_refusals(lambda groups: decide(groups, ticket), machine.groups, ends_a_member)
+            )
             return await answer
         except asyncio.CancelledError:
             slot.decide_later(

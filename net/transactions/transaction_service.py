@@ -5,7 +5,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
@@ -15,7 +15,6 @@ from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.kraft.metadata.feature_levels import PREPARED_LEVEL, TRANSACTIONS_LEVEL, brokers_below
 from barnabas.kraft.metadata.image import SlotImage
 from barnabas.log.vocabulary.errors import (
-    BarnabasError,
     ConcurrentTransactionsError,
     CoordinatorNotAvailableError,
     NetworkError,
@@ -33,6 +32,7 @@ from barnabas.log.vocabulary.transaction_messages import (
 )
 
 from ..groups.slot_hosting import SlotHosting
+from ..groups.sure_refusals import ends_a_producer, with_sure_refusals
 from ..metadata.broker_to_controller import ControllerChannel
 from ..metadata.metadata_service import MetadataService
 from ..metadata.producer_ids import ProducerIds
@@ -87,7 +87,7 @@ class TransactionService:
         """Let the machine of the transactional id decide, and return its response once the decision is committed. Raises as
         `GroupService.handle`."""
         slot = self._slots.available(slot_of(transactional_id), f"transactional id {transactional_id!r}")
-        return await slot.decide(lambda machine: _with_sure_refusals(decide, machine.transactions))
+        return await slot.decide(lambda machine: with_sure_refusals(decide, machine.transactions, ends_a_producer))
 
     async def _handle_when_complete(
         self, transactional_id: str, decide: Callable[[TransactionCoordinator], CoordinatorResult[R]]
@@ -195,18 +195,3 @@ class TransactionService:
             raise UnsupportedVersionError(
                 f"brokers {list(below)} do not support {what}: upgrade or unregister them first"
             )
-
-
-def _with_sure_refusals(
-    decide: Callable[[TransactionCoordinator], CoordinatorResult[R]], machine: TransactionCoordinator
-) -> CoordinatorResult[R]:
-    """A refusal that is not to be retried ends a producer, and tells who carries out the decision about a prepared transaction
-    that it has ended. A coordinator that was replaced while its network was cut knows neither later producers nor later
-    transactions: the quorum confirms that it still coordinates the slot."""
-    try:
-        return decide(machine)
-    except BarnabasError as error:
-        if error.retriable:
-            raise
-        told = cast(R, error)  # `HostedSlot.decide` raises it
-        return CoordinatorResult(records=(), response=told, must_confirm=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from .cut_off_members import run_cut_off_member
 from .history import Result
 from .transaction_history import run_cut_off, run_cut_off_decision, run_prepared, run_stopped, run_transactions
 
@@ -56,6 +57,12 @@ def test_a_controller_that_was_stopped_tells_old_clients_no_offsets_of_its_group
 def test_a_coordinator_that_was_replaced_in_a_cut_calls_no_prepared_transaction_over() -> None:
     """Who carries out the decision would take that for "it has ended": a committed transaction stayed prepared for ever."""
     results = [passed(run_cut_off_decision(seed)) for seed in range(CUT_OFF_SEEDS)]
+    assert not any(result.counts.get("former_answers") for result in results)
+
+
+def test_a_coordinator_that_was_replaced_in_a_cut_ends_no_static_member() -> None:
+    """It knows the process before as the member with this instance id; FENCED_INSTANCE_ID is final for clients."""
+    results = [passed(run_cut_off_member(seed)) for seed in range(STOPPED_SEEDS)]
     assert not any(result.counts.get("former_answers") for result in results)
 
 

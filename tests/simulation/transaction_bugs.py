@@ -9,12 +9,14 @@ from barnabas.consumer_groups.offsets.transactional_offsets import StableOffsets
 from barnabas.consumer_groups.transactions.ends import EarlyCommits
 from barnabas.log.partition.aborted_transactions import AbortedTransactions
 from barnabas.log.segment.producer_state import ProducerState
+from barnabas.net.groups import group_service
 from barnabas.net.handlers.kafka.offsets import KafkaOffsetHandlers
 from barnabas.net.transactions import transaction_service, verification
 from barnabas.net.transactions.marker_sender import MarkerSender
 from barnabas.net.transactions.verification import TransactionVerification
 
 from .coordinator_bugs import a_new_producer_aborts_what_is_prepared, a_prepared_transaction_times_out
+from .cut_off_members import run_cut_off_member
 from .planted import in_histories, passed, planted
 from .transaction_history import run_cut_off, run_cut_off_decision, run_prepared, run_stopped, run_transactions
 
@@ -73,10 +75,21 @@ def _old_clients_read_unconfirmed_offsets() -> Iterator[None]:
         yield
 
 
+def _unsure(decide: Any, machine: Any, is_final: Any) -> Any:
+    return decide(machine)
+
+
+@contextlib.contextmanager
+def _refusals_of_members_are_not_confirmed() -> Iterator[None]:
+    """A coordinator that was replaced without knowing it says that the instance id of a static member belongs to another one."""
+    with patch.object(group_service, "with_sure_refusals", _unsure):
+        yield
+
+
 @contextlib.contextmanager
 def _refusals_are_not_confirmed() -> Iterator[None]:
     """A coordinator that was replaced without knowing it says that a prepared transaction, which it does not know, is over."""
-    with patch.object(transaction_service, "_with_sure_refusals", lambda decide, machine: decide(machine)):
+    with patch.object(transaction_service, "with_sure_refusals", _unsure):
         yield
 
 
@@ -132,6 +145,11 @@ BUGS = (
         "a coordinator that is cut off",
         lambda seed: passed(run_cut_off_decision(seed)),
         {"refusals of transactions are not confirmed": _refusals_are_not_confirmed},
+    )
+    + planted(
+        "a coordinator that is cut off",
+        lambda seed: passed(run_cut_off_member(seed)),
+        {"refusals of members are not confirmed": _refusals_of_members_are_not_confirmed},
     )
     + in_histories(
         "prepared in clusters",

@@ -247,7 +247,7 @@ async def test_nothing_is_answered_before_what_it_stands_on_is_committed() -> No
     assert await read == 5
     with pytest.raises(GroupIdNotFoundError):
         await refusal
-    assert len(world.appends) == 1
+    assert len(world.appends) == 2, "the commit, and the question whether this broker may still refuse"
     await world.slots.close()
 
 

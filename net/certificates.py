@@ -6,9 +6,7 @@ that only their owner can read. Needs the library cryptography (`pip install 'ba
 
 import datetime
 import ipaddress
-import os
 import re
-import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from barnabas.kraft.raft.net.mutual_tls import tls_name
-from barnabas.log.disk.files import write_beside
+from barnabas.log.disk.secret_files import write_public, write_secret
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
 AUTHORITY_DAYS: Final = 3_650
@@ -131,11 +129,6 @@ def client_certificate(
     return _certificate(authority, name, (), is_server=False, now=now, days=days)
 
 
-def write_secret(path: Path, data: bytes, *, replace: bool = True) -> None:
-    """Write a file that only its owner can read, in one step: a broker may read it at any moment. Raises OSError."""
-    _write(path, data, mode=0o600, replace=replace)
-
-
 def write_certificate(path: Path, data: bytes) -> None:
     """Write a key and its certificate as `write_secret` does. It replaces only an earlier certificate of the same subject:
     a client may have the name of another file, such as `ca`. Raises FileExistsError, OSError."""
@@ -154,29 +147,6 @@ def _is_certificate_of(path: Path, subject: x509.Name) -> bool:
     except (ValueError, x509.ExtensionNotFound):
         return False
     return found.subject == subject and not is_authority
-
-
-def write_public(path: Path, data: bytes) -> None:
-    """Write a file that anyone may read, in one step. Raises OSError."""
-    _write(path, data, mode=0o644)
-
-
-def _write(path: Path, data: bytes, *, mode: int, replace: bool = True) -> None:
-    """The new file is one that nobody else has opened or linked: its name is random, and it must not exist."""
-    beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
-    try:
-        write_beside(
-            str(beside),
-            str(path),
-            data,
-            flags=os.O_EXCL | os.O_NOFOLLOW,
-            mode=mode,
-            put_in_place=os.replace if replace else os.link,  # a link fails where there is a file
-        )
-    except FileExistsError:
-        raise FileExistsError(f"{path} exists already; remove it yourself if it is no longer needed") from None
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _certificate(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from barnabas.log.disk.secret_files import write_secret
 from barnabas.log.vocabulary.access.scram import DEFAULT_ITERATIONS, ScramMechanism
 
 from .certificates import (
@@ -20,7 +21,6 @@ from .certificates import (
     client_certificate,
     make_authority,
     read_authority,
-    write_secret,
 )
 from .sasl.scram import SALT_BYTES, credential_for
 from .sasl.verifiers import user_line

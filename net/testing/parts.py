@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from barnabas.log.vocabulary.access.acls import Permission
 from barnabas.log.vocabulary.errors import BarnabasError
 
+from ..client.arrow.extra import require
 from ..client.connection.loop_thread import loop_thread
 from ..local_cluster import ClusterError
 from ..protocol.responses import ClusterBroker
@@ -24,7 +25,7 @@ _POLL_S: Final = 0.02
 
 
 class ClusterParts:
-    """Made: the brokers serve, and users and permissions are known to all of them. Raises ClusterError."""
+    """Made: the brokers serve, and users and permissions are known to all of them. Raises ClusterError, MissingExtraError."""
 
     def __init__(
         self,
@@ -38,6 +39,8 @@ class ClusterParts:
         access: AskedAccess,
         timeout_s: float,
     ) -> None:
+        if access.is_secure:
+            require("cryptography", extra="security", feature="a cluster with users or TLS")
         self.brokers = list(brokers)
         self._newest = max(self.brokers)  # The number of a broker that has left is never used again.
         self._timeout_s = timeout_s

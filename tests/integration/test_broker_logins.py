@@ -16,8 +16,9 @@ from integration.load import Load, read_all
 from integration.test_permissions import AS_A_BROKER, ask, call, forged, outcome
 
 from barnabas.kraft.metadata.requests import AllocateProducerIds, BrokerHeartbeat
+from barnabas.log.disk.secret_files import write_secret
 from barnabas.log.vocabulary.errors import ErrorCode, IllegalSaslStateError
-from barnabas.net.certificates import broker_certificate, read_authority, write_secret
+from barnabas.net.certificates import broker_certificate, read_authority
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.protocol.requests import Request
 from barnabas.net.sasl.credentials import Credentials

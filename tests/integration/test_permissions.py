@@ -45,6 +45,7 @@ from barnabas.kraft.metadata.requests import (
     RegisterBroker,
     encode_request,
 )
+from barnabas.log.disk.secret_files import write_secret
 from barnabas.log.vocabulary.access.acls import Acl, AclFilter, Operation, PatternKind, ResourceKind
 from barnabas.log.vocabulary.cluster_changes import (
     AddPartitionsRequest,
@@ -57,7 +58,7 @@ from barnabas.log.vocabulary.cluster_changes import (
 )
 from barnabas.log.vocabulary.errors import AuthorizationError, ClusterAuthorizationError, ErrorCode
 from barnabas.log.vocabulary.transaction_messages import InitTransactionsRequest, TransactionMarker
-from barnabas.net.certificates import broker_certificate, read_authority, write_secret
+from barnabas.net.certificates import broker_certificate, read_authority
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.security import SecurityOptions
 from barnabas.net.client.consumer.consumer import Consumer

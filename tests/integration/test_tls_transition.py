@@ -15,9 +15,10 @@ from integration.load import Load, read_all, send
 
 from barnabas.kraft.raft.net.directory import DirectoryUnavailableError, ask_directory
 from barnabas.kraft.raft.net.network import LoopNetwork
+from barnabas.log.disk.secret_files import write_secret
 from barnabas.log.vocabulary.access.acls import Acl, Operation, ResourceKind
 from barnabas.log.vocabulary.errors import AuthorizationError
-from barnabas.net.certificates import broker_certificate, make_authority, write_secret
+from barnabas.net.certificates import broker_certificate, make_authority
 from barnabas.net.cli.main import main
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import NoBrokersAvailableError

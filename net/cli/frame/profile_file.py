@@ -53,7 +53,7 @@ def read_profiles() -> Profiles:
 
 def write_profiles(profiles: Profiles) -> None:
     """Replace the file as a whole. Raises CommandError, OSError."""
-    from ...certificates import write_secret  # its module takes long to import, and other commands only read
+    from barnabas.log.disk.secret_files import write_secret  # other commands only read
 
     if len(profiles.profiles) > MAX_PROFILES:
         raise CommandError(f"there are {MAX_PROFILES} profiles; remove some")

@@ -61,7 +61,16 @@ def _show_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="PEM files with certificates")
 
 
+def _require_cryptography() -> None:
+    """Raises MissingExtraError."""
+    from barnabas.net.client.arrow.extra import require
+
+    require("cryptography", extra="security", feature="barnabas security")
+
+
 async def _authority(context: Context) -> int:
+    _require_cryptography()
+
     from ...certificates import AUTHORITY, AUTHORITY_DAYS, make_authority, retire_authorities, rotate_authority
 
     wanted = context.arguments
@@ -84,6 +93,8 @@ async def _authority(context: Context) -> int:
 
 
 async def _broker(context: Context) -> int:
+    _require_cryptography()
+
     from ...certificates import CERTIFICATE_DAYS, broker_certificate, read_authority
 
     wanted = context.arguments
@@ -99,6 +110,8 @@ async def _broker(context: Context) -> int:
 
 
 async def _client(context: Context) -> int:
+    _require_cryptography()
+
     from ...certificates import CERTIFICATE_DAYS, client_certificate, read_authority
 
     wanted = context.arguments
@@ -118,6 +131,7 @@ def _write(context: Context, path: Path, data: bytes) -> None:
 
 
 async def _show(context: Context) -> int:
+    _require_cryptography()
     rows = [row for path in context.arguments.files for row in _rows(path)]
     context.out.rows(rows, _COLUMNS)
     return ExitCode.OK if all(row["state"] != "expired" for row in rows) else ExitCode.FAILED

@@ -74,10 +74,10 @@ def _up(arguments: Namespace) -> int:
         die_with_parent=not arguments.detach,
         secure=arguments.secure,
     )
-    if plan.secure:
+    if plan.secure or local_cluster.is_secure(plan.folder):
         from barnabas.net.client.arrow.extra import require
 
-        require("cryptography", extra="security", feature="up --secure")
+        require("cryptography", extra="security", feature="a secure cluster")
     brokers = local_cluster.start(plan)
     keep = False
     try:

@@ -13,6 +13,7 @@ from unit.net.shell_world import Client, simulated
 from unit.net.test_tls_and_plain_text import Collect, Greeter, answer
 
 from barnabas.kraft.metadata.image import MetadataImage
+from barnabas.log.disk.secret_files import write_secret
 from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
 from barnabas.log.vocabulary.access.scram import ScramMechanism
 from barnabas.log.vocabulary.errors import ClusterAuthorizationError, InvalidConfigError, SaslAuthenticationError
@@ -25,7 +26,7 @@ from barnabas.net.broker.access import access_of, audit_of
 from barnabas.net.broker.logins import authenticator_of
 from barnabas.net.broker.tls import BrokerTls, tls_of
 from barnabas.net.broker.token_keys import tokens_of
-from barnabas.net.certificates import broker_certificate, make_authority, write_secret
+from barnabas.net.certificates import broker_certificate, make_authority
 from barnabas.net.events.event_log import EventLog
 from barnabas.net.sasl.exchange import Accepted
 from barnabas.net.sasl.scram import credential_for

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from barnabas.log.disk.files import RealFiles
+from barnabas.log.disk.secret_files import write_secret
 from barnabas.net.base.clock import SystemClock
 from barnabas.net.broker.broker import Broker, Ports
 from barnabas.net.broker.metadata_sources import QuorumPorts, build_source
 from barnabas.net.broker.tls import BrokerTls
-from barnabas.net.certificates import AUTHORITY, broker_certificate, make_authority, write_secret
+from barnabas.net.certificates import AUTHORITY, broker_certificate, make_authority
 from barnabas.net.metadata.metadata_service import MetadataSource
 from barnabas.net.ports import free_ports
 from barnabas.net.protocol.api_keys import ApiKey

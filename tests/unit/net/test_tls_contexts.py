@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.kraft.raft.net.mutual_tls import tls_name
+from barnabas.log.disk.secret_files import write_secret
 from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.net.certificates import (
     AUTHORITY,
@@ -17,7 +18,6 @@ from barnabas.net.certificates import (
     client_certificate,
     make_authority,
     read_authority,
-    write_secret,
 )
 from barnabas.net.secure_files import prepare
 from barnabas.net.secure_layout import SECURITY

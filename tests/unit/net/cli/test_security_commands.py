@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from unit.net.test_tls_contexts import handshake
 
-from barnabas.net.certificates import client_certificate, read_authority, write_secret
+from barnabas.log.disk.secret_files import write_secret
+from barnabas.net.certificates import client_certificate, read_authority
 
 
 def rows(run: Any, *files: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,35 @@
+"""Whole files that are written in one step: `write_secret` for their owner alone, `write_public` for all readers."""
+
+import os
+import secrets
+from pathlib import Path
+
+from .files import write_beside
+
+
+def write_secret(path: Path, data: bytes, *, replace: bool = True) -> None:
+    """Write a file that only its owner can read, in one step: a broker may read it at any moment. Raises OSError."""
+    _write(path, data, mode=0o600, replace=replace)
+
+
+def write_public(path: Path, data: bytes) -> None:
+    """Write a file that anyone may read, in one step. Raises OSError."""
+    _write(path, data, mode=0o644)
+
+
+def _write(path: Path, data: bytes, *, mode: int, replace: bool = True) -> None:
+    """The new file is one that nobody else has opened or linked: its name is random, and it must not exist."""
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        write_beside(
+            str(beside),
+            str(path),
+            data,
+            flags=os.O_EXCL | os.O_NOFOLLOW,
+            mode=mode,
+            put_in_place=os.replace if replace else os.link,  # a link fails where there is a file
+        )
+    except FileExistsError:
+        raise FileExistsError(f"{path} exists already; remove it yourself if it is no longer needed") from None
+    finally:
+        beside.unlink(missing_ok=True)

@@ -279,10 +279,14 @@ class RaftQuorum:
             raise RuntimeError("the quorum has not been started")
         return self._core
 
-    def _halt(self, reason: str) -> None:
+    def kill(self) -> None:
+        """As the death of a process: from now on nothing is decided, written, sent or reported."""
         if self._core is not None:
             self._core.stop()
         self._transport.halt()
+
+    def _halt(self, reason: str) -> None:
+        self.kill()
         self._fatal(reason)
 
 

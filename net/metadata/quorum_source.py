@@ -95,6 +95,10 @@ class SameLoopHost:
         if self._quorum is not None:
             await self._quorum.close()
 
+    def kill(self) -> None:
+        if self._quorum is not None:
+            self._quorum.kill()
+
 
 class VoterMetadata:
     """A `MetadataSource` over the quorum of this process.

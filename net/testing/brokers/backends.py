@@ -167,6 +167,9 @@ class InProcess:
         self._brokers[node_id].resume()
 
     def close(self, *, graceful: bool) -> None:
+        if not graceful:
+            for broker in self._brokers.values():
+                broker.begin_kill()  # all at once: none has the time to report the loss of the others
         for broker in self._brokers.values():
             broker.stop() if graceful else broker.kill()
 

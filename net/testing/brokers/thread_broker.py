@@ -100,13 +100,17 @@ class ThreadBroker:
         """Carry out an order on the broker's loop."""
         return asyncio.run_coroutine_threadsafe(self._board.carry_out(order), self._loop).result(ORDER_TIMEOUT_S)
 
-    def kill(self) -> None:
-        """Returns when its connections are closed, its disk refuses everything, and its thread has ended."""
+    def begin_kill(self) -> None:
+        """`kill`, without waiting for it."""
         if not self._thread.is_alive():
             return
         self.resume()
         with suppress(RuntimeError):  # the loop has ended by itself meanwhile
             self._loop.call_soon_threadsafe(self._die)
+
+    def kill(self) -> None:
+        """Returns when its connections are closed, its disk refuses everything, and its thread has ended."""
+        self.begin_kill()
         self._thread.join()
 
     def stop(self, *, hands_over: bool = False) -> None:

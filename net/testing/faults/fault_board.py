@@ -45,6 +45,7 @@ class FaultBoard:
         self.requests = RequestFaults()
         self.clock = ShiftedClock(SystemClock())
         self.broker: Broker | None = None
+        self._quorum_host = SameLoopHost()  # of a broker in this process
 
     def ports(
         self, fatal: Callable[[str], None], config: BrokerConfig, tls: BrokerTls | None, users: UserFile
@@ -60,7 +61,7 @@ class FaultBoard:
                 clock=self.clock,
                 rng=random.Random(),
                 make_source=lambda broker: self._source(
-                    broker, QuorumPorts(host=SameLoopHost, network=self._quorum_network, ballast_bytes=0)
+                    broker, QuorumPorts(host=lambda: self._quorum_host, network=self._quorum_network, ballast_bytes=0)
                 ),
                 fatal=fatal,
                 incarnation=uuid.uuid4().hex,
@@ -125,5 +126,6 @@ class FaultBoard:
 
     def die(self) -> None:
         """From now on nothing that this broker does has an effect outside of its memory."""
+        self._quorum_host.kill()  # first: it would report that its disk refuses the next write
         self.disk.die()
         self.links.die()

@@ -115,20 +115,17 @@ class Authenticator:
             raise IllegalSaslStateError(NO_SASL)
         if login.state is LoginState.FAILED:
             return None  # it has its answer; what it has sent behind that costs neither a delay nor a line
-        is_first = login.principal is None
+        is_first, reason = login.principal is None, None
         try:
             step = await self._step(client, login, message)
         except (LoginRefused, IllegalSaslStateError) as error:
-            login.fail()
-            if not await self._delay(client, login, str(error)) or not self._is_current():
-                return None  # a client gives up after an answer, and its user may only be unknown to this broker yet
-            client.drain()
-            raise SaslAuthenticationError(
-                f"Authentication failed: invalid credentials with SASL mechanism {login.mechanism or '(none)'}"
-            ) from None
+            reason = str(error)
         except TooManyLogins:
             self.unchecked_logins += 1
             login.fail()
+            return None
+        if reason is not None:  # not in the block above: hundreds that wait for their delay would each keep a traceback
+            await self._refuse(client, login, reason)
             return None
         if not isinstance(step, Accepted):
             assert not isinstance(step, PasswordCheck)
@@ -173,6 +170,16 @@ class Authenticator:
         return ScramServer(SCRAM_MECHANISMS[mechanism], self._users, secrets.token_urlsafe(NONCE_BYTES))
 
     # --- failures ----------------------------------------------------------------------------------------------------
+
+    async def _refuse(self, client: LoginClient, login: Login, reason: str) -> None:
+        """Returns where the client gets no answer. Raises SaslAuthenticationError, after a delay."""
+        login.fail()
+        if not await self._delay(client, login, reason) or not self._is_current():
+            return  # a client gives up after an answer, and its user may only be unknown to this broker yet
+        client.drain()
+        raise SaslAuthenticationError(
+            f"Authentication failed: invalid credentials with SASL mechanism {login.mechanism or '(none)'}"
+        )
 
     async def _delay(self, client: LoginClient, login: Login, reason: str) -> bool:
         """False: too many wait already, and this client gets no answer."""

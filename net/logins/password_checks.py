@@ -32,7 +32,10 @@ SUSPECT_FROM: Final = DOUBLED_AFTER
 SUSPECT_CHECKS_PER_S: Final = 20  # of all these addresses: a tenth of a processor
 MAX_SUSPECTS: Final = 64  # that wait, for 3 s at most: less than the time limit of their requests
 
-_Waiting = tuple[bool, int, int, int, PasswordCheck, "asyncio.Future[bool]"]
+# None: too many wait. An exception in a future is a reference cycle with the frame that waits for it: storms of logins would keep
+# all their connections until a collection, which then takes tens of milliseconds.
+_Answer = asyncio.Future[bool | None]
+_Waiting = tuple[bool, int, int, int, PasswordCheck, _Answer]
 _FIRST_SUSPECT: Final[Any] = (True,)  # before all of them, behind all others
 
 
@@ -53,16 +56,18 @@ class PasswordChecks:
         """`failures` are those of the client's address, `guesses` those of them for this user. Raises TooManyLogins."""
         if self._known.has(check):
             return True
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        answer: _Answer = asyncio.get_running_loop().create_future()
         is_suspect = failures >= SUSPECT_FROM
         waiting = self._waiting
         bisect.insort(waiting, (is_suspect, guesses, failures, next(self._number), check, answer))
         if len(waiting) > MAX_WAITING or len(waiting) - bisect.bisect_left(waiting, _FIRST_SUSPECT) > MAX_SUSPECTS:
             worst = waiting.pop()
             if not worst[-1].done():
-                worst[-1].set_exception(TooManyLogins)
+                worst[-1].set_result(None)
         self._start()
         is_right = await answer
+        if is_right is None:
+            raise TooManyLogins
         if is_right and check.is_known:
             self._known.add(check)
         return is_right
@@ -97,7 +102,7 @@ class PasswordChecks:
         self._timer = None
         self._start()
 
-    def _run(self, check: PasswordCheck, answer: "asyncio.Future[bool]") -> None:
+    def _run(self, check: PasswordCheck, answer: _Answer) -> None:
         self._running += 1
         if self._pool is None:
             self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="password-check", initializer=_yield_processors)
@@ -107,7 +112,7 @@ class PasswordChecks:
         )
         running.add_done_callback(lambda done: self._ended(done, answer))
 
-    def _ended(self, done: "asyncio.Future[bool]", answer: "asyncio.Future[bool]") -> None:
+    def _ended(self, done: "asyncio.Future[bool]", answer: _Answer) -> None:
         self._running -= 1
         error = None if done.cancelled() else done.exception()
         if not answer.done() and not done.cancelled():

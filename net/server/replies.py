@@ -109,8 +109,12 @@ class Call:
             self._replies.watch(self)
 
     def disconnected(self) -> None:
-        if self._disconnected is not None:
-            self._disconnected()
+        callback, self._disconnected = (
+            self._disconnected,
+            None,
+        )  # of a task that has this call: a cycle when it is cancelled
+        if callback is not None:
+            callback()
 
     def no_reply(self) -> None:
         if not self._is_done:
@@ -245,8 +249,11 @@ class Replies:
         self.take_sent_bytes()
         self.outbox.close()
         self._account()
-        self._on_progress = _nothing  # A reference cycle would keep the connection until the next full collection.
+        # Reference cycles would keep the connection until a collection.
+        self._on_progress = _nothing
         self._on_broken = _ignored
+        if self.ordered is not None:
+            self.ordered.clear()
         watching, self._watching = self._watching, None
         return list(watching or ())
 

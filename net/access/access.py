@@ -54,7 +54,10 @@ class Audit(Protocol):
 
 
 class Access:
-    """Decides for one client. A broker that a certificate names, and a super user, may do everything (see `require_broker`)."""
+    """Decides for one client, by the newest permissions at each decision: a request may have waited since the last one.
+
+    A broker that a certificate names, and a super user, may do everything (see `require_broker`).
+    """
 
     __slots__ = ("_authorizer", "_control", "_decided", "client", "is_super", "name")
 
@@ -87,10 +90,11 @@ class Access:
     def may(self, operation: Operation, kind: ResourceKind, name: str) -> bool:
         if self.is_super:
             return True
+        authorizer = self._newest()
         key = (operation, kind, name)
         found = self._decided.get(key)
         if found is None:
-            found = self._authorizer.may(self.name, self._host, operation, kind, name)
+            found = authorizer.may(self.name, self._host, operation, kind, name)
             self._remember(key, found)
         return found
 
@@ -105,13 +109,13 @@ class Access:
 
     def may_any(self, operation: Operation, kind: ResourceKind) -> bool:
         return self.is_super or self._remembered(
-            (operation, kind, "\0any"), lambda: self._authorizer.may_any(self.name, self._host, operation, kind)
+            (operation, kind, "\0any"), lambda newest: newest.may_any(self.name, self._host, operation, kind)
         )
 
     def may_all(self, operation: Operation, kind: ResourceKind, prefix: str) -> bool:
         return self.is_super or self._remembered(
             (operation, kind, f"\0all {prefix}"),
-            lambda: self._authorizer.may_all(self.name, self._host, operation, kind, prefix),
+            lambda newest: newest.may_all(self.name, self._host, operation, kind, prefix),
         )
 
     def operations(self, kind: ResourceKind, name: str) -> int:
@@ -154,11 +158,12 @@ class Access:
     def _host(self) -> str:
         return self.client.client_host
 
-    def _remembered(self, key: tuple[Operation, ResourceKind, str], decide: Callable[[], bool]) -> bool:
+    def _remembered(self, key: tuple[Operation, ResourceKind, str], decide: Callable[[Authorizer], bool]) -> bool:
         """Names with a zero byte are of no resource."""
+        newest = self._newest()
         found = self._decided.get(key)
         if found is None:
-            found = decide()
+            found = decide(newest)
             self._remember(key, found)
         return found
 
@@ -168,12 +173,13 @@ class Access:
         self._control.count_decision()
         self._decided[key] = decision
 
-    def refresh(self) -> None:
-        """Decide by the newest permissions from now on, for a request that takes long."""
+    def _newest(self) -> Authorizer:
+        """Forgets the decisions of earlier permissions."""
         authorizer = self._control.authorizer()
         if authorizer is not self._authorizer:
             self._authorizer = authorizer
             self._decided.clear()
+        return authorizer
 
     def forget(self) -> None:
         self._decided.clear()

@@ -51,7 +51,6 @@ class Guard:
 
         def finished(response: Any) -> None:
             if not isinstance(response, ErrorResponse):
-                access.refresh()  # the request may have waited, for records above all
                 try:
                     response = finish(response)
                 except Exception as error:  # noqa: BLE001 - the error boundary: a response that was not looked at is not sent

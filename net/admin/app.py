@@ -354,7 +354,6 @@ async def _permitted(route: Route, call: Call) -> Reply:
         return await route.handler(call)
     check_body_of(access, route.method, route.path, call)
     reply = await route.handler(call)
-    access.refresh()
     if route.method in SAFE_METHODS:  # the answer may have taken long; of a change, the caller learns how it ended
         check_call(access, route.method, route.path, call)
     return shown(access, reply)

@@ -69,7 +69,6 @@ class Standing:
         access = self._call.access
         if access is None:
             return
-        access.refresh()
         check_call(access, self._route.method, self._route.path, self._call)
         now_s = self._clock()
         if self._told is not None and now_s - self._logged_in_s >= LOGIN_AGAIN_S:

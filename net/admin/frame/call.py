@@ -114,10 +114,7 @@ class Call:
     async def ask(self, question: Callable[[Admin], Awaitable[R]]) -> R:
         """Query the cluster with an admin client of this call only: its metadata is as new as the call."""
         async with self.backend.admin() as admin:
-            answer = await question(admin)
-        if self.access is not None:
-            self.access.refresh()
-        return answer
+            return await question(admin)
 
     async def ask_here(self, request: Request) -> Any:
         """Query this broker only."""

@@ -30,6 +30,17 @@ FETCH = q.FetchRequest(
 )
 
 
+def test_a_decision_is_by_the_newest_permissions_however_old_the_request_is() -> None:
+    """A handler that has waited needs not ask for them."""
+    world = AccessWorld(READ_T)
+    access = world.control.of(world.client())
+    assert access.may_topic(Operation.READ, "t") and access.may_any(Operation.READ, ResourceKind.TOPIC)
+    world.set()
+    assert not access.may_topic(Operation.READ, "t") and not access.may_any(Operation.READ, ResourceKind.TOPIC)
+    world.set(READ_T)
+    assert access.may_topic(Operation.READ, "t")
+
+
 @pytest.mark.parametrize(
     ("request_", "answer"),
     [

@@ -4,11 +4,17 @@ A slot has one writer. All machines replay their decisions into the same `SlotSt
 in the order of their results; the duties of the shell stand in `coordinator`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 
 from barnabas.kraft.group_state.group_slots import PartitionKey
-from barnabas.log.vocabulary.group_messages import NO_OFFSET, CommittedOffset
+from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.log.vocabulary.group_messages import (
+    NO_OFFSET,
+    CommittedOffset,
+    OffsetToCommit,
+    UndoOffsetResetResponse,
+)
 
 from .coordinator import GroupCoordinator
 from .explain.watch import GroupAlert
@@ -122,6 +128,32 @@ class SlotCoordinator:
             for key in (states if partitions is None else partitions)
         )
         return CoordinatorResult(records=(), response=StableOffsets(offsets=found, unstable=frozenset()))
+
+    def reset_offsets(
+        self,
+        *,
+        group_id: str,
+        offsets: tuple[OffsetToCommit, ...],
+        topic_ids: Mapping[str, str],
+        now_ms: int,
+        by: str = "",
+    ) -> CoordinatorResult[None]:
+        """All or nothing. A share group must have no members: what they hold would be given out again without their knowledge."""
+        if not self.shares.has_group(group_id):
+            reset = self.groups.reset_offsets(group_id=group_id, offsets=offsets, now_ms=now_ms, by=by)
+            return CoordinatorResult(records=reset.records, response=None, answers=reset.answers)
+        altered = self.shares.states.reset_offsets(group_id, offsets, topic_ids, now_ms)
+        return CoordinatorResult(records=altered.records, response=None)
+
+    def undo_reset(
+        self, *, group_id: str, now_ms: int, by: str, validate_only: bool, topics: Collection[str] | None
+    ) -> CoordinatorResult[UndoOffsetResetResponse]:
+        """Raises InvalidRequestError for a share group: which of its records were done is forgotten with a reset."""
+        if self.shares.has_group(group_id):
+            raise InvalidRequestError(f"a reset of share group {group_id} cannot be undone; reset it to another offset")
+        return self.groups.undo_reset(
+            group_id=group_id, now_ms=now_ms, by=by, validate_only=validate_only, topics=topics
+        )
 
     def delete_group(self, group_id: str, now_ms: int) -> CoordinatorResult[None]:
         """Raises NonEmptyGroupError, GroupIdNotFoundError."""

@@ -29,6 +29,7 @@ from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatResponse,
 )
 from barnabas.log.vocabulary.share.messages import (
+    SHARE_PROTOCOL,
     ShareGroupHeartbeatRequest,
 )
 
@@ -42,7 +43,6 @@ from ..subscriptions.subscriptions import TopicsView
 from .assignor import Assignment, assign
 from .states import ShareStates
 
-SHARE_PROTOCOL: Final = "share"
 ASSIGNOR: Final = "simple"
 USUAL: Final = -1  # the group's configuration sets no time
 

@@ -180,18 +180,32 @@ class ShareStates:
         decision = Decision(state=self._state, now_ms=now_ms)
         outcomes = []
         for item in offsets:
-            error, message = ErrorCode.NONE, ""
-            if not 0 <= item.partition < self.topics.get(item.topic, 0) or item.topic not in topic_ids:
-                error, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist"
-            elif item.offset <= NO_OFFSET:
-                error, message = ErrorCode.INVALID_REQUEST, f"offset {item.offset} is negative"
-            else:
+            error, message = self._judged(item, topic_ids)
+            if not error:
                 before = group.states.get((item.topic, item.partition))
                 epoch = -1 if before is None else before.leader_epoch
                 topic_id = topic_ids[item.topic]
                 decision.add(self._state_record(group_id, item.topic, item.partition, topic_id, item.offset, epoch))
             outcomes.append(PartitionOutcome(topic=item.topic, partition=item.partition, error=error, message=message))
         return CoordinatorResult(records=decision.finish(), response=tuple(outcomes))
+
+    def reset_offsets(
+        self, group_id: str, offsets: tuple[PartitionOffset, ...], topic_ids: Mapping[str, str], now_ms: int
+    ) -> CoordinatorResult[tuple[PartitionOutcome, ...]]:
+        """As `alter_offsets`, all or nothing. Also raises InvalidRequestError."""
+        self.empty(group_id)
+        for item in offsets:  # before a decision, which takes effect at once
+            error, message = self._judged(item, topic_ids)
+            if error:
+                raise InvalidRequestError(f"{item.topic}-{item.partition}: {message}")
+        return self.alter_offsets(group_id, offsets, topic_ids, now_ms)
+
+    def _judged(self, item: PartitionOffset, topic_ids: Mapping[str, str]) -> tuple[ErrorCode, str]:
+        if not 0 <= item.partition < self.topics.get(item.topic, 0) or item.topic not in topic_ids:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist"
+        if item.offset <= NO_OFFSET:
+            return ErrorCode.INVALID_REQUEST, f"offset {item.offset} is negative"
+        return ErrorCode.NONE, ""
 
     def delete_offsets(
         self, group_id: str, topics: tuple[str, ...], now_ms: int

@@ -369,7 +369,13 @@ def visible_group(response: g.DescribeGroupResponse, access: Access) -> g.Descri
         for member in response.members
     )
     rebalances = tuple(replace(event, moves=visible(event.moves)) for event in response.rebalances)
-    seen = replace(response, members=members, rebalances=rebalances, unowned=visible(response.unowned))
+    seen = replace(
+        response,
+        members=members,
+        rebalances=rebalances,
+        unowned=visible(response.unowned),
+        shares=visible(response.shares),
+    )
     # A sum over topics tells of each of them.
     if all(access.may_topic(Operation.DESCRIBE, topic) for topic in response.lag_topics):
         return seen

@@ -71,6 +71,7 @@ OWN_SHARE_RULES: Final[dict[int, Rule]] = {
     ApiKey.SHARE_ACKNOWLEDGE: _read,
     ApiKey.LOAD_SHARE_STATES: broker,
     ApiKey.WRITE_SHARE_STATES: broker,
+    ApiKey.SHARE_VIEWS: broker,
 }
 
 

@@ -135,6 +135,7 @@ def _share_handlers(services: Services) -> dict[int, Handler]:
         ApiKey.SHARE_ACKNOWLEDGE: answering(own.acknowledge, survives_disconnect=True),
         ApiKey.LOAD_SHARE_STATES: answering(own.load_states, survives_disconnect=True),
         ApiKey.WRITE_SHARE_STATES: answering(own.write_states, survives_disconnect=True),
+        ApiKey.SHARE_VIEWS: answering(own.views),
         KafkaApi.SHARE_GROUP_HEARTBEAT: answering(kafka.heartbeat),
         KafkaApi.SHARE_FETCH: answering(kafka.fetch),
         KafkaApi.SHARE_ACKNOWLEDGE: answering(kafka.acknowledge, survives_disconnect=True),

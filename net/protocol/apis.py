@@ -30,6 +30,8 @@ from barnabas.log.vocabulary.share.messages import (
     ShareFetchRequest,
     ShareFetchResponse,
     ShareGroupHeartbeatRequest,
+    ShareViewsRequest,
+    ShareViewsResponse,
     WriteShareStatesRequest,
     WriteShareStatesResponse,
 )
@@ -126,6 +128,7 @@ APIS: dict[int, tuple[type[Request], type[Response]]] = {
     ApiKey.SHARE_ACKNOWLEDGE: (ShareAcknowledgeRequest, ShareFetchResponse),
     ApiKey.LOAD_SHARE_STATES: (LoadShareStatesRequest, LoadShareStatesResponse),
     ApiKey.WRITE_SHARE_STATES: (WriteShareStatesRequest, WriteShareStatesResponse),
+    ApiKey.SHARE_VIEWS: (ShareViewsRequest, ShareViewsResponse),
     **{row.api_key: (row.request, row.response or responses.EmptyResponse) for row in FORWARDED},
 }
 

@@ -11,6 +11,7 @@ from barnabas.log.vocabulary.group_messages import (
 )
 from barnabas.log.vocabulary.message import Items, Message
 from barnabas.log.vocabulary.node_address import NodeAddress
+from barnabas.log.vocabulary.share.messages import SharePartitionView
 
 
 class FindCoordinatorResponse(NodeAddress, frozen=True, kw_only=True):
@@ -78,6 +79,8 @@ class DescribeGroupResponse(Message, frozen=True, kw_only=True):
     unowned: Items[UnownedPartition] = ()  # explained only
     lags: Items[LagPoint] = ()  # the oldest first
     lag_topics: Items[str] = ()  # whose partitions these points are about
+    protocol: str = ""  # as in ListedGroup; empty: an older broker
+    shares: Items[SharePartitionView] = ()  # of a share group, if they were asked for
 
 
 class UnreadPartitionResponse(Message, frozen=True, kw_only=True):

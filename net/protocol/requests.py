@@ -36,6 +36,7 @@ from barnabas.log.vocabulary.share.messages import (
     ShareAcknowledgeRequest,
     ShareFetchRequest,
     ShareGroupHeartbeatRequest,
+    ShareViewsRequest,
     WriteShareStatesRequest,
 )
 from barnabas.log.vocabulary.transaction_messages import (
@@ -310,11 +311,13 @@ class ListGroupsRequest(Message, frozen=True, kw_only=True):
 
 
 class DescribeGroupRequest(Message, frozen=True, kw_only=True):
-    """`explain`: also what moved in each rebalance, and what the group waits for now. `history`: also the lag of an hour."""
+    """`explain`: also what moved in each rebalance, and what the group waits for now. `history`: also the lag of an hour.
+    `shares`: of a share group also its partitions, which their leaders are asked about."""
 
     group_id: str
     explain: bool = False
     history: bool = False
+    shares: bool = False
 
 
 class DeleteGroupRequest(Message, frozen=True, kw_only=True):
@@ -449,5 +452,6 @@ Request = (
     | ShareAcknowledgeRequest
     | LoadShareStatesRequest
     | WriteShareStatesRequest
+    | ShareViewsRequest
     | ForwardedRequest
 )

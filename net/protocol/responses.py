@@ -20,7 +20,12 @@ from barnabas.log.vocabulary.group_messages import (
 from barnabas.log.vocabulary.message import Items, Message, Texts
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.quorum import CommittedCommand, QuorumPeer, Stranger
-from barnabas.log.vocabulary.share.messages import LoadShareStatesResponse, ShareFetchResponse, WriteShareStatesResponse
+from barnabas.log.vocabulary.share.messages import (
+    LoadShareStatesResponse,
+    ShareFetchResponse,
+    ShareViewsResponse,
+    WriteShareStatesResponse,
+)
 from barnabas.log.vocabulary.transaction_messages import NOT_STARTED, GroupOutcome, ProducerIdentity
 
 from .broker_figures import DescribeBrokerResponse
@@ -398,4 +403,5 @@ Response = (
     | ShareFetchResponse
     | LoadShareStatesResponse
     | WriteShareStatesResponse
+    | ShareViewsResponse
 )

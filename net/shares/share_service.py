@@ -49,6 +49,7 @@ from ..settings.config import BrokerConfig
 from ..settings.group_config import ShareGroupConfig, share_config_of
 from .led_partitions import Key, LedSharePartition, LedSharePartitions
 from .share_sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionId, SessionKey, ShareSession, ShareSessions
+from .share_views import ShareViews
 from .state_store import ShareStateStore
 
 MAX_WAIT_MS: Final = 60_000
@@ -100,6 +101,7 @@ class ShareService:
         self._tasks = SlotTasks(fatal)
         self.sessions = ShareSessions(parts.config.group_share_max_share_sessions)
         self.led = LedSharePartitions(store=self.store, spawn=self._tasks.spawn)
+        self.views = ShareViews(parts, self.led, clock.now_ms)
         self._loading: dict[Key, asyncio.Task[LedSharePartition]] = {}
         self._swept_ms = clock.now_ms()
 

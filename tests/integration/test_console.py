@@ -15,9 +15,11 @@ from integration.browser import browser, needs_chromium, page_of
 from integration.cluster import Cluster, full_isr
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.client.admin.admin import GROUP
 from barnabas.net.client.connection.records import RecordMetadata
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
+from barnabas.net.client.share.share_consumer import ShareConsumer
 
 pytestmark = [needs_chromium, pytest.mark.timeout(180)]
 
@@ -100,6 +102,38 @@ async def test_every_page_shows_its_data_and_nothing_of_it_is_markup(cluster: Cl
         assert await page.evaluate("document.images.length") == 1, "the icon, and no image of a record"
         assert await page.title() != "taken"
         complaints = [line for line in complaints if "404" not in line]  # of the topic that does not exist
+        assert complaints == []
+
+
+async def test_a_share_group_shows_what_members_hold_and_begins_elsewhere_after_a_preview(cluster: Cluster) -> None:
+    from axe_playwright_python.async_playwright import Axe
+
+    async with cluster.admin() as admin:
+        await admin.alter_config("packers", {"share.auto.offset.reset": "earliest"}, resource_type=GROUP)
+    async with browser() as chromium, page_of(chromium, width=390) as (page, complaints):
+        async with ShareConsumer("orders", bootstrap=cluster.bootstrap, group="packers") as consumer:
+            taken = 0
+            while taken < 31:
+                for record in await consumer.poll(timeout_ms=500):
+                    taken += 1
+                    consumer.acknowledge(record, "release" if record.offset == 30 else "accept")
+            await consumer.commit()
+            assert len(await consumer.poll(timeout_ms=10_000)) == 1
+            await opened(page, cluster, "groups/packers", "1given out more than once")
+            await shows(page, "1held by members")
+            await shows(page, "1 \N{MULTIPLICATION SIGN} 2")
+            found = (await Axe().run(page)).response["violations"]
+            assert not [item["id"] for item in found if item["impact"] in ("serious", "critical")]
+            assert await page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        await shows(page, "0held by members")  # the member has left, and what it held is free
+        await page.get_by_label("Where to").fill("10")
+        await page.get_by_role("button", name="Preview").click()
+        await shows(page, "Preview: nothing has moved yet")
+        await shows(page, "1records to do")
+        await page.get_by_role("button", name="Seek").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Seek").click()
+        await shows(page, "21records to do")
+        assert await page.get_by_role("button", name="Undo").count() == 0
         assert complaints == []
 
 

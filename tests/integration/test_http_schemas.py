@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
+from barnabas.net.client.share.share_consumer import ShareConsumer
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -131,6 +132,14 @@ async def _groups(call: Caller, cluster: Cluster) -> None:
         assert moved["data"]
         await call("POST", f"{GROUP}/seek/undo", {}, **name)
         await call("DELETE", f"{GROUP}/consumers/{{consumer_id}}", **one)
+
+    queue: dict[str, Any] = {"consumer_group_id": "packers"}
+    async with ShareConsumer("orders", bootstrap=cluster.bootstrap, group="packers", **cluster.security) as packer:
+        partitions: list[Any] = []
+        async with asyncio.timeout(60):
+            while not partitions:
+                await packer.poll(timeout_ms=500)
+                partitions = (await call("GET", f"{GROUP}/share-partitions", **queue))["data"]
 
     async def is_empty() -> bool:  # A member that was removed may be joining again when its consumer closes.
         return not (await call("GET", f"{GROUP}/consumers", **name))["data"]

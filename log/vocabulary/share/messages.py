@@ -1,8 +1,12 @@
 """What the leader of a partition tells and asks the coordinator of a share group, and the ranges of records that both keep."""
 
 from enum import IntEnum
+from typing import Final
 
+from ..group_messages import TopicPartitions
 from ..message import Items, Message
+
+SHARE_PROTOCOL: Final = "share"  # of a group, where consumer groups have theirs
 
 
 class RecordState(IntEnum):
@@ -90,6 +94,39 @@ class WriteShareStatesRequest(Message, frozen=True, kw_only=True):
 
 class WriteShareStatesResponse(Message, frozen=True, kw_only=True):
     outcomes: Items[ShareStateOutcome]  # in the order of the request
+
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
+class DeliveredRecords(Message, frozen=True, kw_only=True):
+    deliveries: int
+    count: int  # of records
+
+
+class SharePartitionView(Message, frozen=True, kw_only=True):
+    """What a share group has done in one partition. -1: the leader has not told."""
+
+    topic: str
+    partition: int
+    start_offset: int = (
+        -1
+    )  # every record before it is acknowledged or archived; -1: the leader has not loaded the state
+    log_end_offset: int = -1
+    lag: int = -1  # records from `start_offset` on that are neither acknowledged nor archived
+    acquired: int = -1  # of these, records that members hold now
+    deliveries: Items[DeliveredRecords] = ()  # of these, records that were given out at least once, by how often
+
+
+class ShareViewsRequest(Message, frozen=True, kw_only=True):
+    """The coordinator of a group asks the leaders of its partitions: only they know the locks."""
+
+    group_id: str
+    partitions: Items[TopicPartitions]
+
+
+class ShareViewsResponse(Message, frozen=True, kw_only=True):
+    partitions: Items[SharePartitionView]  # those that the broker leads
 
 
 # --- members ----------------------------------------------------------------------------------------------------------

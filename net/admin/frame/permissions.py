@@ -201,6 +201,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     f"GET {_GROUP}/lags/{{topic_name}}/partitions/{{partition_id}}": _group(Operation.DESCRIBE),
     f"GET {_GROUP}/lag-summary": _group(Operation.DESCRIBE),
     f"GET {_GROUP}/lag-history": _group(Operation.DESCRIBE),
+    f"GET {_GROUP}/share-partitions": _group(Operation.DESCRIBE),
     f"GET {_GROUP}/explain": _group(Operation.DESCRIBE),
     f"GET {_GROUP}/rebalances": _group(Operation.DESCRIBE),
     f"POST {_GROUP}/seek": _group(Operation.READ),

@@ -28,7 +28,7 @@ async def _describe(call: Call) -> DescribeGroupResponse:
     return found if call.access is None else visible_group(found, call.access)
 
 
-def _group(call: Call, name: str, state: str, assignor: str, coordinator: int) -> Json:
+def _group(call: Call, name: str, state: str, assignor: str, coordinator: int, protocol: str) -> Json:
     return call.item(
         "KafkaConsumerGroup",
         ("consumer-groups", name),
@@ -37,6 +37,7 @@ def _group(call: Call, name: str, state: str, assignor: str, coordinator: int) -
             "is_simple": False,
             "partition_assignor": assignor,
             "state": state.upper().replace(" ", "_"),
+            "protocol": protocol,
             "coordinator": call.related("brokers", coordinator) if coordinator >= 0 else None,
             "consumers": call.related("consumer-groups", name, "consumers"),
             "lag_summary": call.related("consumer-groups", name, "lag-summary"),
@@ -57,13 +58,15 @@ async def _list(call: Call) -> Reply:
         "KafkaConsumerGroupList",
         ("consumer-groups",),
         sorted(found),
-        lambda name: _group(call, name, found[name].state, "", _coordinator(call.image, found[name])),
+        lambda name: _group(
+            call, name, found[name].state, "", _coordinator(call.image, found[name]), found[name].protocol
+        ),
     )
 
 
 async def _get(call: Call) -> Reply:
     group = await _describe(call)
-    return Reply(body=_group(call, group.group_id, group.state, group.assignor, group.coordinator))
+    return Reply(body=_group(call, group.group_id, group.state, group.assignor, group.coordinator, group.protocol))
 
 
 async def _delete(call: Call) -> Reply:
@@ -202,6 +205,7 @@ _GROUP: Final = shapes.item(
     shapes.flag("is_simple", "False."),
     shapes.text("partition_assignor", "Who assigns partitions; empty in lists."),
     shapes.text("state", "STABLE, EMPTY, RECONCILING, ..."),
+    shapes.text("protocol", "share: a share group. Otherwise how the members of a consumer group join."),
     shapes.link("coordinator", "The broker that keeps its state; null: none.", null=True),
     shapes.link("consumers", "Its members."),
     shapes.link("lag_summary", "Its lag."),

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
-from barnabas.consumer_groups.share.coordinator import SHARE_PROTOCOL
 from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL
 
 from ...protocol.group_responses import LAG_STEP_MS, ListGroupsResponse
 from ...protocol.requests import ListGroupsRequest

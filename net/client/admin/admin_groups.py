@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Mapping
+from typing import cast
 
 from barnabas.log.vocabulary.group_messages import OffsetToCommit, UndoOffsetResetResponse
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -37,18 +38,18 @@ class GroupAdmin:
         groups = {group.group_id: group for answer in answers for group in answer.groups}
         return [groups[group_id] for group_id in sorted(groups)]
 
-    async def describe_group(self, group_id: str, *, history: bool = False) -> DescribeGroupResponse:
+    async def describe_group(
+        self, group_id: str, *, history: bool = False, shares: bool = False
+    ) -> DescribeGroupResponse:
         """Describe members, assignments and the causes of the last rebalances; with `history`, also the lag in the last hour, as
-        far as its coordinator remembers it. Raises GroupIdNotFoundError."""
-        request = q.DescribeGroupRequest(group_id=group_id, history=history)
-        response: DescribeGroupResponse = await self._ask.coordinator(group_id, request)
-        return response
+        far as its coordinator remembers it; with `shares`, of a share group also its partitions. Raises GroupIdNotFoundError."""
+        request = q.DescribeGroupRequest(group_id=group_id, history=history, shares=shares)
+        return cast(DescribeGroupResponse, await self._ask.coordinator(group_id, request))
 
     async def explain_group(self, group_id: str) -> DescribeGroupResponse:
         """Like `describe_group`, with the moves of each rebalance, partitions without a reader, and silent or slow members."""
         request = q.DescribeGroupRequest(group_id=group_id, explain=True)
-        response: DescribeGroupResponse = await self._ask.coordinator(group_id, request)
-        return response
+        return cast(DescribeGroupResponse, await self._ask.coordinator(group_id, request))
 
     async def delete_group(self, group_id: str) -> None:
         """Delete a group that has no members, with its offsets."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 from barnabas.consumer_groups.model.messages import DescribedMember, GroupDescription
 from barnabas.consumer_groups.model.partitions import to_set
 from barnabas.consumer_groups.model.states import GroupPhase
-from barnabas.consumer_groups.share.coordinator import SHARE_PROTOCOL
 from barnabas.kraft.group_state.group_slots import CLASSIC_PROTOCOL
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, GroupIdNotFoundError
 from barnabas.log.vocabulary.group_messages import TopicPartitions
 from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_assignment, encode_subscription
+from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL
 from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse

@@ -28,6 +28,7 @@ def group_description(
             item if told is not None else replace(item, reasons=(), moves=()) for item in found.rebalances
         ),
         unowned=() if told is None else told.unowned,
+        protocol=found.protocol,
     )
 
 

@@ -3,17 +3,17 @@ DeleteGroup (42), ResetOffsets (1002), UndoOffsetReset (1011), DeleteOffsets (10
 
 Versions: 0; OffsetCommit also Kafka's 2-9. Behaviour: KIP-848's, with the coordinator of the group's slot; any other broker
 answers NOT_COORDINATOR. A reply leaves once the quorum has committed its content. Differs from Kafka: ResetOffsets works on
-a group that is running.
+a group that is running, and on a share group without members.
 """
 
 from itertools import groupby
 from operator import itemgetter
+from typing import Final
 
 from msgspec.structs import replace
 
 from barnabas.consumer_groups.model.messages import CommitPlace
 from barnabas.consumer_groups.model.states import GroupPhase
-from barnabas.consumer_groups.share.coordinator import SHARE_PROTOCOL
 from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, GroupIdNotFoundError, error_for
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
@@ -21,6 +21,7 @@ from barnabas.log.vocabulary.group_messages import (
     TopicPartitions,
     UndoOffsetResetResponse,
 )
+from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL, SharePartitionView
 from barnabas.net.protocol.group_responses import (
     DescribeGroupResponse,
     FindCoordinatorResponse,
@@ -46,6 +47,8 @@ from barnabas.net.server.dispatcher import RequestContext
 from ..common.answer_room import AnswerRoom, size_of_offsets
 from ..common.services import Services
 from .group_descriptions import group_description
+
+VIEW_BYTES: Final = 200  # of a partition of a share group: its names, and a count for each number of deliveries
 
 
 class GroupHandlers:
@@ -138,11 +141,12 @@ class GroupHandlers:
         )
 
     async def reset_offsets(self, request: ResetOffsetsRequest, context: RequestContext) -> EmptyResponse:
-        await self._groups.handle(
+        await self._groups.handle_slot(
             request.group_id,
             lambda machine: machine.reset_offsets(
                 group_id=request.group_id,
                 offsets=request.partitions,
+                topic_ids=self._groups.topic_ids,
                 now_ms=self._groups.now_ms(),
                 by=_asker(context),
             ),
@@ -164,7 +168,7 @@ class GroupHandlers:
         return EmptyResponse()
 
     async def undo_reset(self, request: UndoOffsetResetRequest, context: RequestContext) -> UndoOffsetResetResponse:
-        return await self._groups.handle(
+        return await self._groups.handle_slot(
             request.group_id,
             lambda machine: machine.undo_reset(
                 group_id=request.group_id,
@@ -203,10 +207,18 @@ class GroupHandlers:
                 group_id, lambda machine: machine.explain_group(group_id=group_id, now_ms=now_ms)
             )
         description = group_description(found, told, self._services.node_id)
+        if request.shares and found.protocol == SHARE_PROTOCOL:
+            description = replace(description, shares=await self._share_views(group_id))
         if not request.history:
             return description
         points, topics = self._services.figures.lags_of(group_id)
         return replace(description, lags=points, lag_topics=topics)
+
+    async def _share_views(self, group_id: str) -> tuple[SharePartitionView, ...]:
+        states = await self._groups.handle_slot(group_id, lambda machine: machine.shares.states.of_group(group_id))
+        with AnswerRoom(self._services.memory, "its topics are too many for one answer") as room:
+            room.take(sum(VIEW_BYTES + len(state.topic) for state in states))
+            return await self._services.shares.views.of(group_id, states)
 
     async def delete_group(self, request: DeleteGroupRequest, context: RequestContext) -> EmptyResponse:
         await self._groups.handle_slot(

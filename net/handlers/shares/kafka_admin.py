@@ -12,10 +12,10 @@ from itertools import groupby
 
 from barnabas.consumer_groups.model.messages import GroupDescription
 from barnabas.consumer_groups.model.states import GroupPhase
-from barnabas.consumer_groups.share.coordinator import SHARE_PROTOCOL
 from barnabas.kraft.metadata.records import ShareStateRecord
 from barnabas.log.vocabulary.errors import BarnabasError, GroupIdNotFoundError
 from barnabas.log.vocabulary.group_messages import PartitionOffset, TopicPartitions
+from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.slices import sliced
 from barnabas.net.protocol.kafka import bodies

@@ -1,10 +1,10 @@
-"""ShareGroupHeartbeat (76), ShareFetch (78), ShareAcknowledge (79), LoadShareStates (1030), WriteShareStates (1031): share
-groups.
+"""ShareGroupHeartbeat (76), ShareFetch (78), ShareAcknowledge (79), LoadShareStates (1030), WriteShareStates (1031), ShareViews
+(1033): share groups.
 
 Versions: 0. Behaviour: KIP-932's. The coordinator of the group's slot keeps its members and states, leaders of partitions give
-records out; the last two requests are those of leaders to the coordinator. An acknowledgement is answered when the quorum has its
-effect. Differs from Kafka: the start of a group in a partition is stored at the first read, so that a new leader begins at the
-same record; a session belongs to its connection and its user.
+records out. Leaders load states from the coordinator and write them there; it asks leaders for the locks, which only they know.
+An acknowledgement is answered when the quorum has its effect. Differs from Kafka: the start of a group in a partition is stored
+at the first read, so that a new leader begins at the same record; a session belongs to its connection and its user.
 """
 
 from barnabas.kraft.metadata.feature_levels import SHARE_GROUPS_LEVEL, brokers_below
@@ -17,10 +17,12 @@ from barnabas.log.vocabulary.share.messages import (
     ShareFetchRequest,
     ShareFetchResponse,
     ShareGroupHeartbeatRequest,
+    ShareViewsRequest,
+    ShareViewsResponse,
     WriteShareStatesRequest,
     WriteShareStatesResponse,
 )
-from barnabas.net.base.limits import check_count
+from barnabas.net.base.limits import check_count, check_number
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.settings.group_config import share_times_of
 
@@ -79,3 +81,7 @@ class ShareHandlers:
 
     async def write_states(self, request: WriteShareStatesRequest, context: RequestContext) -> WriteShareStatesResponse:
         return await self._shares.store.write_here(request)
+
+    async def views(self, request: ShareViewsRequest, context: RequestContext) -> ShareViewsResponse:
+        check_number(sum(len(item.partitions) for item in request.partitions))
+        return await self._shares.views.here(request)

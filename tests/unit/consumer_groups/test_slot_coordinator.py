@@ -2,12 +2,15 @@
 
 from itertools import count
 
+import pytest
 from unit.consumer_groups.coordinator_bench import SLOT, Bench
 
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
 from barnabas.consumer_groups.transactions.settings import TransactionSettings
 from barnabas.kraft.group_state.group_slots import slot_of
+from barnabas.log.vocabulary.errors import InvalidRequestError, NonEmptyGroupError
+from barnabas.log.vocabulary.group_messages import OffsetToCommit
 from barnabas.log.vocabulary.share.messages import ShareGroupHeartbeatRequest
 from barnabas.log.vocabulary.transaction_messages import (
     AddToTransactionRequest,
@@ -74,3 +77,33 @@ def test_the_timers_of_share_groups_count_too() -> None:
         of_groups = slot.groups.next_deadline_ms()
         assert of_groups is not None
         assert slot.next_deadline_ms() == min(bench.now_ms + share_ms, of_groups)
+
+
+def test_where_a_share_group_begins_is_reset_as_offsets_are() -> None:
+    bench = Bench()
+    slot = slot_of_bench(bench)
+
+    def reset(*offsets: tuple[int, int]) -> None:
+        wanted = tuple(OffsetToCommit(topic="t", partition=partition, offset=offset) for partition, offset in offsets)
+        slot.reset_offsets(group_id=SHARED, offsets=wanted, topic_ids={"t": "t1"}, now_ms=bench.now_ms)
+
+    def starts() -> dict[int, int]:
+        return {state.partition: state.start_offset for state in slot.shares.states.of_group(SHARED).response}
+
+    def beat(epoch: int) -> None:
+        member = ShareGroupHeartbeatRequest(
+            group_id=SHARED, member_id="s", member_epoch=epoch, subscribed_topics=("t",)
+        )
+        slot.shares.heartbeat(member, bench.now_ms, principal="User:a")
+
+    beat(0)
+    with pytest.raises(NonEmptyGroupError):
+        reset((0, 7))
+    beat(-1)
+    reset((0, 7))
+    assert starts() == {0: 7}
+    with pytest.raises(InvalidRequestError, match="t-9: the partition does not exist"):
+        reset((0, 8), (9, 8))
+    assert starts() == {0: 7}, "all or nothing"
+    with pytest.raises(InvalidRequestError, match="cannot be undone"):
+        slot.undo_reset(group_id=SHARED, now_ms=bench.now_ms, by="me", validate_only=True, topics=None)

@@ -35,8 +35,8 @@ ADDED = {
     "ClusterBroker": ("machine",),
     "ControllerCallResponse": ("wall_ms",),
     "DescribeBrokerRequest": ("history",),
-    "DescribeGroupRequest": ("history",),
-    "DescribeGroupResponse": ("lags", "lag_topics"),
+    "DescribeGroupRequest": ("history", "shares"),
+    "DescribeGroupResponse": ("lags", "lag_topics", "protocol", "shares"),
     "DescribeBrokerResponse": ("history",),
     "DescribeStorageRequest": ("topic",),
     "DescribeStorageResponse": ("sizes",),
@@ -51,6 +51,8 @@ ADDED_AGAIN = {
     "FetchResponse": ("session_id", "error"),
     "ListTransactionsResponse": (),
     "ListedTransaction": ("prepared_for",),
+    "DescribeGroupRequest": ("shares",),
+    "DescribeGroupResponse": ("protocol", "shares"),
 }
 HELLOS: tuple[Any, ...] = (ClientHello, ServerHello)
 
@@ -90,6 +92,7 @@ OF_SHARE_GROUPS = {
     "LoadShareStatesRequest",
     "WriteShareStatesRequest",
 }
+OF_SHARE_VIEWS = {"ShareViewsRequest"}
 
 
 def asked(request_type: Any) -> DecodedRequest:
@@ -122,6 +125,7 @@ def messages() -> dict[str, tuple[Any, Any]]:
         (OF_FIGURES, Samples(ADDED)),
         (OF_SHARE_GROUPS, Samples(ADDED)),
         (OF_PREPARED, Samples()),
+        (OF_SHARE_VIEWS, Samples()),
     ):
         made |= _of_one_time(names, some)
     return made
@@ -133,7 +137,7 @@ def _of_one_time(names: set[str] | None, samples: Samples) -> dict[str, tuple[An
     def is_here(request_type: Any) -> bool:
         name = request_type.__name__
         later = LATER | LATEST | OF_USERS | OF_PERMISSIONS | OF_QUOTAS | OF_EVENTS | OF_DELETED_OFFSETS
-        later |= OF_FIGURES | OF_SHARE_GROUPS | OF_PREPARED
+        later |= OF_FIGURES | OF_SHARE_GROUPS | OF_PREPARED | OF_SHARE_VIEWS
         return name not in later if names is None else name in names
 
     made: dict[str, tuple[Any, Any]] = {}

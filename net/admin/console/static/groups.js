@@ -2,6 +2,7 @@
 
 import { get, post, query, settings } from "./api.js";
 import { badge, card, confirmed, fill, h, lines, number, table, time } from "./dom.js";
+import { sharePage } from "./shares.js";
 
 const LIST_EVERY_MS = 5_000;
 const GROUP_EVERY_MS = 2_000;
@@ -23,6 +24,7 @@ export function groupsPage(context) {
     const { data: groups } = await get("consumer-groups");
     const draw = () => fill(list, table(`${groups.length} groups`, [
       ["Group", (row) => h("a", { href: `#/groups/${encodeURIComponent(row.consumer_group_id)}` }, row.consumer_group_id), "name"],
+      ["Kind", (row) => (row.protocol === "share" ? "share" : "consumer")],
       ["State", (row) => stateBadge(row.state)],
       ["Lag, records", (row) => number(lags.get(row.consumer_group_id)?.total_lag), "number"],
       ["Lag, seconds", (row) => whole(lags.get(row.consumer_group_id)?.max_lag_seconds), "number"],
@@ -41,15 +43,29 @@ export function groupsPage(context) {
   });
 }
 
+// Share groups have a page of their own. Which one is shown is asked until a broker says it.
 export function groupPage(context) {
   const [id] = context.rest;
+  let isShown = false;
+  context.every(GROUP_EVERY_MS, async () => {
+    if (isShown) return;
+    const { protocol } = await get("consumer-groups", id);
+    if (!context.isHere) return;
+    isShown = true;
+    context.works();
+    if (protocol === "share") sharePage(context, id, seeking);
+    else consumerPage(context, id);
+  });
+}
+
+function consumerPage(context, id) {
   const cards = h("div", { class: "cards" });
   const charts = h("section");
   const places = h("section");
   const members = h("section");
   const history = h("section");
   const lag = lagHistory(context, id, charts);
-  context.main.append(cards, charts, places, members, settings.can_change && seeking(context, id), history);
+  context.main.append(cards, charts, places, members, settings.can_change && seeking(context, id, OF_CONSUMERS), history);
   context.every(GROUP_EVERY_MS, async () => {
     const [why, { data: lags }] = await Promise.all([
       get("consumer-groups", id, "explain"), get("consumer-groups", id, "lags")]);
@@ -121,7 +137,13 @@ function rebalance(event) {
     h("strong", {}, reasons.join("; ") || event.cause), h("div", { class: "soft" }, `${event.moves.length} partitions moved, epoch ${event.epoch}`));
 }
 
-function seeking(context, id) {
+const OF_CONSUMERS = {
+  title: "Seek", has_undo: true,
+  words: "start, end, an offset, +N or -N, or @ and milliseconds since 1970. It works while the group runs.",
+};
+
+// `of`: what is different for consumer groups and share groups.
+function seeking(context, id, of) {
   const to = h("input", { required: true, value: "end", "aria-label": "Where to", list: "targets" });
   const result = h("div", { role: "status" });
   const show = (title, rows) => fill(result, table(title, [
@@ -135,8 +157,8 @@ function seeking(context, id) {
   const run = async (parts, body, title) => {
     try { show(title, (await post(["consumer-groups", id, ...parts], body)).data); context.works(); } catch (error) { context.fail(error); }
   };
-  return h("section", {}, h("h2", {}, "Seek"),
-    h("p", { class: "soft" }, "start, end, an offset, +N or -N, or @ and milliseconds since 1970. It works while the group runs."),
+  return h("section", {}, h("h2", {}, of.title),
+    h("p", { class: "soft" }, of.words),
     h("form", {
       onsubmit: async (event) => {
         event.preventDefault();
@@ -150,5 +172,5 @@ function seeking(context, id) {
         if (await confirmed(`Move the offsets of ${id} to ${to.value}?`, "Seek")) await run(["seek"], { to: to.value }, "Moved");
       },
     }, "Seek"),
-    h("button", { type: "button", onclick: () => run(["seek", "undo"], {}, "Undone") }, "Undo")), result);
+    of.has_undo && h("button", { type: "button", onclick: () => run(["seek", "undo"], {}, "Undone") }, "Undo")), result);
 }

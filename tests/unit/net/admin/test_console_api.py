@@ -18,6 +18,7 @@ from unit.net.admin.fake_broker import FakeBroker, an_image, described
 from barnabas.kraft.metadata.image import MetadataImage, PartitionImage, TopicImage
 from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL, DeliveredRecords, SharePartitionView
 from barnabas.net.admin import app
 from barnabas.net.admin.app import ROUTES, build_app
 from barnabas.net.admin.console import overview
@@ -465,3 +466,26 @@ async def test_the_lag_of_a_group_in_the_last_hour(client: HttpClient, broker: F
     assert found["interval_ms"] == 30_000
     later = await (await client.get(f"{path}?after_ms=30000")).json()
     assert [row["at_ms"] for row in later["data"]] == [60_000]
+
+
+async def test_the_partitions_of_a_share_group(client: HttpClient, broker: FakeBroker) -> None:
+    path = f"{CLUSTER}/consumer-groups/g/share-partitions"
+    answer = await client.get(path)
+    assert answer.status == 400 and "is not a share group" in await answer.text()
+
+    def shares(request: DescribeGroupRequest) -> Any:
+        assert request.shares
+        delivered = (DeliveredRecords(deliveries=2, count=3),)
+        known = SharePartitionView(
+            topic="t", partition=0, start_offset=5, log_end_offset=9, lag=3, acquired=1, deliveries=delivered
+        )
+        unknown = SharePartitionView(topic="t", partition=1, start_offset=5)
+        found = cast(DescribeGroupResponse, described(request))
+        return replace(found, protocol=SHARE_PROTOCOL, shares=(known, unknown))
+
+    broker.answers[DescribeGroupRequest] = shares
+    first, second = (await (await client.get(path)).json())["data"]
+    assert (first["topic_name"], first["partition_id"], first["start_offset"]) == ("t", 0, 5)
+    assert (first["log_end_offset"], first["lag"], first["acquired"]) == (9, 3, 1)
+    assert first["deliveries"] == [{"deliveries": 2, "records": 3}]
+    assert (second["log_end_offset"], second["lag"], second["acquired"], second["deliveries"]) == (None, None, None, [])

@@ -18,6 +18,7 @@ from barnabas.log.vocabulary.access.acls import Acl, Operation, Permission, Reso
 from barnabas.log.vocabulary.access.quotas import EntityQuotas, QuotaEntity
 from barnabas.log.vocabulary.cluster_changes import AlterQuotasRequest, CreateAclsRequest, DeleteAclsRequest
 from barnabas.log.vocabulary.group_messages import UndoneOffset, UndoOffsetResetResponse
+from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL, SharePartitionView
 from barnabas.net.access.access import AccessControl
 from barnabas.net.access.authorizer import AccessRules
 from barnabas.net.admin.app import ROUTES, build_app
@@ -168,10 +169,15 @@ async def test_the_overview_of_a_topic_has_its_configuration_for_those_who_may_d
 def with_lags(request: DescribeGroupRequest) -> Any:
     found = described(request)
     assert isinstance(found, DescribeGroupResponse)
+    if request.shares:
+        return replace(found, protocol=SHARE_PROTOCOL, shares=(SharePartitionView(topic="t", partition=0),))
     return replace(found, lags=(LagPoint(at_ms=1, unread=7, lag_ms=7),), lag_topics=("t",))
 
 
-@pytest.mark.parametrize("path", ["lags", "lag-summary", "lag-history", "explain", "rebalances", "lags/t/partitions/0"])
+@pytest.mark.parametrize(
+    "path",
+    ["lags", "lag-summary", "lag-history", "share-partitions", "explain", "rebalances", "lags/t/partitions/0"],
+)
 async def test_a_group_does_not_tell_of_topics_that_may_not_be_described(
     client: HttpClient, broker: SecureBroker, path: str
 ) -> None:

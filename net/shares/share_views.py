@@ -34,7 +34,7 @@ ASK_TIMEOUT_MS: Final = 2_000  # a leader that does not answer in time leaves th
 MAX_PARTITIONS: Final = 1_000  # of one request to a leader; of the others, only the stored state is told
 
 
-class BrokerParts(Protocol):
+class LeaderParts(Protocol):
     """The parts of a broker that it works with."""
 
     @property
@@ -46,7 +46,7 @@ class BrokerParts(Protocol):
 
 
 class ShareViews:
-    def __init__(self, parts: BrokerParts, led: LedSharePartitions, now_ms: Callable[[], int]) -> None:
+    def __init__(self, parts: LeaderParts, led: LedSharePartitions, now_ms: Callable[[], int]) -> None:
         self._node_id = parts.node_id
         self._led = led
         self._replication = parts.replication

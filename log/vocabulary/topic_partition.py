@@ -32,6 +32,8 @@ def check_topic_name(name: str) -> str:
     Raises InvalidTopicError, which names the fault and the rule: the name becomes a folder, so it must not lead to another
     folder.
     """
+    if name and not isinstance(name, str):
+        raise InvalidTopicError(f"the topic name must be a str, not {type(name).__name__}: {name!r}")
     if not name:
         raise InvalidTopicError("the topic name is empty; use 1 to 249 characters of a-z A-Z 0-9 . _ -")
     if name in (".", ".."):

@@ -20,6 +20,7 @@ from barnabas.log.vocabulary.access.acls import Permission
 from barnabas.log.vocabulary.group_messages import RebalanceEvent
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
+from ..client.connection.arguments import explained
 from ..client.connection.loop_thread import loop_thread
 from ..client.connection.records import ConsumerRecord
 from ..local_cluster import MAX_BROKERS
@@ -46,6 +47,29 @@ DEFAULTS: Final[Mapping[str, str]] = {
 OWN_KEYS: Final = ("node.id", "controller.quorum.voters")
 
 
+@explained(
+    api='a request of Kafka\'s protocol, such as "PRODUCE"',
+    broker="the number of a broker",
+    brokers="numbers of brokers; by default all",
+    client_id="only requests and connections of the client with this name",
+    configs="keys of the topic, {key: value}",
+    delay_ms="milliseconds",
+    exactly_once="nothing else is there, and nothing twice",
+    group="the name of a group",
+    isolation_level='"read_committed", or "read_uncommitted": also records of open and aborted transactions',
+    name="the name of the topic",
+    one_side="a broker, or several",
+    other_side="a broker, or several",
+    partition="the number of a partition",
+    partitions="how many it has",
+    permissions='such as "READ TOPIC orders" or "WRITE TOPIC orders*"',
+    replication_factor="replicas of each partition; -1: the default of the cluster, at most three",
+    seconds="how far; negative: back",
+    timeout_s="seconds until it raises AssertionError; None: that of the cluster",
+    times="how many requests of all brokers together; None: each of them",
+    topic="the name of a topic",
+    user="one of `users`",
+)
 class Cluster:
     """Started by `start`, or by `with` and `async with`. See the module for an example."""
 
@@ -148,9 +172,11 @@ class Cluster:
         return _running(self._parts).bootstrap
 
     def address(self, broker: int) -> str:
+        """Where clients reach this broker: "127.0.0.1:9092"."""
         return _running(self._parts).backend.address(broker)
 
     def is_running(self, broker: int) -> bool:
+        """Whether it has been started and not killed; a paused broker runs."""
         return self._started.backend.is_running(broker)
 
     def logs(self, lines: int = LOG_LINES) -> str:

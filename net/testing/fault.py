@@ -7,6 +7,8 @@ from typing import Self
 
 
 class Fault:
+    """What the methods of a cluster return."""
+
     def __init__(self, name: str, undo: Callable[[], None]) -> None:
         self.name = name
         self._undo: Callable[[], None] | None = undo
@@ -17,6 +19,7 @@ class Fault:
 
     @property
     def holds(self) -> bool:
+        """Whether it is not undone yet."""
         return self._undo is not None
 
     def undo(self) -> None:

@@ -17,15 +17,17 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin import admin as _admin
+from barnabas.net.client.connection.arguments import explained
 from barnabas.net.client.connection.client import inside_of
 from barnabas.net.client.connection.either_kind import run_blocking
 from barnabas.net.client.connection.errors import ClientClosedError
+from barnabas.net.client.connection.habits import keyworded, no_such_method
 from barnabas.net.client.connection.loop_thread import loop_thread
 from barnabas.net.client.connection.records import (
     ConsumerRecord,
@@ -78,6 +80,9 @@ __all__ = [
 T = TypeVar("T")
 C = TypeVar("C", bound=_producer.Producer | _consumer.Consumer | _admin.Admin | _share_consumer.ShareConsumer)
 
+B = TypeVar("B")
+
+_PARTITION_NUMBER = "the number of a partition; None: chosen by the key, or to fill batches"
 _ITERATION_POLL_MS = 1_000  # `for record in consumer` wakes up this often, so that Ctrl-C works.
 
 
@@ -90,6 +95,12 @@ class _Blocking(Generic[C]):
         self._call(client.start())
         # A client dropped without a close would stay a member of its group for minutes: also close it when the process exits.
         self._closed = self._loop_thread.look_after(self, client.close)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """For names that are missing only: the answer says what it is called here."""
+            raise no_such_method(self, name)
 
     def __enter__(self) -> Self:
         return self
@@ -114,6 +125,18 @@ class _Blocking(Generic[C]):
         return self._loop_thread.call(coroutine, timeout)
 
 
+def _like(twin: type, **meanings: str) -> Callable[[type[B]], type[B]]:
+    """Of a blocking client: `help` says of its arguments and methods what it says of those of its twin."""
+
+    def shown(kind: type[B]) -> type[B]:
+        init = vars(kind)["__init__"]
+        init.__doc__, init.__signature__ = twin.__init__.__doc__, inspect.signature(twin.__init__)
+        return cast(type[B], explained(kind, like=twin, **meanings))
+
+    return shown
+
+
+@explained(like=_Handle)
 class Handle:
     """The handle of a record that was sent; `result` waits for its metadata."""
 
@@ -135,6 +158,7 @@ class Handle:
         return metadata
 
 
+@explained
 class BatchHandles:
     """The handle of many records that were sent together."""
 
@@ -151,10 +175,12 @@ class BatchHandles:
         return Handle(self._owner, self._handles[index])
 
     def result(self, timeout: float | None = None) -> list[RecordMetadata]:
+        """Wait for all of them. Raises the first error."""
         metadata: list[RecordMetadata] = self._owner._call(_resolved(self._handles), timeout)
         return metadata
 
 
+@explained
 class TableHandle:
     """The handle of the rows of a table."""
 
@@ -177,6 +203,7 @@ async def _resolved(handle: Any) -> Any:
     return await handle
 
 
+@_like(_producer.Producer, partition=_PARTITION_NUMBER)
 class Producer(_Blocking[_producer.Producer]):
     """Like `barnabas.Producer`, for any number of threads at a time. Records of one thread to one partition keep their order.
 
@@ -235,6 +262,7 @@ class Producer(_Blocking[_producer.Producer]):
         return self._call(self._client.partitions_for(topic))
 
 
+@explained(like=_Transaction, partition=_PARTITION_NUMBER, consumer="the consumer that has read the records")
 class Transaction:
     """Like `barnabas.Transaction`: `with producer.transaction() as transaction`. Use `send_many` for speed."""
 
@@ -274,11 +302,7 @@ class Transaction:
         return Handle(self._owner, self._owner._call(self._transaction.send(topic, value, **options)))
 
     def send_many(
-        self,
-        topic: str,
-        values: Sequence[Any],
-        keys: Sequence[Any] | None = None,
-        **options: Any,
+        self, topic: str, values: Sequence[Any], keys: Sequence[Any] | None = None, **options: Any
     ) -> BatchHandles:
         """The options are those of `Producer.send_many`."""
         return BatchHandles(self._owner, self._owner._call(self._transaction.send_many(topic, values, keys, **options)))
@@ -305,6 +329,7 @@ def _called_in_threads(options: dict[str, Any], *names: str) -> dict[str, Any]:
     return options | {name: partial(_in_a_thread, function) for name, function in functions.items()}
 
 
+@_like(_consumer.Consumer)
 class Consumer(_Blocking[_consumer.Consumer]):
     """Like `barnabas.Consumer`. Heartbeats continue on the loop's thread while the application processes records.
 
@@ -317,6 +342,7 @@ class Consumer(_Blocking[_consumer.Consumer]):
         super().__init__(_consumer.Consumer(*topics, **_called_in_threads(options, *names)))
         self._inside = _ConsumerInside(self)
 
+    @keyworded
     def poll(
         self, *, max_records: int = _consumer.MAX_POLL_RECORDS, timeout_ms: float = 1_000, within_ms: float = 0
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
@@ -386,6 +412,7 @@ class Consumer(_Blocking[_consumer.Consumer]):
     def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         self._on_loop(partial(self._client.resume, *partitions))
 
+    @keyworded
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
         self._call(self._client.commit(offsets))
 
@@ -442,6 +469,7 @@ class _ConsumerInside:
         return self._consumer._on_loop(partial(self._async.group_positions, offsets))
 
 
+@_like(_share_consumer.ShareConsumer)
 class ShareConsumer(_Blocking[_share_consumer.ShareConsumer]):
     """Like `barnabas.ShareConsumer`: a member of a share group, for one thread at a time.
 
@@ -473,8 +501,8 @@ class ShareConsumer(_Blocking[_share_consumer.ShareConsumer]):
 
 
 def dead_letters(producer: Producer, topic: str) -> Callable[[ConsumerRecord, Exception], None]:
-    """Like `barnabas.dead_letters`: a function for `on_bad_record`, `on_failure` and `dead_letter`. It returns when the record is
-    acknowledged."""
+    """Like `barnabas.dead_letters`: a function for `on_bad_record`, `on_failure` and `dead_letter`, which sends records to
+    `topic` by `producer`. It returns when the record is acknowledged."""
     send: Callable[..., Any] = _dead_letters(producer._client, topic)
 
     def write(record: ConsumerRecord, error: Exception) -> None:
@@ -493,7 +521,8 @@ def process_each(
     **options: Any,
 ) -> Processed:
     """Like `barnabas.process_each`: call `handler(record)` in `concurrency` threads until `stop` is set, a signal comes or the
-    consumer is closed. The other options are the same. Ctrl-C ends it without waiting for handlers, after a last commit."""
+    consumer is closed. `on_failure`, `stop_on_signals` and the other `options` are the same. Ctrl-C ends it without waiting for
+    handlers, after a last commit."""
     if callable(on_failure):
         on_failure = partial(_in_a_thread, on_failure)
 
@@ -504,7 +533,8 @@ def process_each(
 
 
 def process_once(consumer: Consumer, connection: Any, *, max_records: int = MAX_RECORDS) -> BlockingProcessOnce:
-    """Like `barnabas.process_once`, with `with` and `for`; the database is used in the caller's thread."""
+    """Like `barnabas.process_once`, with `with` and `for`. `consumer`, `connection` and `max_records` are as there; the
+    database is used in the caller's thread."""
     return BlockingProcessOnce(consumer, connection, max_records=max_records)
 
 
@@ -516,7 +546,8 @@ def transform_once(
     max_records: int = MAX_TRANSFORMED,
     idle_timeout_ms: float | None = None,
 ) -> int:
-    """Like `barnabas.transform_once`; the function is called in the caller's thread."""
+    """Like `barnabas.transform_once`, with the same `consumer`, `producer`, `max_records` and `idle_timeout_ms`; `function` is
+    called in the caller's thread."""
     once = TransformOnce(consumer, producer, function, max_records=max_records, pause=time.sleep)
     return run_blocking(
         once.run(idle_timeout_ms=idle_timeout_ms), otherwise="a coroutine function needs barnabas.transform_once"
@@ -536,19 +567,32 @@ class _BlockingPart:
 
 
 class Admin(_Blocking[_admin.Admin]):
-    """Like `barnabas.Admin`: the same methods, blocking."""
+    """Like `barnabas.Admin`: the same methods, blocking. So are those of `acls`, `quotas`, `transactions` and `users`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(_admin.Admin(*arguments, **options))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        method = getattr(self._client, name)
-        if not callable(method):  # `users`, `acls`, `quotas`, `transactions`
-            return _BlockingPart(method, self._call)
+        """A part of the client. Type checkers find the methods here, too, which are added below."""
+        part = None if name.startswith("_") else getattr(vars(self).get("_client"), name, None)
+        if part is None:
+            raise no_such_method(self, name)
+        return _BlockingPart(part, self._call)
 
-        def blocking(*arguments: Any, **options: Any) -> Any:
-            return self._call(method(*arguments, **options))
 
-        return blocking
+def _blocking(method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+    @wraps(method)
+    def called(self: Admin, *arguments: Any, **options: Any) -> Any:
+        return self._call(method(self._client, *arguments, **options))
+
+    return called
+
+
+for _name in dir(_admin.Admin):
+    if not _name.startswith("_") and not hasattr(Admin, _name) and callable(getattr(_admin.Admin, _name)):
+        setattr(Admin, _name, _blocking(getattr(_admin.Admin, _name)))
+_like(_admin.Admin)(Admin)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -37,6 +37,7 @@ from ...protocol.responses import (
     TopicMetadata,
 )
 from ...wire.network import Network
+from ..connection.arguments import explained
 from ..connection.client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
 from ..connection.errors import (
     BarnabasError,
@@ -45,7 +46,7 @@ from ..connection.errors import (
     UnknownTopicOrPartitionError,
     error_for,
 )
-from ..connection.habits import asynchronous, texts_of, with_habits
+from ..connection.habits import asynchronous, keyworded, texts_of, with_habits
 from ..connection.records import OffsetAndTimestamp
 from ..connection.security import SecurityOptions
 from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
@@ -66,6 +67,7 @@ _RESOURCE_TYPES: Final = {"topic": TOPIC, "broker": BROKER, "group": GROUP}
 T = TypeVar("T")
 
 
+@explained(partition="the number of a partition", partitions="how many partitions")
 @asynchronous
 class Admin(GroupAdmin):
     """Manages a cluster.
@@ -129,6 +131,7 @@ class Admin(GroupAdmin):
 
     # --- topics ------------------------------------------------------------------------------------------------------
 
+    @keyworded
     async def create_topic(
         self,
         name: str,

@@ -14,6 +14,7 @@ from ...protocol.group_responses import (
     ListGroupsResponse,
 )
 from ...protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
+from ..connection.arguments import explained
 from ..connection.client import Client
 from ..connection.errors import GroupIdNotFoundError
 from ..connection.habits import partition_of
@@ -23,6 +24,7 @@ from ..positions.offset_lookup import unread_behind, unread_now
 from .asking import Ask
 
 
+@explained
 class GroupAdmin:
     _client: Client
     _ask: Ask

@@ -1,6 +1,7 @@
 """Addresses as users write them: "host:port,host:port", also "[::1]:9092". Pure."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from .errors import InvalidConfigError
 
@@ -12,11 +13,19 @@ def parse_bootstrap(bootstrap: str | Iterable[str] | None) -> tuple[Address, ...
     """Return the addresses in the order given. Raises InvalidConfigError, which shows the invalid part."""
     if bootstrap is None:
         raise InvalidConfigError('bootstrap is None; use "host:port,host:port"')
-    parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+    parts = bootstrap.split(",") if isinstance(bootstrap, str) else _listed(bootstrap)
     addresses = tuple(_parse(part.strip()) for part in parts if part.strip())
     if not addresses:
         raise InvalidConfigError('bootstrap contains no address; use "host:port,host:port"')
     return addresses
+
+
+def _listed(bootstrap: Any) -> list[str]:
+    parts: list[str] = list(bootstrap) if isinstance(bootstrap, Iterable) else [bootstrap]
+    for part in parts:
+        if not isinstance(part, str):
+            raise InvalidConfigError(f'bootstrap address {part!r} is not a str; use "host:port"')
+    return parts
 
 
 def _parse(text: str) -> Address:

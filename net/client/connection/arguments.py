@@ -1,8 +1,12 @@
-"""What the arguments of the clients mean: `help(Producer)` and its relatives show those of their own."""
+"""What the arguments of the clients and of their methods mean: `help(Producer)` and its relatives show those of their own."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from types import FunctionType
+from typing import Any, Final, TypeVar
+
+Kind = TypeVar("Kind", bound=type)
 
 ARGUMENTS: Final[Mapping[str, str]] = {
     # --- of all clients ---
@@ -64,6 +68,89 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     # --- of admin clients ---
     "timeout_ms": "time for one operation, with all its requests and retries",
 }
+
+# Of methods, where the docstring of a method does not name them. A class has other meanings of its own (`explained`).
+OF_METHODS: Final[Mapping[str, str]] = {
+    "timeout": "seconds to wait; None: without a limit",
+    "timeout_ms": "time to wait",
+    "topic": "the name of a topic",
+    "partition": "TopicPartition(topic, number), or a tuple such as ('orders', 0)",
+    "partitions": "TopicPartition(topic, number) each, or tuples such as ('orders', 0)",
+    # --- of records ---
+    "value": "bytes, None (a tombstone), or what `value_serializer` accepts",
+    "values": "the values of the records, as for `send`",
+    "key": "bytes, None, or what `key_serializer` accepts; records of one key go to one partition",
+    "keys": "as many keys; None: no record has one",
+    "headers": "pairs of a name and bytes (or None)",
+    "timestamp_ms": "milliseconds since 1970",
+    "table": "an Arrow table, or anything with the PyCapsule interface",
+    "columns": "the other arguments of `send_table`, by name",
+    "options": "the other arguments, by name",
+    "transactional_id": "the name of the producer in transactions",
+    "prepared_for": "a text for the process that decides, such as the id of its own transaction",
+    # --- of consumers ---
+    "topics": ARGUMENTS["topics"],
+    "pattern": ARGUMENTS["pattern"],
+    "isolation_level": ARGUMENTS["isolation_level"],
+    "max_records": "the most records of one call",
+    "max_bytes": "about the most bytes of one call",
+    "within_ms": "time to wait for more records after the first",
+    "batch_size": "the most records of one list",
+    "offset": "the number of a record in its partition",
+    "topic_id": "the id of the topic that the offset is of",
+    "offsets": "{partition: offset of the next record to read}; None: behind all records returned so far",
+    "times_ms": "{partition: milliseconds since 1970}",
+    "record": "a record that the consumer has returned",
+    "kind": '"accept", "release" or "reject"',
+    "reason": "a text for the headers of the dead letter",
+    "group": "the name of the consumer group",
+    # --- of admin clients ---
+    "name": "the name of a topic",
+    "replication_factor": "replicas of each partition",
+    "configs": "{key: value} of the topic, values as texts",
+    "assignment": "the brokers of each new partition: [[0, 1], [1, 2]]",
+    "validate_only": "check it, and change nothing",
+    "include_internal": "with the topics of the cluster itself",
+    "timestamps_ms": "{partition: milliseconds since 1970}; -1: the end, -2: the start",
+    "before_offset": "the first offset that stays",
+    "changes": "{key: value}, values as texts; None: back to the default",
+    "resource": "the name of a topic or group, or the number of a broker",
+    "resource_type": '"topic", "broker" or "group"',
+    "target": "the number of a broker",
+    "replicas": "the numbers of brokers",
+    "throttle_bytes_per_s": "the limit of copying for each broker; 0: none",
+    "node_id": "the number of a broker",
+    "cancel": "take it back: the broker keeps what it still has",
+    "path": "the folder, as the broker's configuration names it",
+    "group_id": "the name of a group",
+    "user": "the name of a user",
+}
+
+
+def explained(kind: Kind | None = None, /, *, like: type | None = None, **meanings: str) -> Any:
+    """Of a class: `help` shows a line for each argument that the docstring of its method does not name. `like`: a class whose
+    methods of the same names are the same; the docstrings that are missing are its."""
+    if kind is None:
+        return lambda other: explained(other, like=like, **meanings)
+    for name, member in vars(kind).items():
+        if name.startswith("_"):
+            continue
+        twin = getattr(like, name, None)
+        if isinstance(member, property) and not member.__doc__:
+            member.__doc__ = getattr(twin, "__doc__", None)
+        elif isinstance(member, FunctionType):
+            text = member.__doc__ or getattr(twin, "__doc__", None) or ""
+            member.__doc__ = _with_arguments(text, member, meanings)
+    return kind
+
+
+def _with_arguments(text: str, function: FunctionType, meanings: Mapping[str, str]) -> str:
+    code = inspect.unwrap(function).__code__
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+    names = code.co_varnames[: count + bool(code.co_flags & inspect.CO_VARKEYWORDS)]
+    unnamed = [name for name in names if name != "self" and not re.search(rf"\b{name}\b", text)]
+    lines = [f"    {name}: {meaning}" for name in unnamed if (meaning := meanings.get(name) or OF_METHODS.get(name))]
+    return "\n".join((inspect.cleandoc(text), "", "Arguments:", *lines)) if lines else text
 
 
 def documented(init: Callable[..., Any]) -> str:

@@ -1,9 +1,12 @@
 """The names that users of other clients type from habit: the two commonest are taken, others are answered with ours. Pure."""
 
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
+from numbers import Real
+from types import NoneType
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast, get_args
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
@@ -15,6 +18,7 @@ from .security import SecurityOptions
 P = ParamSpec("P")
 Self = TypeVar("Self")
 Client_ = TypeVar("Client_")
+Result = TypeVar("Result")
 Text = TypeVar("Text", str, str | None)
 PartitionLike = TopicPartition | tuple[str, int]
 
@@ -37,6 +41,55 @@ _CALLED: Final = {
     "max_poll_records": "max_records of poll",
     "consumer_timeout_ms": "timeout_ms of poll",
 }
+_PLAIN: Final[Mapping[Any, type]] = {int: Real, float: Real, str: str, bool: bool, None: NoneType, NoneType: NoneType}
+_WORDS: Final[Mapping[type, str]] = {Real: "a number", str: "a str", bool: "True or False"}
+_LISTENERS: Final = ("on_assigned", "on_revoked", "on_lost", "on_error")
+# The methods of the same clients, and arguments of methods: the name here, or what to do instead.
+_METHODS: Final = {
+    "produce": "send",
+    "send_and_wait": "send, whose handle is awaited (barnabas.sync: .result())",
+    "begin_transaction": "transaction, as in `with producer.transaction() as transaction`",
+    "init_transactions": "transaction, as in `with producer.transaction() as transaction`",
+    "send_offsets_to_transaction": "commit_offsets of the transaction",
+    "getone": "poll, or `for record in consumer`",
+    "getmany": "poll",
+    "consume": "poll, whose max_records limits it",
+    "seek_to_beginning": "seek_to_start",
+    "store_offsets": "commit, with auto_commit=False",
+    "commit_async": "commit_nowait",
+    "partitions_for_topic": "partitions_for",
+    "list_topics": "list_topics of Admin",
+    "topics": "list_topics of Admin",
+    "highwater": "end_offsets",
+    "get_watermark_offsets": "beginning_offsets and end_offsets",
+    "end_offset": "end_offsets",
+    "stop": "close",
+    "unsubscribe_all": "unsubscribe",
+    "create_topics": "create_topic, for each of them",
+    "delete_topics": "delete_topic, for each of them",
+    "create_partitions": "add_partitions",
+    "list_consumer_groups": "list_groups",
+    "describe_consumer_groups": "describe_group",
+    "delete_consumer_groups": "delete_group",
+    "list_consumer_group_offsets": "group_offsets",
+    "alter_consumer_group_offsets": "reset_offsets",
+    "incremental_alter_configs": "alter_config",
+    "alter_configs": "alter_config",
+    "describe_config": "describe_configs",
+}
+_OF_METHODS: Final = {
+    "timeout": "timeout_ms, in milliseconds",
+    "timestamp": "timestamp_ms",
+    "num_messages": "max_records",
+    "num_partitions": "partitions",
+    "config": "configs",
+    "topic_configs": "configs",
+    "message": "offsets: {partition: offset of the next record}",
+    "asynchronous": "commit_nowait, another method",
+    "on_delivery": "the handle that is returned: await it",
+    "callback": "the handle that is returned: await it",
+    "replica_assignments": "assignment",
+}
 
 
 def with_habits(
@@ -45,6 +98,7 @@ def with_habits(
     """Of a client's `__init__`. Raises TypeError for an argument that does not exist, as Python does, with the name to use.
     Its docstring says what the arguments mean."""
     known = {*inspect.signature(init).parameters, *SecurityOptions.__annotations__} - {"self", "security"}
+    kinds = _plain_kinds(init)
     # What a client hands on with the security options: simulations replace the network and the clock.
     accepted = known | set(inspect.signature(Client.__init__).parameters) - {"self", "security"}
 
@@ -55,6 +109,8 @@ def with_habits(
             )
         if not options.keys() <= accepted:
             _rename(options, known, accepted, is_bootstrap_given=bool(arguments) and "bootstrap" in _positional(init))
+        for name, value in options.items():
+            _check_kind(name, value, kinds)
         init(self, *arguments, **options)
 
     wrapped = wraps(init)(checked)
@@ -78,10 +134,61 @@ def asynchronous(client: type[Client_]) -> type[Client_]:
     def iterated(self: object) -> None:
         raise TypeError(f"{name} is asynchronous: write `async for` in a coroutine, or use {name} of barnabas.sync")
 
-    added = {"__enter__": entered, "__exit__": left}
+    added: dict[str, Callable[..., None]] = {"__enter__": entered, "__exit__": left}
+
+    def missing(self: object, name: str) -> None:
+        raise no_such_method(self, name)
+
+    added["__getattr__"] = missing
     for method, answer in {**added, "__iter__": iterated}.items() if hasattr(client, "__aiter__") else added.items():
         setattr(client, method, answer)
     return client
+
+
+def no_such_method(client: object, name: str) -> AttributeError:
+    """With the name of the method here, for one that is known from other clients or mistyped. For `__getattr__`."""
+    kind = type(client)
+    ours = _METHODS.get(name, "")
+    if name.startswith("_"):
+        cure = ""
+    elif (ours and hasattr(kind, re.split(r"\W", ours)[0])) or ours.endswith(" of Admin"):
+        cure = f": it is {ours}"
+    else:
+        cure = did_you_mean(name, sorted(known for known in dir(kind) if not known.startswith("_")))
+    return AttributeError(f"{kind.__name__} has no {name!r}{cure}", name=name, obj=client)
+
+
+def keyworded(method: Callable[P, Result]) -> Callable[P, Result]:
+    """Of a method that is not called for each record: an argument that it does not have is answered with the one to use."""
+    names = [name for name in inspect.signature(method).parameters if name != "self"]
+
+    def called(*arguments: P.args, **options: P.kwargs) -> Result:
+        try:
+            return method(*arguments, **options)
+        except TypeError:
+            for name in options:
+                if name not in names:
+                    ours = _OF_METHODS.get(name, "")
+                    cure = f": it is {ours}" if re.split(r"\W", ours)[0] in names else did_you_mean(name, names)
+                    raise TypeError(f"{method.__name__} has no argument {name!r}{cure}") from None
+            if len(arguments) > 1 and len(arguments) > method.__code__.co_argcount:
+                raise TypeError(f"{method.__name__} takes its arguments by name: {', '.join(names)}") from None
+            raise
+
+    return cast(Callable[P, Result], wraps(method)(called))
+
+
+def topic_names(topics: Iterable[object]) -> list[str]:
+    """Of arguments that are names, or lists of names. Raises TypeError."""
+    names = [
+        name
+        for item in topics
+        for name in (item if isinstance(item, Iterable) and not isinstance(item, str | bytes) else (item,))
+    ]
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"a topic must be a str, not {type(name).__name__}: {name!r}")
+    return cast(list[str], names)
 
 
 def partition_of(given: PartitionLike) -> TopicPartition:
@@ -100,6 +207,26 @@ def texts_of(configs: Mapping[str, Text]) -> dict[str, Text]:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             raise TypeError(f"the value of {key} must be a str, not {type(value).__name__}: {text!r}")
     return dict(configs)
+
+
+def _plain_kinds(init: Callable[..., None]) -> dict[str, tuple[type, ...]]:
+    """The types of the arguments that are numbers and texts. Others are checked where they are used."""
+    found = {}
+    for name, parameter in inspect.signature(init).parameters.items():
+        of_union = get_args(parameter.annotation) or (parameter.annotation,)
+        if all(kind in _PLAIN for kind in of_union):
+            found[name] = tuple(_PLAIN[kind] for kind in of_union)
+    return found
+
+
+def _check_kind(name: str, value: object, kinds: Mapping[str, tuple[type, ...]]) -> None:
+    """Raises TypeError. A float is taken for an int, as of 1e3 milliseconds."""
+    kind = kinds.get(name)
+    if kind is not None and not isinstance(value, kind):
+        wanted = " or ".join(_WORDS[one] for one in kind if one is not NoneType)
+        raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}: {value!r}")
+    if name in _LISTENERS and value is not None and not callable(value):
+        raise TypeError(f"{name} must be a function, not {type(value).__name__}: {value!r}")
 
 
 def _positional(init: Callable[..., None]) -> list[str]:

@@ -59,6 +59,7 @@ class ConsumerRecord(RecordView):
 
     @property
     def topic_partition(self) -> TopicPartition:
+        """Its topic and partition in one."""
         return TopicPartition(self.topic, self.partition)
 
     def __eq__(self, other: object) -> bool:

@@ -14,6 +14,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...protocol.requests import READ_COMMITTED
 from ..arrow.extra import batch_builder
+from ..connection.arguments import explained
 from ..connection.client import (
     API_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
@@ -23,7 +24,7 @@ from ..connection.client import (
     check_loop,
 )
 from ..connection.errors import ClientClosedError, InvalidConfigError, InvalidRequestError
-from ..connection.habits import PartitionLike, asynchronous, partition_of, with_habits
+from ..connection.habits import PartitionLike, asynchronous, keyworded, partition_of, topic_names, with_habits
 from ..connection.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, ReadingOrigin, RecordColumns
 from ..connection.security import SecurityOptions
 from ..group.assignors import Assignor
@@ -61,6 +62,7 @@ if TYPE_CHECKING:  # of an extra
 RecordsByPartition = dict[TopicPartition, list[ConsumerRecord]]
 
 
+@explained
 @asynchronous
 class Consumer:
     """Reads records of topics.
@@ -295,6 +297,7 @@ class Consumer:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
+    @keyworded
     async def poll(
         self, *, max_records: int = MAX_POLL_RECORDS, timeout_ms: float = 1_000, within_ms: float = 0
     ) -> RecordsByPartition:
@@ -342,6 +345,8 @@ class Consumer:
     def seek(self, partition: PartitionLike, offset: int, *, topic_id: str = "") -> None:
         """Continue with the record at this offset, or the first one after it. `topic_id`: the topic of the offset, if the caller
         knows it; if another topic has that name by now, reading starts at its beginning."""
+        if not isinstance(offset, int):
+            raise TypeError(f"the offset must be an int, not {type(offset).__name__}: {offset!r}")
         if offset < 0:
             raise InvalidRequestError(f"offset {offset} is negative; use seek_to_start or seek_to_end")
         state = self._state(partition)
@@ -435,6 +440,7 @@ class Consumer:
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
+    @keyworded
     async def commit(self, offsets: ToCommit | None = None) -> None:
         """Commit these offsets (of the next records to read; as numbers, or with metadata: `OffsetAndMetadata`), or without
         arguments the positions: all records returned so far are finished.
@@ -539,10 +545,7 @@ class ConsumerInside:
 
 def _subscription(topics: tuple[str | Iterable[str], ...], pattern: str | None) -> Subscription:
     """A list of topics is taken as well as several of them. Raises TypeError, InvalidConfigError."""
-    names = [name for item in topics for name in ((item,) if isinstance(item, str) else item)]
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"a topic must be a str, not {type(name).__name__}: {name!r}")
+    names = topic_names(topics)
     if names and pattern is not None:
         raise InvalidConfigError(f"topics and a pattern are given: {names[0]!r} and {pattern!r}; give one of them")
     return Subscription(topics=tuple(dict.fromkeys(names)), pattern=pattern)

@@ -462,8 +462,8 @@ def _run(coroutine: Coroutine[Any, Any, T]) -> T:
 def process_once(consumer: OnceConsumer, connection: Any, *, max_records: int = MAX_RECORDS) -> ProcessOnce:
     """Process each record exactly once into the database of this connection: `async with`, then `async for`.
 
-    `connection` is a connection of sqlite3 or psycopg, or psycopg's AsyncConnection, not in autocommit mode; only this object may
-    commit on it. A blocking connection blocks the event loop, including heartbeats, while the database works. One transaction has
-    at most `max_records`.
+    `consumer` has a group, and `auto_commit=False`. `connection` is a connection of sqlite3 or psycopg, or psycopg's
+    AsyncConnection, not in autocommit mode; only this object may commit on it. A blocking connection blocks the event loop,
+    including heartbeats, while the database works. One transaction has at most `max_records`.
     """
     return ProcessOnce(consumer, connection, max_records=max_records)

@@ -74,8 +74,9 @@ def read_table(
     are retried for `timeout_ms`; no record is left out or returned twice. Both results have the Arrow PyCapsule interface,
     by which polars, pandas and DuckDB take them without a copy.
 
-    Raises MissingExtraError without pyarrow (`pip install 'barnabas[arrow]'`), OffsetOutOfRangeError if records are deleted
-    while they are read, UnreadableBatchError.
+    `isolation`: "read_uncommitted" or "read_committed"; `bootstrap`: addresses of brokers; `security`: `ssl_cafile`,
+    `sasl_mechanism` and so on, as for `Consumer`. Raises MissingExtraError without pyarrow (`pip install 'barnabas[arrow]'`),
+    OffsetOutOfRangeError if records are deleted while they are read, UnreadableBatchError.
     """
     tables = batch_builder("read_table", columns)
     query = TableQuery(

@@ -41,10 +41,12 @@ class Assignor(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """By which members agree on it; the names of Kafka's own are taken."""
 
     def assign(self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, int]) -> Assigned:
-        """`partitions`: how many each subscribed topic has; topics that do not exist are left out."""
+        """Who gets what: {member id: partitions}. `members`: by member id; `partitions`: how many each subscribed topic has;
+        topics that do not exist are left out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from ...protocol.requests import (
 )
 from ..connection.client import API_TIMEOUT_MS, Client
 from ..connection.errors import BarnabasError, InvalidConfigError, LeaderNotAvailableError, error_for
+from ..connection.habits import partition_of
 from ..connection.metadata import NO_LEADER
 from ..connection.records import OffsetAndTimestamp
 
@@ -48,6 +49,7 @@ async def list_offsets(
     For READ_COMMITTED, LATEST is the last stable offset.
     """
 
+    times_ms = {partition_of(partition): time_ms for partition, time_ms in times_ms.items()}
     query = _OffsetQuery(client, times_ms, isolation_level)
     return query.told(await _ask_leaders(client, list(times_ms), query.request, timeout_ms=timeout_ms))
 

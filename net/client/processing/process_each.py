@@ -104,7 +104,8 @@ async def process_each(
     (raise HandlerFailedError), "skip" (log a warning), or a function of the record and the error, such as
     `dead_letters(producer, topic)`.
 
-    `delay_ms`: a record is handled when this time has passed since its timestamp; a number, or a function of the record.
+    What is done is committed every `commit_interval_ms`. `delay_ms`: a record is handled when this time has passed since its
+    timestamp; a number, or a function of the record.
 
     At the end, running handlers are waited for, what is done is committed, and the consumer goes back to the first record that
     is not done. `stop_on_signals`: the first SIGTERM or Ctrl-C stops it in this way, instead of ending the process; the second

@@ -146,6 +146,11 @@ def _check_sizes(values: Values, keys: Keys, headers: HeaderColumn, max_bytes: i
 
 
 def _check_lengths(values: Values, keys: Keys, headers: HeaderColumn) -> None:
+    for what, column in (("values", values), ("keys", keys), ("headers", headers)):
+        if column is not None and (isinstance(column, bytes | str) or not hasattr(column, "__len__")):
+            raise TypeError(
+                f"{what} must be a list, not {type(column).__name__}: pass list({what}), or use send for one record"
+            )
     for what, other in (("keys", keys), ("headers", headers)):
         if other is not None and len(other) != len(values):
             raise ValueError(f"{len(values)} values and {len(other)} {what}; there must be as many of each")

@@ -31,6 +31,7 @@ class Handle(Receipt):
 
     @property
     def is_done(self) -> bool:
+        """Whether the record is acknowledged or has failed."""
         return self.batch.is_done
 
     def result(self) -> RecordMetadata:

@@ -15,6 +15,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...base.clock import Clock
 from ...wire.network import Network
+from ..connection.arguments import explained
 from ..connection.client import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client, check_loop
 from ..connection.errors import (
     ClientClosedError,
@@ -50,6 +51,9 @@ from .table import TableHandle, send_table
 from .transaction import Transaction
 
 
+@explained(
+    partition="the number of a partition; None: chosen by the key, or to fill batches",
+)
 @asynchronous
 class Producer:
     """Sends records to topics.
@@ -335,10 +339,11 @@ class Producer:
     ) -> TableHandle:
         """Send the rows of an Arrow table, or of anything with the PyCapsule interface: polars, pandas, DuckDB, streams.
 
-        All arguments but the first two name columns. `value`: one column of bytes or text; several columns become one JSON
-        object; by default all columns without another use (as they are if it is one of bytes or text). Rows are partitioned
-        by the key, or by `partition`: a column of integers, or one number for all rows. Returns when the last row is in the
-        buffer; await the handle for the acknowledgements. Needs the extra: pip install 'barnabas[arrow]'.
+        All arguments but the first two name columns; that of `timestamp` has times. `value`: one column of bytes or text;
+        several columns become one JSON object; by default all columns without another use (as they are if it is one of bytes or
+        text). Rows are partitioned by the key, or by `partition`: a column of integers, or one number for all rows. Returns
+        when the last row is in the buffer; await the handle for the acknowledgements. Needs the extra: pip install
+        'barnabas[arrow]'.
         """
         self._check_usable()
         columns = {"key": key, "value": value, "headers": headers, "timestamp": timestamp, "partition": partition}

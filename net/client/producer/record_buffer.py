@@ -244,6 +244,8 @@ class RecordBuffer:
 
     def queue_for(self, state: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue:
         if partition is not None:
+            if not isinstance(partition, int):
+                raise TypeError(f"the partition must be an int, not {type(partition).__name__}: {partition!r}")
             if not 0 <= partition < len(state.queues):
                 raise InvalidRequestError(
                     f"topic {state.name!r} has partitions 0 to {len(state.queues) - 1}, not {partition}"

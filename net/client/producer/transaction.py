@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
+from ..connection.arguments import explained
 from ..connection.client import Client, inside_of
 from ..connection.errors import BarnabasError, TransactionAbortedError, TransactionStateError
 from ..connection.records import Headers
@@ -38,6 +39,10 @@ class OffsetSource(Protocol):
     def _inside(self) -> SourcePositions: ...
 
 
+@explained(
+    partition="the number of a partition; None: chosen by the key, or to fill batches",
+    consumer="the consumer that has read the records",
+)
 class Transaction:
     """What is sent in the block becomes visible to readers of committed records at once, or never.
 
@@ -112,7 +117,7 @@ class Transaction:
         self._check_usable()
         if self._current is not None:
             raise TransactionStateError("a transaction is used once: call producer.transaction() again")
-        self._current = await self._transactions.begin(self)
+        self._current = await self._transactions.begin(_Records(self._buffer, self._sending))
         self._buffer.turn_sticky()
 
     async def commit(self) -> None:
@@ -237,20 +242,6 @@ class Transaction:
         finally:
             self._sending.discard(task)
 
-    async def delivered(self) -> None:
-        """Return when all records are acknowledged, or one of them has failed. For `Transactions`."""
-        if self._sending:
-            await asyncio.wait(list(self._sending))
-        await self._buffer.delivered()
-
-    async def discard(self, error: BarnabasError) -> None:
-        """Give up what is not acknowledged. For `Transactions`."""
-        for task in self._sending:
-            task.cancel()
-        if self._sending:
-            await asyncio.wait(list(self._sending))
-        self._buffer.discard(error)
-
     # --- state --------------------------------------------------------------------------------------------------------
 
     def _join(self) -> None:
@@ -281,6 +272,28 @@ class Transaction:
         if self._current is None:
             raise TransactionStateError("the transaction has not begun: use `async with producer.transaction()`")
         raise TransactionStateError("the transaction has ended: begin another one")
+
+
+class _Records:
+    """The records of a transaction, as `Transactions` uses them."""
+
+    def __init__(self, buffer: RecordBuffer, sending: set[asyncio.Task[Any]]) -> None:
+        self._buffer = buffer
+        self._sending = sending
+
+    async def delivered(self) -> None:
+        """Return when all records are acknowledged, or one of them has failed."""
+        if self._sending:
+            await asyncio.wait(list(self._sending))
+        await self._buffer.delivered()
+
+    async def discard(self, error: BarnabasError) -> None:
+        """Give up what is not acknowledged."""
+        for task in self._sending:
+            task.cancel()
+        if self._sending:
+            await asyncio.wait(list(self._sending))
+        self._buffer.discard(error)
 
 
 def _note(outcome: Outcome) -> str:

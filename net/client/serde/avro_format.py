@@ -42,7 +42,9 @@ class Avro:
         model: Any = None,
         subject: str | Subject = "topic",
     ) -> None:
-        """Raises InvalidConfigError, MissingExtraError."""
+        """`registry`: where the schemas are. `schema`: what to write and read with, as a text, a parsed JSON or a file; None:
+        records are read as they were written. `model`: the class of the objects. `subject`: "topic", "record", "topic-record",
+        or a function of topic, part and record name. Raises InvalidConfigError, MissingExtraError."""
         self._avro = require("fastavro", extra="schemas", feature="Avro")
         self._registry = registry
         self._subject = subject_of(subject)
@@ -67,18 +69,22 @@ class Avro:
         self._name = str(named.get("name", named.get("type", "")))
 
     def serialize(self, data: Any, topic: str, part: Part) -> bytes:
+        """The bytes of `data` as Avro, with the id of its schema before it. `topic`: of the record; `part`: its key or its
+        value."""
         schema_id = self.registered_id(topic, part)
         out = BytesIO()
         self._avro.schemaless_writer(out, self._parsed, tree_of(data), strict_allow_default=True)
         return framed(schema_id, out.getvalue())
 
     def registered_id(self, topic: str, part: Part) -> int:
-        """The id of the own schema, for this topic. Raises SchemaNotLoaded, InvalidConfigError without a schema."""
+        """The id of the own schema, for the key or value (`part`) of records of this `topic`. Raises SchemaNotLoaded,
+        InvalidConfigError without a schema."""
         if self._own is None:
             raise InvalidConfigError("Avro needs a schema to write: Avro(registry, schema)")
         return self._registry.schema_id(self._subject(topic, part, self._name), self._own)
 
     def deserialize(self, data: bytes, topic: str, part: Part) -> Any:
+        """What the bytes `data` say. `topic`: of the record; `part`: its key or its value."""
         return self._read(self._writer(schema_id_of(data)).read(data, HEAD_SIZE, self._parsed))
 
     def _writer(self, schema_id: int) -> "AvroReader":

@@ -23,7 +23,9 @@ class Json:
         self._write = msgspec.json.Encoder(enc_hook=plain_of).encode
 
     def serialize(self, data: Any, topic: str, part: Part) -> bytes:
+        """The bytes of `data` as JSON. `topic`: of the record; `part`: its key or its value."""
         return self._write(data)
 
     def deserialize(self, data: bytes, topic: str, part: Part) -> Any:
+        """What the bytes `data` say. `topic`: of the record; `part`: its key or its value."""
         return self._read(data)

@@ -34,7 +34,8 @@ class JsonSchema:
         schema: str | dict[str, Any] | None = None,
         subject: str | Subject = "topic",
     ) -> None:
-        """Raises InvalidConfigError, MissingExtraError."""
+        """`registry`: where the schemas are. `model`: the class of the objects. `schema`: as a text or a parsed JSON; None:
+        that of the class. `subject`: as for Avro. Raises InvalidConfigError, MissingExtraError."""
         jsonschema = require("jsonschema", extra="schemas", feature="JsonSchema")
         self._registry = registry
         self._subject = subject_of(subject)
@@ -57,18 +58,22 @@ class JsonSchema:
             self._check = kind(tree)
 
     def serialize(self, data: Any, topic: str, part: Part) -> bytes:
+        """The bytes of `data` as JSON, with the id of its schema before it. `topic`: of the record; `part`: its key or its
+        value."""
         schema_id = self.registered_id(topic, part)
         encoded = self._json.serialize(data, topic, part)
         self._validate(encoded)
         return framed(schema_id, encoded)
 
     def registered_id(self, topic: str, part: Part) -> int:
-        """The id of the own schema, for this topic. Raises SchemaNotLoaded, InvalidConfigError without a schema."""
+        """The id of the own schema, for the key or value (`part`) of records of this `topic`. Raises SchemaNotLoaded,
+        InvalidConfigError without a schema."""
         if self._own is None:
             raise InvalidConfigError("JsonSchema needs a class or a schema to write: JsonSchema(registry, Order)")
         return self._registry.schema_id(self._subject(topic, part, self._name), self._own)
 
     def deserialize(self, data: bytes, topic: str, part: Part) -> Any:
+        """What the bytes `data` say. `topic`: of the record; `part`: its key or its value."""
         schema_id_of(data)
         encoded = data[HEAD_SIZE:]
         if self._check is not None:

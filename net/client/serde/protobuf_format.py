@@ -25,7 +25,8 @@ class Protobuf:
     """
 
     def __init__(self, registry: SchemaRegistry, message: Any, *, subject: str | Subject = "topic") -> None:
-        """Raises InvalidConfigError, MissingExtraError."""
+        """`registry`: where the schemas are. `message`: a class that protoc has generated. `subject`: as for Avro. Raises
+        InvalidConfigError, MissingExtraError."""
         require("google.protobuf", extra="schemas", feature="Protobuf")
         if not isinstance(message, type) or not hasattr(message, "DESCRIPTOR"):
             raise InvalidConfigError(f"{message!r} is not a class that protoc has generated, such as orders_pb2.Order")
@@ -37,6 +38,8 @@ class Protobuf:
         self._own: Schema | None = None  # known when the files that it imports are registered
 
     def serialize(self, data: Any, topic: str, part: Part) -> bytes:
+        """The bytes of `data` as Protobuf, with the id of its schema before it. `topic`: of the record; `part`: its key or its
+        value."""
         if not isinstance(data, self._message):
             raise TypeError(f"it must be a {self._message.__name__}, not {type(data).__name__}")
         schema_id = self.registered_id(topic, part)
@@ -44,11 +47,12 @@ class Protobuf:
         return framed(schema_id, self._path + encoded)
 
     def registered_id(self, topic: str, part: Part) -> int:
-        """The id of the own schema, for this topic. Raises SchemaNotLoaded."""
+        """The id of the own schema, for the key or value (`part`) of records of this `topic`. Raises SchemaNotLoaded."""
         self._own = self._own or self._schema(self._descriptor.file, [])
         return self._registry.schema_id(self._subject(topic, part, self._descriptor.full_name), self._own)
 
     def deserialize(self, data: bytes, topic: str, part: Part) -> Any:
+        """What the bytes `data` say. `topic`: of the record; `part`: its key or its value."""
         schema_id_of(data)
         _, begin = read_message_path(data, HEAD_SIZE)
         found = self._message()

@@ -22,26 +22,32 @@ class DecodedRecord:
 
     @property
     def topic(self) -> str:
+        """Of the record as it was stored, as are the following ones."""
         return self.raw.topic
 
     @property
     def partition(self) -> int:
+        """The number of its partition."""
         return self.raw.partition
 
     @property
     def topic_partition(self) -> TopicPartition:
+        """Its topic and partition in one."""
         return self.raw.topic_partition
 
     @property
     def offset(self) -> int:
+        """Its number in the partition."""
         return self.raw.offset
 
     @property
     def timestamp_ms(self) -> int:
+        """Milliseconds since 1970."""
         return self.raw.timestamp_ms
 
     @property
     def headers(self) -> Headers:
+        """Pairs of a name and bytes."""
         return self.raw.headers
 
     def __repr__(self) -> str:

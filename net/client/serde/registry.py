@@ -168,7 +168,8 @@ class SchemaRegistry:
     # --- lookups ------------------------------------------------------------------------------------------------------
 
     def schema(self, schema_id: int) -> Schema:
-        """Raises SchemaNotLoaded, and SchemaNotFoundError if the registry has no schema of this id."""
+        """The schema with the id `schema_id`. Raises SchemaNotLoaded, and SchemaNotFoundError if the registry has no schema of
+        this id."""
         found = self._schemas.get(schema_id)
         if found is not None:
             return found
@@ -194,7 +195,7 @@ class SchemaRegistry:
         return found
 
     def referenced(self, reference: Reference) -> Schema:
-        """Raises SchemaNotLoaded."""
+        """The schema that `reference` names. Raises SchemaNotLoaded."""
         place = (reference.subject, reference.version)
         found = self._references.get(place)
         if found is None:
@@ -202,7 +203,7 @@ class SchemaRegistry:
         return found
 
     def serialized(self, place: int | Reference) -> Schema:
-        """A Protobuf schema, by its id or of a reference: its text is the descriptor in base64. Raises SchemaNotLoaded."""
+        """A Protobuf schema, `place` is its id or a reference: its text is the descriptor in base64. Raises SchemaNotLoaded."""
         key = place if isinstance(place, int) else (place.subject, place.version)
         found = self._serialized.get(key)
         if found is None:

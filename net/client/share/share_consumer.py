@@ -20,6 +20,7 @@ from barnabas.log.vocabulary.share.messages import (
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
+from ..connection.arguments import explained
 from ..connection.client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
 from ..connection.errors import (
     BarnabasError,
@@ -29,7 +30,7 @@ from ..connection.errors import (
     RequestTimedOutError,
     error_for,
 )
-from ..connection.habits import asynchronous, with_habits
+from ..connection.habits import asynchronous, topic_names, with_habits
 from ..connection.metadata import NO_LEADER
 from ..connection.security import SecurityOptions
 from ..serde.bad_records import Handler
@@ -51,6 +52,7 @@ _KINDS = {"accept": Acknowledgement.ACCEPT, "release": Acknowledgement.RELEASE, 
 _Place = tuple[PartitionId, int]  # partition, offset
 
 
+@explained
 @asynchronous
 class ShareConsumer:
     """A member of a share group: several of them share the records of a partition.
@@ -102,7 +104,7 @@ class ShareConsumer:
         `client_id`: the name in logs and quotas of brokers. `client`: a connected client, which this consumer closes.
         `security`: `ssl_cafile`, `sasl_mechanism` and so on, as for `Consumer`. Raises InvalidConfigError.
         """
-        names = [name for item in topics for name in ([item] if isinstance(item, str) else item)]
+        names = topic_names(topics)
         if not names or not group:
             raise InvalidConfigError(
                 "a share consumer needs topics and a group: ShareConsumer('jobs', group='workers')"

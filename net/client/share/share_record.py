@@ -29,8 +29,10 @@ class DecodedShareRecord(DecodedRecord):
 
     @property
     def delivery_count(self) -> int:
+        """1 at the first delivery to the group."""
         return cast(ShareRecord, self.raw).delivery_count
 
     @property
     def topic_id(self) -> str:
+        """The id of its topic: one that is created again has another."""
         return cast(ShareRecord, self.raw).topic_id

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
+from ..connection.arguments import explained
 from ..connection.errors import InvalidConfigError
 from ..connection.records import ConsumerRecord, RecordMetadata
 from ..producer.handles import Handle
@@ -32,11 +33,18 @@ MAX_LINKS: Final = 128  # of a span; also OpenTelemetry's own default
 Headers = Sequence[tuple[str, bytes | None]]
 
 
+@explained(
+    sender="a producer, or a transaction",
+    partition="the number of a partition; None: chosen by the key",
+    options="those of `Consumer.poll`",
+    consumer="a consumer of this event loop",
+)
 class Tracing:
     """Use one per program, on one event loop."""
 
     def __init__(self, tracer_provider: "TracerProvider | None" = None) -> None:
-        """Without a provider, the global one. Raises InvalidConfigError if OpenTelemetry is not installed."""
+        """`tracer_provider`: where spans go; None: to the global one. Raises InvalidConfigError if OpenTelemetry is not
+        installed."""
         try:
             from opentelemetry import context, propagate, trace
 

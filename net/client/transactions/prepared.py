@@ -39,7 +39,7 @@ class PreparedTransaction:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ValueError."""
+        """`text`: what `str` gives. Raises ValueError."""
         producer_id, producer_epoch, transactional_id = [*text.split(":", 2), "", ""][:3]
         if not (producer_id.isdecimal() and producer_epoch.isdecimal() and transactional_id):
             raise ValueError(

@@ -124,6 +124,7 @@ class Simulation:
 
     @property
     def bootstrap_servers(self) -> str:
+        """The addresses of the brokers, for the SDK of Barnabas."""
         return ",".join(f"{node.name}:{CLIENT_PORT}" for node in self._cluster.nodes)
 
     @property
@@ -132,6 +133,7 @@ class Simulation:
         return self.loop.time()
 
     async def create_topic(self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+        """`name`: of a topic with so many `partitions`, and its `configs`, {key: value}."""
         async with Admin(self.bootstrap_servers) as admin:
             await admin.create_topic(name, partitions=partitions, configs=configs)
 
@@ -251,6 +253,7 @@ class Simulation:
         )
 
     def close(self) -> None:
+        """Called by `simulate`."""
         self._cluster.close()
         self.loop.close()
 
@@ -283,7 +286,8 @@ def simulate(
     """Run `main` to its end. The same seed takes the same course.
 
     `faults`: names of FAULTS, repeated to make one more frequent; by default, each seed has some of them. `seconds`: of virtual
-    time in which faults strike. `limit_s`: of virtual time for `main`. Raises SimulationFailed, which names the seed.
+    time in which faults strike. `brokers`: how many; `config`: their keys, as of `Cluster`. `limit_s`: of virtual time for
+    `main`. Raises SimulationFailed, which names the seed.
     """
     unknown = sorted(set(faults) - set(FAULTS))
     if unknown:

@@ -13,6 +13,7 @@ from unit.net.client.consumer_world import consumer, filled, read
 from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.virtual_time import run
 
+import barnabas.sync
 from barnabas import Admin, Consumer, Producer, ShareConsumer
 from barnabas.net.client.connection.arguments import ARGUMENTS
 from barnabas.net.client.connection.errors import (
@@ -48,7 +49,17 @@ def test_bootstrap_servers_group_id_and_lists_of_topics_are_taken() -> None:
         (lambda: Producer("a:1", bootstrap_servers="b:1"), "bootstrap_servers is another name of bootstrap"),
         (lambda: Consumer("t", group="g", group_id="h"), "group_id is another name of group, which is given"),
         (lambda: Producer({"bootstrap.servers": "a:1"}), "Producer takes keyword arguments, not a dict"),
-        (lambda: Consumer("t", 5), "'int' object is not iterable"),
+        (lambda: Consumer("t", 5), "a topic must be a str, not int: 5"),
+        (lambda: Consumer(b"t"), "a topic must be a str, not bytes: b't'"),  # type: ignore[arg-type]
+        (lambda: Consumer(None), "a topic must be a str, not NoneType: None"),  # type: ignore[arg-type]
+        (lambda: Producer(linger_ms="5"), "linger_ms must be a number, not str: '5'"),  # type: ignore[arg-type]
+        (lambda: Producer(compression=None), "compression must be a str, not NoneType: None"),  # type: ignore[arg-type]
+        (lambda: Producer(transactional_id=5), "transactional_id must be a str, not int: 5"),  # type: ignore[arg-type]
+        (lambda: Producer(request_timeout_ms=None), "request_timeout_ms must be a number, not NoneType"),  # type: ignore[arg-type]
+        (lambda: Consumer("t", group=5), "group must be a str, not int: 5"),  # type: ignore[arg-type]
+        (lambda: Consumer("t", group="g", auto_commit="no"), "auto_commit must be True or False, not str"),  # type: ignore[arg-type]
+        (lambda: Consumer("t", group="g", on_assigned=5), "on_assigned must be a function, not int: 5"),  # type: ignore[arg-type]
+        (lambda: ShareConsumer(b"t", group="g"), "a topic must be a str, not bytes"),  # type: ignore[arg-type]
         (lambda: Consumer(["t", 5]), "a topic must be a str, not int: 5"),
         (
             lambda: partition_of("orders"),
@@ -62,6 +73,52 @@ def test_bootstrap_servers_group_id_and_lists_of_topics_are_taken() -> None:
 def test_other_names_are_answered_with_ours(call: Callable[[], Any], told: str) -> None:
     with pytest.raises(TypeError, match=told):
         call()
+
+
+@pytest.mark.parametrize(
+    ("client", "name", "told"),
+    [
+        (Producer, "produce", "Producer has no 'produce': it is send"),
+        (Producer, "poll", "Producer has no 'poll'$"),
+        (Consumer, "getmany", "'getmany': it is poll"),
+        (Consumer, "seek_to_beginning", "'seek_to_beginning': it is seek_to_start"),
+        (Consumer, "list_topics", "it is list_topics of Admin"),
+        (Consumer, "pol", r"Consumer has no 'pol' \(did you mean poll\?\)"),
+        (ShareConsumer, "getone", "it is poll, or `for record in consumer`"),
+        (Admin, "create_topics", "it is create_topic, for each of them"),
+        (Admin, "list_consumer_groups", "it is list_groups"),
+        (Admin, "_nothing", "Admin has no '_nothing'$"),
+    ],
+)
+def test_other_methods_are_answered_with_ours(client: type, name: str, told: str) -> None:
+    with pytest.raises(AttributeError, match=told):
+        getattr(client.__new__(client), name)
+    blocking = getattr(barnabas.sync, client.__name__)
+    with pytest.raises(AttributeError, match=told):
+        getattr(blocking.__new__(blocking), name)
+
+
+def test_other_arguments_of_methods_are_answered_with_ours() -> None:
+    reader: Any = Consumer("t")
+    with pytest.raises(TypeError, match=r"poll has no argument 'timeout': it is timeout_ms, in milliseconds"):
+        reader.poll(timeout=1.0)
+    with pytest.raises(TypeError, match=r"poll takes its arguments by name: max_records, timeout_ms, within_ms"):
+        reader.poll(1.0)
+    with pytest.raises(TypeError, match=r"commit has no argument 'message': it is offsets"):
+        reader.commit(message=1)
+    admin: Any = Admin()
+    with pytest.raises(TypeError, match="create_topic has no argument 'num_partitions': it is partitions"):
+        admin.create_topic("t", num_partitions=3)
+    with pytest.raises(TypeError, match=r"create_topic has no argument 'config'.* it is configs"):
+        admin.create_topic("t", config={})
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'name'"):
+        admin.create_topic()
+
+
+def test_an_address_that_is_no_text_is_shown() -> None:
+    for given in (9092, [("localhost", 9092)]):
+        with pytest.raises(InvalidConfigError, match="bootstrap address .*9092.* is not a str"):
+            Producer(given)  # type: ignore[arg-type]
 
 
 def test_the_signatures_are_still_those_that_help_shows() -> None:
@@ -113,6 +170,10 @@ def test_assign_wants_partitions_not_names() -> None:
         async with consumer(filled(3)) as reader:
             with pytest.raises(TypeError, match="'orders' is not a partition"):
                 reader.assign(["orders"])  # type: ignore[list-item]
+            with pytest.raises(TypeError, match="'t' is not a partition"):
+                await reader.offsets_for_times({"t": 0})  # type: ignore[dict-item]
+            with pytest.raises(TypeError, match="the offset must be an int, not str: '5'"):
+                reader.seek(reader.assignment[0], "5")  # type: ignore[arg-type]
 
     run(main())
 

@@ -173,7 +173,7 @@ def test_assign_wants_partitions_not_names() -> None:
             with pytest.raises(TypeError, match="'t' is not a partition"):
                 await reader.offsets_for_times({"t": 0})  # type: ignore[dict-item]
             with pytest.raises(TypeError, match="the offset must be an int, not str: '5'"):
-                reader.seek(reader.assignment[0], "5")  # type: ignore[arg-type]
+                reader.seek(("t", 0), "5")  # type: ignore[arg-type]
 
     run(main())
 

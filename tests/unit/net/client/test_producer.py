@@ -107,37 +107,6 @@ def test_records_share_batches_and_keep_their_order() -> None:
     run(main())
 
 
-def test_records_that_are_sent_without_waiting_keep_their_order() -> None:
-    """Each call that finds no room leaves the short way to those after it only when it has begun."""
-
-    async def main() -> None:
-        cluster = FakeCluster(topics={"t": 1})
-        sizes = [10, 900, 20, 30, 800, 40, 50, 1000, 10]
-        values = [b"%d" % number * size for number, size in enumerate(sizes)]
-        async with Producer(client=cluster.client(), batch_size=1024) as producer:
-            for key in (None, b"k"):
-                await producer.send("t", values[0], key=key)  # leaves room for small ones
-                await asyncio.gather(*[producer.send("t", value, key=key) for value in values[1:]])
-        assert cluster.logs[T0].values() == values + values
-
-    run(main())
-
-
-def test_a_subclass_may_have_its_own_send() -> None:
-    class Shouting(Producer):
-        async def send(self, topic: str, value: Any, **options: Any) -> Any:
-            return await super().send(topic, value.upper(), **options)
-
-    async def main() -> None:
-        cluster = FakeCluster(topics={"t": 1})
-        async with Shouting(client=cluster.client()) as producer:
-            for value in (b"a", b"b", b"c"):
-                await producer.send("t", value)
-        assert cluster.logs[T0].values() == [b"A", b"B", b"C"]
-
-    run(main())
-
-
 @pytest.mark.parametrize("failing", [1, 2, 3, 5])
 def test_a_retriable_failure_keeps_the_order(failing: int) -> None:
     """Whichever requests fail, whatever had been sealed behind them waits its turn."""

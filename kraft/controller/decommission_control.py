@@ -18,7 +18,7 @@ from barnabas.log.vocabulary.errors import BarnabasError, InvalidReplicationFact
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..metadata.controller_result import ControllerResult, Respond
-from ..metadata.controller_settings import MAX_PARTITIONS_PER_REQUEST, ControllerSettings
+from ..metadata.controller_settings import MAX_MOVES_PER_REQUEST, ControllerSettings
 from ..metadata.delta import MetadataDelta
 from ..metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from ..metadata.records import DecommissionRecord, Record
@@ -94,13 +94,11 @@ def _moves_of(view: MetadataDelta, settings: ControllerSettings, node_id: int) -
 
 
 def fill(view: MetadataDelta, settings: ControllerSettings, request: FillBrokerRequest) -> ControllerResult:
-    """Begin all moves that give the broker its fair share."""
+    """Begin moves that give the broker its fair share, as many as one decision may have; none if it has its share."""
     broker = _registered(view, request.node_id)
     if broker.node_id not in view.active_brokers() or broker.decommissioning:
         raise InvalidRequestError(f"broker {broker.node_id} is fenced or leaving; it can be filled when it is active")
-    moves = plan_fill(
-        _placed(view), _sites(view), _takers(view), newcomer=broker.node_id, limit=MAX_PARTITIONS_PER_REQUEST
-    )
+    moves = plan_fill(_placed(view), _sites(view), _takers(view), newcomer=broker.node_id, limit=MAX_MOVES_PER_REQUEST)
     records = tuple(_records(view, settings, moves))
     return ControllerResult(
         records=(*(throttle_records(view, request.throttle_bytes_per_s) if records else ()), *records),

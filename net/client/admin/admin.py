@@ -62,6 +62,7 @@ from .users import UserAdmin
 TOPIC = 2  # Resource types, as in Kafka.
 BROKER = 4
 GROUP = 32
+MAX_FILL_REQUESTS: Final = 100  # each begins up to 2,500 moves, and a cluster has 200,000 partitions at most
 _RESOURCE_TYPES: Final = {"topic": TOPIC, "broker": BROKER, "group": GROUP}
 
 T = TypeVar("T")
@@ -360,10 +361,9 @@ class Admin(GroupAdmin):
 
     async def fill_broker(self, node_id: int, *, throttle_bytes_per_s: int = 0) -> int:
         """Move a fair share of replicas to a broker; returns the number of moves started."""
-        begun: FillBrokerResponse = await self._ask.controller(
-            FillBrokerRequest(node_id=node_id, throttle_bytes_per_s=throttle_bytes_per_s)
+        return await _fill_broker(
+            self._ask, FillBrokerRequest(node_id=node_id, throttle_bytes_per_s=throttle_bytes_per_s)
         )
-        return begun.move_count
 
     async def shut_down_broker(self, node_id: int) -> None:
         """Have a broker hand over its leaderships and stop."""
@@ -440,3 +440,13 @@ async def topic_sizes(
 async def _metadata(admin: Admin, topics: tuple[str, ...] | None) -> MetadataResponse:
     response: MetadataResponse = await admin._ask.anywhere(q.MetadataRequest(topics=topics))
     return response
+
+
+async def _fill_broker(ask: Ask, request: FillBrokerRequest) -> int:
+    count = 0
+    for _ in range(MAX_FILL_REQUESTS):
+        begun: FillBrokerResponse = await ask.controller(request)
+        if not begun.move_count:
+            break
+        count += begun.move_count
+    return count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from unit.kraft.single_controller import SingleController
 
-from barnabas.kraft.metadata.controller_settings import MAX_RECORDS_PER_COMMAND
+from barnabas.kraft.metadata.controller_settings import MAX_MOVES_PER_REQUEST, MAX_RECORDS_PER_COMMAND
 from barnabas.kraft.metadata.records import BROKER_RESOURCE, decode_batch
 from barnabas.kraft.metadata.requests import CreateTopic, TopicCreated
 from barnabas.kraft.metadata.topic_settings import REASSIGNMENT_THROTTLE
@@ -196,6 +196,18 @@ def test_replicas_that_came_to_share_a_machine_can_be_moved_apart() -> None:
     assert six.partition().adding_replicas == (2,)
     six.ask(AssignReplicasRequest(topic="t", partition=0, replicas=(0, 1, 2)))
     assert 3 in six.partition().removing_replicas
+
+
+def test_a_newcomer_of_a_large_cluster_is_filled_in_pieces() -> None:
+    """Each is a decision of its own, so that the controller's other work goes on in between."""
+    controller = SingleController(brokers=4)
+    controller.ask(CreateTopic(name="many", assignment=((0, 1, 2), (1, 2, 0), (2, 0, 1)) * 1_200))
+    counts = []
+    while not counts or counts[-1]:
+        begun = controller.ask(FillBrokerRequest(node_id=3))
+        assert isinstance(begun, MovesBegun)
+        counts.append(begun.move_count)
+    assert counts == [MAX_MOVES_PER_REQUEST, 200, 0], "a quarter of 10,800 replicas"
 
 
 def test_very_many_moves_to_a_newcomer_are_several_commands() -> None:

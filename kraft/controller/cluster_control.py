@@ -111,7 +111,9 @@ class ClusterControl:
     def unregister(self, view: MetadataDelta, request: UnregisterBrokerRequest) -> ControllerResult:
         broker = view.broker(request.node_id)
         if broker is None:
-            raise BrokerIdNotRegisteredError(f"broker {request.node_id} is not registered")
+            raise BrokerIdNotRegisteredError(
+                f"broker {request.node_id} is not registered; see them all: barnabas cluster describe"
+            )
         moved, is_last = self._moved_away(view, frozenset({request.node_id}))
         if not is_last:
             self._departures.begin_unregistration(broker)

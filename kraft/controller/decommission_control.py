@@ -127,7 +127,7 @@ def _begun(count: int) -> Respond:
 def _registered(view: MetadataDelta, node_id: int) -> BrokerImage:
     broker = view.broker(node_id)
     if broker is None:
-        raise BrokerIdNotRegisteredError(f"broker {node_id} is not registered")
+        raise BrokerIdNotRegisteredError(f"broker {node_id} is not registered; see them all: barnabas cluster describe")
     return broker
 
 

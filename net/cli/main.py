@@ -110,6 +110,7 @@ def main(arguments: Sequence[str] | None = None, connector: Any = None) -> int:
 def build_parser(given: Sequence[str]) -> argparse.ArgumentParser:
     """Build the parser. Only the noun that `given` begins with gets its verbs."""
     parser = CommandParser(prog="barnabas", description="Barnabas: the Kafka you can import.", epilog=_exit_codes())
+    parser.has_all_commands = True
     parser.add_argument(
         "--version", action=_ShowVersion, nargs=0, help="show the version and whether records are compiled"
     )

@@ -8,8 +8,8 @@ from typing import Any, Final, NoReturn
 from ...base.near_words import did_you_mean
 from .exit_codes import ExitCode
 
-# What Kafka's tools call it, and what it is here; where a command has the first word as an option.
-_OF_KAFKA: Final = {
+# What Kafka's and other tools call it, and what it is here; where a command has the first word as an option.
+_HERE: Final = {
     "--replication-factor": "--replicas",
     "--from-beginning": "--offset start",
     "--max-messages": "--num",
@@ -24,6 +24,34 @@ _OF_KAFKA: Final = {
     "--property": "--format",
     "--producer.config": "--command-config",
     "--consumer.config": "--command-config",
+    "--from": "--offset",
+    "--since": "--offset @-1h",
+    "--last": "--offset -N",
+    "--tail": "--offset -N",
+    "--limit": "--num",
+    "--count": "--num",
+}
+# Words that other tools begin with, and the command here.
+_FIRST_WORDS: Final = {
+    "create": "topic create",
+    "produce": "topic produce",
+    "consume": "topic consume",
+    "list": "topic list",
+    "describe": "topic describe",
+    "delete": "topic delete",
+    "seek": "group seek",
+    "lag": "group list",
+    "consumer-groups": "group list",
+    "brokers": "cluster describe",
+    "status": "cluster health",
+    "health": "cluster health",
+    "events": "cluster events",
+    "backup": "cluster backup",
+    "restore": "cluster restore",
+    "start": "up",
+    "stop": "down",
+    "help": "--help",
+    "version": "--version",
 }
 _NAMES_IN_KAFKA: Final = ("--topic", "--group")  # arguments without an option here
 
@@ -32,6 +60,7 @@ class CommandParser(argparse.ArgumentParser):
     """A usage error is one line that says what to do. Options and arguments may come in any order."""
 
     is_leaf = False  # the parser has arguments, not verbs
+    has_all_commands = False  # the parser of the first word
     commands_beside: Container[str] = ()  # words that are commands themselves: `security user` is `user`
     _is_inside = False
 
@@ -55,9 +84,11 @@ class CommandParser(argparse.ArgumentParser):
         self.error(f"there is no option {option}{self._near(option.partition('=')[0])}")
 
     def _near(self, option: str) -> str:
-        here = _OF_KAFKA.get(option, "")
+        here = _HERE.get(option, "")
         if here.partition(" ")[0] in self._option_string_actions:
             return f" (here it is {here})"
+        if option == "--partitions" and self.prog.endswith(" topic alter"):
+            return " (did you mean `barnabas topic add-partitions NAME --total N`?)"
         if option in _NAMES_IN_KAFKA and self._get_positional_actions():
             return ": give the name alone, as in the help"
         return did_you_mean(option, self._option_string_actions)
@@ -68,6 +99,10 @@ class CommandParser(argparse.ArgumentParser):
             return
         if value in self.commands_beside:
             raise argparse.ArgumentError(None, f"there is no command {value!r} here (did you mean `barnabas {value}`?)")
+        if value in _FIRST_WORDS and self.has_all_commands:
+            raise argparse.ArgumentError(
+                None, f"there is no command {value!r} (did you mean `barnabas {_FIRST_WORDS[value]}`?)"
+            )
         known = [choice.dest for choice in action._choices_actions]  # those that help shows
         near = did_you_mean(value, known) or f"; choose from {', '.join(known)}"
         raise argparse.ArgumentError(None, f"there is no command {value!r}{near}")

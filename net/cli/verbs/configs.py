@@ -1,7 +1,7 @@
 """`barnabas config ...`: configurations of topics, brokers and the cluster, in the same words for all of them."""
 
 import asyncio
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,6 +19,14 @@ if TYPE_CHECKING:  # help must not import the client's modules
 
 TOPIC_RESOURCE: Final = 2  # Kafka's resource type
 AT_ONCE: Final = 16  # requests in flight
+# Words that other tools have before the name of a resource.
+_OPTION_OF: Final = {
+    "topic": "-t TOPIC",
+    "topics": "-t TOPIC",
+    "broker": "-b BROKER",
+    "brokers": "-b BROKER",
+    "cluster": "--cluster (with set and reset)",
+}
 _COLUMNS: Final = ("resource", "key", "value", "source")
 
 
@@ -126,6 +134,8 @@ async def _get(context: Context) -> int:
     known = {entry.key for _, entries in found for entry in entries}
     for key in context.arguments.key:
         if key not in known:
+            if key in _OPTION_OF:
+                raise CommandError(f"there is no key {key}; {_by_option(key)}")
             raise CommandError(
                 f"there is no key {key}{did_you_mean(key, known)}; see them all: barnabas config list --all"
             )
@@ -138,8 +148,18 @@ async def _get(context: Context) -> int:
     return ExitCode.OK
 
 
+def _change(text: str) -> tuple[str, str]:
+    if text in _OPTION_OF:
+        raise ArgumentTypeError(f"{text!r} is not KEY=VALUE; {_by_option(text)}")
+    return key_value(text)
+
+
+def _by_option(word: str) -> str:
+    return f"name the resource by an option: {_OPTION_OF[word]}"
+
+
 def _set_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("change", metavar="KEY=VALUE", type=key_value, nargs="+", help="the new values")
+    parser.add_argument("change", metavar="KEY=VALUE", type=_change, nargs="+", help="the new values")
     _add_targets(parser)
 
 

@@ -162,6 +162,13 @@ def _certificates(figures: DescribeBrokerResponse, now_ms: int) -> Iterator[Find
         )
 
 
+def _hot_share(partitions: int) -> float:
+    """The share of the topic's bytes from which a partition is hot. In small topics, half way between an equal share and all:
+    three times an equal share would be more than there is."""
+    equal = 1 / partitions
+    return min(HOT_SHARE * equal, (equal + 1) / 2)
+
+
 def _hot_partitions(rates: Sequence[PartitionRate], topics: Sequence[TopicMetadata]) -> Iterator[Finding]:
     counts = {topic.name: len(topic.partitions) for topic in topics}
     by_topic: dict[str, list[PartitionRate]] = {}
@@ -172,7 +179,7 @@ def _hot_partitions(rates: Sequence[PartitionRate], topics: Sequence[TopicMetada
         for way in ("written", "read"):
             sizes = {rate.partition: rate.in_per_s if way == "written" else rate.out_per_s for rate in found}
             total, hottest = sum(sizes.values()), max(sizes, key=lambda number: sizes[number])
-            if sizes[hottest] >= max(HOT_BYTES_PER_S, HOT_SHARE * total / counts[topic]):
+            if sizes[hottest] >= max(HOT_BYTES_PER_S, _hot_share(counts[topic]) * total):
                 yield Finding(
                     weight=Weight.RISK,
                     key=f"hot partition: {topic}-{hottest}, {way}",

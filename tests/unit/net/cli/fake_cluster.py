@@ -507,7 +507,7 @@ class FakeAdmin:
         )
         return replace(described, rebalances=(event,), unowned=(unowned,))
 
-    async def describe_group(self, group: str) -> group_responses.DescribeGroupResponse:
+    async def describe_group(self, group: str, *, shares: bool = False) -> group_responses.DescribeGroupResponse:
         if group not in self._cluster.committed:
             raise GroupIdNotFoundError(f"group {group} does not exist")
         place = next(iter(self._cluster.logs))

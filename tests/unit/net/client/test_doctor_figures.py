@@ -30,7 +30,12 @@ HABITS = ProducerHabits(
     client_id="shop", client_host="h", requests_per_s=100.0, batches=10, record_count=30, size_bytes=90_000,
     few_acks=0, not_idempotent=0,
 )  # fmt: skip
-TOPICS = (topic("t", *[partition() for _ in range(6)]), topic("one", partition()))
+TOPICS = (
+    topic("t", *[partition() for _ in range(6)]),
+    topic("one", partition()),
+    topic("two", partition(), partition()),
+    topic("three", *[partition() for _ in range(3)]),
+)
 
 
 def rates(*sizes: int, name: str = "t") -> tuple[PartitionRate, ...]:
@@ -53,6 +58,8 @@ def found(*figures: DescribeBrokerResponse) -> list[tuple[Weight, str]]:
         {"busiest": rates(MIB - 1, 0, 0)},
         {"busiest": rates(MIB, MIB, MIB)},
         {"busiest": rates(9 * MIB, name="one")},  # the only one
+        {"busiest": rates(7 * MIB, 3 * MIB, name="two")},
+        {"busiest": rates(6 * MIB, 3 * MIB, MIB, name="three")},
         {"certificates": (CertificateEnd(path="/c", subject="CN=x", ends_ms=NOW_MS + 30 * DAY_MS),)},
         {"software": (ClientSoftware(name="librdkafka", version="1.5.3", greetings=1),)},
         {"software": (ClientSoftware(name="apache-kafka-java", version="0.1", greetings=1),)},
@@ -72,6 +79,8 @@ def test_usual_figures_are_no_findings(usual: dict[str, Any]) -> None:
         ({"connections": 81}, Weight.PROBLEM, "81 connections open, and its limit is 100"),
         ({"connections_per_s": 51.0}, Weight.PROBLEM, "51 new connections per second"),
         ({"busiest": rates(3 * MIB, MIB, 0)}, Weight.RISK, "t-0 is hot: 3.0 of the 4.0 MiB/s that are written"),
+        ({"busiest": rates(8 * MIB, 2 * MIB, name="two")}, Weight.RISK, "two-0 is hot: 8.0 of the 10.0 MiB/s"),
+        ({"busiest": rates(MIB, 8 * MIB, MIB, name="three")}, Weight.RISK, "three-1 is hot: 8.0 of the 10.0 MiB/s"),
         ({"producers": (replace(HABITS, record_count=10, size_bytes=900),)}, Weight.RISK, "100 requests per second with 1.0"),
         ({"producers": (replace(HABITS, few_acks=1),)}, Weight.RISK, "acks=0 or acks=1: shop on h"),
         ({"producers": (replace(HABITS, not_idempotent=1),)}, Weight.RISK, "without idempotence: shop on h"),

@@ -208,6 +208,14 @@ async def test_protobuf_is_decoded_filtered_and_produced_again_as_it_is(new_clus
             assert await page.get_by_label("Value", exact=True).input_value() == '"1970-01-03T00:00:00Z"'
             await page.get_by_role("button", name="Produce", exact=True).click()
             await shows(page, "written to partition 0 at offset 2")
+            await page.get_by_label("Filter by text").fill("")
+            await shows(page, "3 of 3 messages")
+            await page.get_by_role("button", name="Same key").first.click()
+            await shows(page, "2 of 2 messages")
+            await shows(page, "of one key only, Read shows all")
+            await page.wait_for_function("() => !document.querySelector('table').textContent.includes('day 1')")
+            await page.get_by_role("button", name="Read", exact=True).click()
+            await shows(page, "3 of 3 messages")
             assert complaints == []
         async with Consumer(
             "times", bootstrap=cluster.bootstrap, group="check", auto_offset_reset="earliest"

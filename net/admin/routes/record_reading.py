@@ -104,9 +104,9 @@ def _text_size(text: str) -> int:
 class _Page:
     """The records of an answer, until it is full."""
 
-    def __init__(self, limit: int, max_bytes: int = 0, key: str | None = None) -> None:
+    def __init__(self, limit: int, max_bytes: int = 0, key: bytes | None = None) -> None:
         """`max_bytes` of its JSON; 0: MAX_ANSWER_BYTES. `key`: only records with it."""
-        self._key = None if key is None else key.encode()
+        self._key = key
         self._limit = limit
         self._max_bytes = max_bytes or MAX_ANSWER_BYTES
         self.rows: list[Json] = []
@@ -126,6 +126,19 @@ class _Page:
             self.rows.append(row)
             if self.is_full:
                 return
+
+
+def _key_of(call: Call) -> bytes | None:
+    """The key that is looked for; None: all records."""
+    text, encoded = call.query.get("key"), call.query.get("key_base64")
+    if encoded is None:
+        return None if text is None else str(text).encode()
+    if text is not None:
+        raise bad_request("give key or key_base64, not both")
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except ValueError:
+        raise bad_request("key_base64 is not valid base64; in a URL, + is written %2B") from None
 
 
 def _records_of(chunk: Chunk, end: int) -> Iterator[Any]:
@@ -186,7 +199,7 @@ async def _page(call: Call, admin: Admin, place: TopicPartition, limit: int, is_
         is_committed_only=is_committed_only,
         timeout_ms=TIMEOUT_MS,
     )
-    page = _Page(limit, key=call.query.get("key"))
+    page = _Page(limit, key=_key_of(call))
     scanned = 0
     try:
         while not page.is_full and scanned < MAX_SCANNED_BYTES and (chunk := await reader.next_chunk()) is not None:
@@ -253,7 +266,7 @@ async def _tail(call: Call, admin: Admin, place: TopicPartition, is_committed_on
         assert chunk is not None, "there is no end"
         records = _records_of(chunk, MAX_INT64)
         while True:
-            page = _Page(min(left, MAX_LIMIT), TAIL_BYTES, call.query.get("key"))
+            page = _Page(min(left, MAX_LIMIT), TAIL_BYTES, _key_of(call))
             async with call.reads:
                 await asyncio.to_thread(page.add, records)
             await _decode(call, place, page.rows)
@@ -301,6 +314,7 @@ _QUERY: Final = (
         type="string",
         description="Only records with this key. Go on from next_offset, also after no record.",
     ),
+    Field(name="key_base64", type="string", description="As key, for a key that is no text: its bytes as base64."),
     Field(
         name="decode",
         type="string",

@@ -121,6 +121,7 @@ function messagesTab(context, name) {
   let rows = [];
   let next = null;
   let following = false;
+  let sameKey = null; // base64
 
   function draw() {
     const found = rows.filter((row) => !filter.value || JSON.stringify([row.key, row.value, row.headers]).includes(filter.value));
@@ -129,19 +130,34 @@ function messagesTab(context, name) {
       ["Time", (row) => h("span", { class: "mono" }, time(row.timestamp_ms)), "when"],
       ["Key", (row) => data(row.key, format.value, "no key"), "key"],
       ["Value", (row) => [data(row.value, format.value, "tombstone"), headers(row, format.value)]],
-      ["", (row) => settings.can_change && h("button", { onclick: () => produce.edit(row) }, "Edit")],
+      ["", (row) => h("div", { class: "bar" }, canFind(row) && h("button", { onclick: () => readKeyOf(row) }, "Same key"),
+        settings.can_change && h("button", { onclick: () => produce.edit(row) }, "Edit"))],
     ], newestFirst.checked ? [...found].reverse() : found, "no messages"));
+  }
+
+  // A key that is no text is found by its bytes: by those of a message that has it.
+  function wantedKey() {
+    if (sameKey !== null) return { key_base64: sameKey };
+    return key.value ? { key: key.value } : {};
+  }
+
+  const canFind = (row) => row.key && !row.key.cut;
+
+  function readKeyOf(row) {
+    key.value = "";
+    sameKey = base64Of(row.key);
+    return read({ offset: 0 }, false);
   }
 
   async function read(parameters, isMore) {
     try {
       const page = await query(["topics", name, "partitions", partition.value || "0", "records"], {
-        limit: PAGE, ...(key.value && { key: key.value }), ...(settings.has_registry && { decode: "registry" }), ...parameters });
+        limit: PAGE, ...wantedKey(), ...(settings.has_registry && { decode: "registry" }), ...parameters });
       if (!context.isHere) return;
       context.works();
       rows = isMore ? [...rows, ...page.data].slice(-MAX_TAIL) : page.data;
       next = page.next_offset;
-      note.textContent = `offsets ${page.start_offset} to ${page.end_offset - 1}; next: ${page.next_offset}`;
+      note.textContent = `offsets ${page.start_offset} to ${page.end_offset - 1}; next: ${page.next_offset}${sameKey === null ? "" : "; of one key only, Read shows all"}`;
       draw();
     } catch (error) { context.fail(error); }
   }
@@ -157,6 +173,7 @@ function messagesTab(context, name) {
 
   const go = async (event) => {
     event?.preventDefault();
+    if (event) sameKey = null;
     try {
       if (event && key.value) { // where producers put it, if they choose partitions as Kafka's do
         partition.value = (await query(["topics", name, "barnabas", "partition"], { key: key.value })).partition_id;
@@ -189,6 +206,10 @@ function messagesTab(context, name) {
 function bytesOf(cell) {
   if (cell.text !== undefined) return new TextEncoder().encode(cell.text);
   return Uint8Array.from(atob(cell.base64), (char) => char.charCodeAt(0));
+}
+
+function base64Of(cell) {
+  return cell.base64 ?? btoa(Array.from(bytesOf(cell), (byte) => String.fromCharCode(byte)).join(""));
 }
 
 function shown(cell, format) {
@@ -259,7 +280,7 @@ function producing(context, name, done) {
   function fillIn(field, cell) {
     const isPlain = !cell || (cell.text !== undefined && cell.decoded === undefined && !/[\0\r]/.test(cell.text));
     kept.delete(field);
-    if (!isPlain && !cell.cut) kept.set(field, btoa(Array.from(bytesOf(cell), (byte) => String.fromCharCode(byte)).join("")));
+    if (!isPlain && !cell.cut) kept.set(field, base64Of(cell));
     field.readOnly = kept.has(field);
     field.value = !cell || (!isPlain && cell.cut) ? "" : isPlain ? cell.text : cell.decoded === undefined ? shown(cell, "hex") : JSON.stringify(cell.decoded);
   }

@@ -489,3 +489,25 @@ async def test_the_partitions_of_a_share_group(client: HttpClient, broker: FakeB
     assert (first["log_end_offset"], first["lag"], first["acquired"]) == (9, 3, 1)
     assert first["deliveries"] == [{"deliveries": 2, "records": 3}]
     assert (second["log_end_offset"], second["lag"], second["acquired"], second["deliveries"]) == (None, None, None, [])
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ({"key": "a", "key_base64": "YQ=="}, "give key or key_base64, not both"),
+        ({"key_base64": "YQ"}, "key_base64 is not valid base64"),
+        ({"key_base64": "+ =="}, "key_base64 is not valid base64"),
+    ],
+)
+def test_a_key_that_is_no_key_is_refused(query: dict[str, Any], told: str) -> None:
+    with pytest.raises(ApiError, match=told):
+        record_reading._key_of(cast(Any, SimpleNamespace(query=query)))
+
+
+def test_keys_that_are_looked_for() -> None:
+    def key_of(**query: str) -> bytes | None:
+        return record_reading._key_of(cast(Any, SimpleNamespace(query=query)))
+
+    assert key_of() is None
+    assert (key_of(key="\u00fc"), key_of(key="")) == (b"\xc3\xbc", b"")
+    assert (key_of(key_base64="AP8="), key_of(key_base64="")) == (b"\x00\xff", b"")

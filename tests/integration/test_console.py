@@ -144,6 +144,9 @@ async def test_pages_fit_on_a_phone(cluster: Cluster, dark: bool) -> None:
             await opened(page, cluster, name)
             wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
             assert await page.evaluate(wide) == 0, name
+            if name.endswith("messages"):
+                right = await page.evaluate("document.querySelector('.messages .line').getBoundingClientRect().right")
+                assert right <= 390, "the value of a message is on the screen"
         assert complaints == []
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # help must not import the client's modules
     from ..frame.connector import PrintedConsumer
 
 POLL_MS: Final = 500
+MAX_TOLD: Final = 3  # partitions in a note
 COMMIT_INTERVAL_S: Final = 1.0
 Show = Callable[["ConsumerRecord"], bytes]
 
@@ -154,7 +155,18 @@ async def _selection(context: Context, span: Span) -> _Selection:
         if span.end:
             until = await offsets_of(admin, partitions, span.end, isolation_level=level)
             ends = {place: min(end, until[place]) for place, end in ends.items()}
+    if starts and ends.keys() == starts.keys() and all(starts[place] >= end for place, end in ends.items()):
+        _tell_empty(context, starts, ends)
     return _Selection([topic.name for topic in topics], starts, ends)
+
+
+def _tell_empty(context: Context, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+    """That nothing is printed has a reason, and it may be a mistake in -o."""
+    if context.arguments.offset in ("start", "end"):
+        return
+    shown = [f"{place} ends at {ends[place]}, asked from {starts[place]}" for place in sorted(ends)[:MAX_TOLD]]
+    rest = f", and {len(ends) - len(shown)} more partitions" if len(ends) > len(shown) else ""
+    context.out.note(f"-o {context.arguments.offset} has no records: {'; '.join(shown)}{rest}")
 
 
 async def _named(admin: "Admin", names: Sequence[str], *, is_regex: bool) -> list[TopicMetadata]:

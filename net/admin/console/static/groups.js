@@ -131,8 +131,8 @@ function lagHistory(context, id, charts) {
 
 function rebalance(event) {
   const reasons = event.causes.map((item) =>
-    [item.cause.toLowerCase().replaceAll("_", " "), item.client_id && `(${item.client_id})`, item.detail && `: ${item.detail}`]
-      .filter(Boolean).join(" "));
+    [item.cause.toLowerCase().replaceAll("_", " "), item.client_id && ` (${item.client_id})`, item.detail && `: ${item.detail}`]
+      .filter(Boolean).join(""));
   return h("li", {}, h("span", { class: "mono soft" }, time(event.at_ms)), " ",
     h("strong", {}, reasons.join("; ") || event.cause), h("div", { class: "soft" }, `${event.moves.length} partitions moved, epoch ${event.epoch}`));
 }

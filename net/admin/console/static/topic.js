@@ -116,7 +116,7 @@ function messagesTab(context, name) {
     ["auto", "JSON", "text", "hex"].map((value) => h("option", { value }, value)));
   const newestFirst = h("input", { type: "checkbox", checked: true, onchange: () => draw() });
   const tail = h("input", { type: "checkbox", onchange: () => { following = tail.checked; } });
-  const list = h("section");
+  const list = h("section", { class: "messages" });
   const note = h("p", { class: "soft", role: "status" });
   let rows = [];
   let next = null;
@@ -129,9 +129,9 @@ function messagesTab(context, name) {
       ["Offset", (row) => row.offset, "number"],
       ["Time", (row) => h("span", { class: "mono" }, time(row.timestamp_ms)), "when"],
       ["Key", (row) => data(row.key, format.value, "no key"), "key"],
-      ["Value", (row) => [data(row.value, format.value, "tombstone"), headers(row, format.value)]],
-      ["", (row) => h("div", { class: "bar" }, canFind(row) && h("button", { onclick: () => readKeyOf(row) }, "Same key"),
-        settings.can_change && h("button", { onclick: () => produce.edit(row) }, "Edit"))],
+      ["Value", (row) => [data(row.value, format.value, "tombstone"), headers(row, format.value)], "value"],
+      ["", (row) => [canFind(row) && h("button", { onclick: () => readKeyOf(row) }, "Same key"), " ",
+        settings.can_change && h("button", { onclick: () => produce.edit(row) }, "Edit")], "actions"],
     ], newestFirst.checked ? [...found].reverse() : found, "no messages"));
   }
 

@@ -197,3 +197,10 @@ def test_what_went_away_and_came_back_is_not_committed_as_it_was(run: Any, clust
         patch.setattr(FakeConsumer, "poll", poll)
         assert run("topic", "consume", "t", "-g", "g", "--follow")[0] == 130
     assert [call for call in cluster.calls if call[0] == "commit"] == [("commit", {P1: 1})]
+
+
+def test_a_place_without_records_is_told(run: Any) -> None:
+    code, out, err = run("topic", "consume", "t", "-o", "99")
+    assert (code, out) == (0, "")
+    assert err.startswith("-o 99 has no records: t-0 ends at ") and "asked from 99" in err and err.count("\n") == 1
+    assert run("topic", "consume", "t", "-o", "end") == (0, "", "")

@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,6 +50,7 @@ async def made(admin: Admin, bootstrap: str) -> None:
     await admin.create_topic("damaged", assignment=[[1]], configs={"segment.bytes": "30000"})
     await admin.create_topic("stray", assignment=[[1]])
     await admin.create_topic("undecided", assignment=[[1]])
+    await admin.create_topic("lone", assignment=[[2]])
     await admin.create_topic("torn", assignment=[[1, 2]], configs={"min.insync.replicas": "1"})
     for _ in range(8):
         await send(bootstrap, "damaged", [b"x" * 1_000] * 10)
@@ -75,8 +78,12 @@ def _go_through_faults(cluster: Cluster, folder: Path) -> None:
         wait_for_finding(bootstrap, "problem: 1 prepared transactions wait for their decision")
         run("transaction", "abort", "left", bootstrap=bootstrap)
 
-        cluster.kill(2)
+        watched.wait_without("TransactionsOverdue")
+        _left_open(bootstrap)
+        cluster.kill(2)  # which must write that it is aborted
         asyncio.run(_written_by_one_alone(cluster))
+        watched.wait_for("TransactionsOverdue")
+        wait_for_finding(bootstrap, "problem: 1 transactions have outlived their timeout")
         cluster.kill(1)
         write_stray_transaction(one.data, "stray")
         two.launch()
@@ -93,6 +100,28 @@ def _go_through_faults(cluster: Cluster, folder: Path) -> None:
         cluster.kill(0, 1)  # the only voter
         one.launch()
         watched.wait_for("BrokerFenced", "NoController")
+
+
+LEFT_OPEN = """
+import asyncio, os, sys
+from barnabas import Producer
+
+async def main():
+    producer = Producer(sys.argv[1], transactional_id="open", transaction_timeout_ms=10_000)
+    await producer.start()
+    transaction = producer.transaction()
+    await transaction.begin()
+    await (await transaction.send("lone", b"1"))
+    os._exit(9)
+
+asyncio.run(main())
+"""
+
+
+def _left_open(bootstrap: str) -> None:
+    """By a program that is killed, in a partition of broker 2 alone."""
+    done = subprocess.run([sys.executable, "-c", LEFT_OPEN, bootstrap], capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 9, done.stderr
 
 
 async def _left_prepared(bootstrap: str) -> None:
@@ -115,6 +144,12 @@ async def _written_by_one_alone(cluster: Cluster) -> None:
 
 
 async def _elected(cluster: Cluster) -> None:
+    async def is_back() -> bool:
+        async with cluster.admin() as admin:
+            return any(item.node_id == 2 and not item.fenced for item in (await admin.describe_cluster()).brokers)
+
+    await until(is_back, "broker 2 can lead")
+
     async def is_done() -> bool:
         words = ("partition", "elect", "torn", "0", "--accept-loss")
         await asyncio.to_thread(run, *words, bootstrap=cluster.nodes[0].address)

@@ -1,17 +1,29 @@
-"""Clients in Java, Go and JavaScript, unchanged, log in by TLS with every mechanism that they have; wrong secrets are refused."""
+"""Clients in Java, Go, JavaScript and Python, unchanged, log in by TLS with every mechanism that they have; wrong secrets are
+refused."""
 
 import asyncio
+import gc
 import json
 import shutil
+import ssl
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import aiokafka
+import aiokafka.abc
+import aiokafka.errors
+import kafka
+import kafka.errors
+import kafka.net.sasl.oauth
 import pytest
+from confluent_kafka import Producer as RdProducer
 from integration import java_client, programs
 from integration.cluster import SESSION, Cluster
+from integration.load import read_all
 from integration.test_kafka_client_transactions import FRANZ_GO, KAFKAJS, SARAMA
 from joserfc import jwt
 from joserfc.jwk import RSAKey
@@ -224,3 +236,106 @@ async def test_java_logs_in_with_every_mechanism(world: World, tmp_path: Path) -
     command = java_client.logins(libraries, await world.topic("logins-java"), *map(str, files), allowed_urls=tokens)
     lines = await programs.lines_of(command, timeout_s=RUN_S)
     assert _outcomes(lines) == world.expected, lines
+
+
+# --- Python -----------------------------------------------------------------------------------------------------------
+
+REFUSED_S = 5.0  # a client that tries again has no end of its own
+
+
+def _limit_s(login: Login) -> float:
+    return REFUSED_S if login.is_refused else RUN_S
+
+
+def python_options(world: World, login: Login) -> dict[str, Any]:
+    """Of kafka-python and aiokafka."""
+    context = ssl.create_default_context(cafile=world.authority)
+    found: dict[str, Any] = {"bootstrap_servers": [login.bootstrap], "ssl_context": context}
+    if login.certificate:
+        context.load_cert_chain(login.certificate)
+        return found | {"security_protocol": "SSL"}
+    found |= {"security_protocol": "SASL_SSL", "sasl_mechanism": login.mechanism}
+    if login.mechanism != "OAUTHBEARER":
+        found |= {"sasl_plain_username": login.user, "sasl_plain_password": login.secret}
+    return found
+
+
+async def by_aiokafka(world: World, login: Login, topic: str) -> bool:
+    class Provider(aiokafka.abc.AbstractTokenProvider):  # type: ignore[misc]
+        async def token(self) -> str:
+            return login.secret
+
+    tokens = {"sasl_oauth_token_provider": Provider()} if login.mechanism == "OAUTHBEARER" else {}
+    producer = aiokafka.AIOKafkaProducer(**python_options(world, login), **tokens)
+    try:
+        await producer.start()
+        await producer.send_and_wait(topic, login.name.encode())
+    except aiokafka.errors.KafkaError:
+        return False
+    finally:
+        await producer.stop()
+    return True
+
+
+async def by_kafka_python(world: World, login: Login, topic: str) -> bool:
+    class Provider(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return login.secret
+
+    def write() -> bool:
+        tokens = {"sasl_oauth_token_provider": Provider()} if login.mechanism == "OAUTHBEARER" else {}
+        try:
+            producer = kafka.KafkaProducer(
+                **python_options(world, login),
+                **tokens,
+                max_block_ms=_limit_s(login) * 1000,
+                bootstrap_timeout_ms=_limit_s(login) * 1000,
+            )
+        except kafka.errors.KafkaError:
+            return False
+        try:
+            producer.send(topic, login.name.encode()).get(_limit_s(login))
+        except kafka.errors.KafkaError:
+            return False
+        finally:
+            producer.close(1)
+        return True
+
+    return await asyncio.to_thread(write)
+
+
+async def by_librdkafka(world: World, login: Login, topic: str) -> bool:
+    """confluent-kafka."""
+    options: dict[str, Any] = {
+        "bootstrap.servers": login.bootstrap,
+        "security.protocol": "SASL_SSL" if login.mechanism else "SSL",
+        "ssl.ca.location": world.authority,
+        "error_cb": lambda error: None,
+    }
+    if login.certificate:
+        options |= {"ssl.certificate.location": login.certificate, "ssl.key.location": login.certificate}
+    elif login.mechanism == "OAUTHBEARER":
+        options |= {"sasl.mechanism": login.mechanism, "oauth_cb": lambda _: (login.secret, time.time() + TOKEN_S)}
+    else:
+        by_password = {"sasl.username": login.user, "sasl.password": login.secret}
+        options |= {"sasl.mechanism": login.mechanism, **by_password}
+    producer = RdProducer(options)
+    producer.produce(topic, login.name.encode())
+    is_written = bool(await asyncio.to_thread(producer.flush, _limit_s(login)) == 0)
+    producer.purge()
+    await asyncio.to_thread(producer.flush, 1)
+    return is_written
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's, where it could not log in
+@pytest.mark.parametrize("write", [by_aiokafka, by_kafka_python, by_librdkafka])
+async def test_clients_in_python_log_in_with_every_mechanism(
+    world: World, write: Callable[[World, Login, str], Awaitable[bool]]
+) -> None:
+    topic = await world.topic(f"logins-{write.__name__}")
+    written = {item.name: await write(world, item, topic) for item in world.logins}
+    gc.collect()
+    assert written == {item.name: not item.is_refused for item in world.logins}
+    found = await read_all(world.cluster.bootstrap, topic, **world.cluster.security)
+    values = [value.decode() for records in found.values() for value in records.values()]
+    assert sorted(values) == sorted(item.name for item in world.logins if not item.is_refused)

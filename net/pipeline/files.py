@@ -5,6 +5,7 @@ Functions are looked up in the source text of their module: importing it would r
 
 import ast
 import importlib.util
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from .document_table import DocumentTable, Problem, parse_document
 from .parsing import parse_pipeline
 from .spec import PipelineSpec, PythonStep
 from .state import StateFolder
+from .toml_lines import KeyPath
 
 MAX_FILE_BYTES: Final = 1 << 20  # a pipeline is short; this is a wrong file
 YAML_SUFFIXES: Final = (".yaml", ".yml")  # everything else is TOML
@@ -60,17 +62,24 @@ def read_pipeline(path: Path) -> PipelineFile:
     found = parse_pipeline(text, is_yaml=is_yaml)
     if isinstance(found, PipelineSpec):
         base = path.resolve().parent
-        document = _document(text, is_yaml=is_yaml)
-        for number, step in enumerate(found.steps):
-            if isinstance(step, PythonStep) and (reason := _missing_function(step, base)):
-                document.refuse_path(("steps", number, "python"), reason)
-        if found.state_folder and base.is_relative_to((base / found.state_folder).resolve()):
-            words = f'is {found.state_folder!r}, where the file itself is: write a folder of its own, such as "{STATE_ROOT}"'
-            document.refuse("state", words)
-        if not document.problems:
+        wrong = dict(_wrong_around(found, base))
+        if not wrong:
             return PipelineFile(path=path, text=text, is_yaml=is_yaml, base=base, spec=found)
+        document = _document(text, is_yaml=is_yaml)
+        for place, reason in wrong.items():
+            document.refuse_path(place, reason)
         found = document.problems
     raise PipelineFileError([problem.text(str(path)) for problem in found])
+
+
+def _wrong_around(spec: PipelineSpec, base: Path) -> Iterator[tuple[KeyPath, str]]:
+    """What the files beside the pipeline's own do not have, or have there already."""
+    for number, step in enumerate(spec.steps):
+        if isinstance(step, PythonStep) and (reason := _missing_function(step, base)):
+            yield ("steps", number, "python"), reason
+    if spec.state_folder and base.is_relative_to((base / spec.state_folder).resolve()):
+        words = f'is {spec.state_folder!r}, where the file itself is: write a folder of its own, such as "{STATE_ROOT}"'
+        yield ("state",), words
 
 
 def _document(text: str, *, is_yaml: bool) -> DocumentTable:

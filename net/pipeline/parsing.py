@@ -6,13 +6,19 @@ Sources are read in `source_parsing`, sinks in `sink_parsing`. Here are the docu
 import re
 from typing import Final
 
-from barnabas.log.settings.addresses import parse_bootstrap
 from barnabas.log.vocabulary.errors import InvalidRegularExpressionError
 from barnabas.log.vocabulary.name_pattern import name_pattern
 
 from .document_table import DocumentTable, Problem, parse_document
 from .sink_parsing import read_errors, read_output_mode, read_sink
-from .source_parsing import is_view_name, read_interval, read_sources, read_watermark, refuse_parts_of_streams
+from .source_parsing import (
+    is_view_name,
+    read_bootstrap,
+    read_interval,
+    read_sources,
+    read_watermark,
+    refuse_parts_of_streams,
+)
 from .spec import (
     INPUT,
     PipelineSpec,
@@ -54,7 +60,7 @@ def _read(document: DocumentTable) -> PipelineSpec:
     spec = PipelineSpec(
         name=name,
         is_batch=is_batch,
-        bootstrap=_bootstrap(document),
+        bootstrap=read_bootstrap(document),
         sources=sources,
         steps=steps,
         sink=sink,
@@ -76,16 +82,6 @@ def _read(document: DocumentTable) -> PipelineSpec:
     _refuse_loops(document, spec)
     _refuse_second_queries(document, spec)
     return spec
-
-
-def _bootstrap(document: DocumentTable) -> str:
-    text = document.text("bootstrap")
-    try:
-        if text:
-            parse_bootstrap(text)
-    except ValueError as error:
-        document.refuse("bootstrap", f"is {text!r}: {error}; write HOST:PORT[,HOST:PORT...]")
-    return text
 
 
 def _spark_settings(document: DocumentTable) -> dict[str, str]:

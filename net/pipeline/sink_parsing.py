@@ -1,13 +1,15 @@
 """The sink in a pipeline's file, its output mode, and what happens with bad records. Pure."""
 
+import re
 from typing import Any, Final
 
 from .document_table import DocumentTable
 from .source_parsing import check_registry, check_topic
-from .spec import ConsoleSink, DeltaSink, ErrorPolicy, OutputMode, ParquetSink, TableSink, TopicSink
+from .spec import ConsoleSink, DeltaSink, ErrorPolicy, IcebergSink, OutputMode, ParquetSink, TableSink, TopicSink
 
-Sink = TopicSink | ParquetSink | DeltaSink | TableSink | ConsoleSink
-KINDS: Final = ("topic", "parquet", "delta", "table", "console")
+Sink = TopicSink | ParquetSink | DeltaSink | IcebergSink | TableSink | ConsoleSink
+KINDS: Final = ("topic", "parquet", "delta", "iceberg", "table", "console")
+_ICEBERG_TABLE: Final = re.compile(r"\w[\w-]*(\.\w[\w-]*)+")
 OUTPUT_MODES: Final = ("append", "update", "complete")
 ACTIONS: Final = ("stop", "skip", "dead-letter")
 SCHEMA_FORMATS: Final = ("avro", "protobuf", "json_schema")
@@ -20,12 +22,15 @@ def read_sink(document: DocumentTable) -> Sink:
         if not document.has("sink"):
             document.refuse(
                 "sink",
-                f"is missing: add a sink with {document.words.pair('topic', 'NAME')}, or parquet, delta, table, console",
+                f"is missing: add a sink with {document.words.pair('topic', 'NAME')}, or parquet, delta, iceberg, table, console",
             )
         return ConsoleSink()
     kinds = table.given(*KINDS)
     if len(kinds) != 1:
-        table.refuse("", "a sink has one of topic, parquet (a folder), delta (a folder), table and console = true")
+        table.refuse(
+            "",
+            "a sink has one of topic, parquet (a folder), delta (a folder), iceberg (a table), table and console = true",
+        )
     found = _sink(table, kinds[0] if kinds else "console")
     table.given("output_mode")
     table.finish()
@@ -47,9 +52,25 @@ def _sink(table: DocumentTable, kind: str) -> Sink:
         if "://" in folder:
             table.refuse("delta", "must be a folder that all machines of Spark share: object stores are not supported")
         return DeltaSink(folder=folder, partition_by=table.texts("partition_by"))
+    if kind == "iceberg":
+        return _iceberg(table)
     if table.has("console") and not table.boolean("console", default=True):
         table.refuse("console", "is false: write console = true")
     return ConsoleSink()
+
+
+def _iceberg(table: DocumentTable) -> IcebergSink:
+    name, warehouse = table.text("iceberg"), table.required_text("warehouse", "lake")
+    if name and not _ICEBERG_TABLE.fullmatch(name):
+        example = table.words.pair("iceberg", "shop.orders")
+        table.refuse("iceberg", f"is {name!r}: write NAMESPACE.NAME, such as {example}; the folder is warehouse")
+    if "://" in warehouse:
+        table.refuse("warehouse", "must be a folder that all machines of Spark share: object stores are not supported")
+    catalog = table.text("catalog")
+    if catalog and "://" not in catalog:
+        # The value may contain a password, so the message does not repeat it.
+        table.refuse("catalog", 'must be an address of a database, such as "sqlite:////srv/catalog.db"')
+    return IcebergSink(table=name, warehouse=warehouse, catalog=catalog)
 
 
 def _topic(table: DocumentTable) -> TopicSink:
@@ -138,9 +159,10 @@ def read_output_mode(document: DocumentTable, sink: Sink, *, is_batch: bool) -> 
         table.refuse(
             "output_mode", "files take rows that do not change later: use append, with a watermark for windows"
         )
-    if found == "update" and isinstance(sink, DeltaSink):
+    if found == "update" and isinstance(sink, DeltaSink | IcebergSink):
         table.refuse(
-            "output_mode", "a Delta table gets rows that do not change later (append), or the whole result (complete)"
+            "output_mode",
+            "a table of files gets rows that do not change later (append), or the whole result (complete)",
         )
     if found == "complete" and isinstance(sink, TableSink) and not sink.key:
         table.refuse(

@@ -4,6 +4,7 @@ import re
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from barnabas.log.settings.addresses import parse_bootstrap
 from barnabas.log.vocabulary.errors import InvalidRegularExpressionError, InvalidTopicError
 from barnabas.log.vocabulary.name_pattern import name_pattern
 from barnabas.log.vocabulary.topic_partition import check_topic_name
@@ -25,7 +26,7 @@ from .spec import (
     Watermark,
 )
 
-FORMATS: Final = ("json", "csv", "changes", "avro", "protobuf", "access_log", "text", "raw")
+FORMATS: Final = ("json", "csv", "changes", "avro", "protobuf", "json_schema", "access_log", "text", "raw")
 ACCESS_PATTERNS: Final = ("combined", "common")
 TYPES: Final = (
     "string",
@@ -47,6 +48,7 @@ TYPES: Final = (
     "map",
     "struct",
 )
+MAX_GROUP_CHARS: Final = 249  # as of a topic's name: it is a label of metrics
 MAX_SAMPLE: Final = 100_000  # records that the driver reads at the start
 _INTERVAL: Final = re.compile(r"\d{1,9} (millisecond|second|minute|hour|day|week)s?")
 _DATABASE_FORMATS: Final = ("changes", "text", "raw")
@@ -118,7 +120,35 @@ def _topics(table: DocumentTable) -> TopicSource:
         start="latest" if start == "latest" else "earliest",
         max_records=table.integer("max_records", 0, least=1, most=1_000_000_000),
         skips_lost=table.text("lost_records", "stop", choices=("stop", "skip")) == "skip",
+        group=_group(table),
+        bootstrap=(bootstrap := read_bootstrap(table)),
+        config=_config(table, bootstrap),
     )
+
+
+def read_bootstrap(table: DocumentTable) -> str:
+    text = table.text("bootstrap")
+    try:
+        if text:
+            parse_bootstrap(text)
+    except ValueError as error:
+        table.refuse("bootstrap", f"is {text!r}: {error}; write HOST:PORT[,HOST:PORT...]")
+    return text
+
+
+def _config(table: DocumentTable, bootstrap: str) -> str:
+    file = table.text("config")
+    if file and not bootstrap:
+        words = "is for another cluster: add its bootstrap, or use --command-config for the pipeline's own"
+        table.refuse("config", words)
+    return file
+
+
+def _group(table: DocumentTable) -> str:
+    name = table.text("group")
+    if len(name) > MAX_GROUP_CHARS:
+        table.refuse("group", f"has {len(name)} characters; {MAX_GROUP_CHARS} are allowed")
+    return name
 
 
 def _files(table: DocumentTable) -> FileSource:
@@ -149,12 +179,14 @@ def _postgres(table: DocumentTable) -> PostgresSource:
 
 
 def refuse_parts_of_streams(document: DocumentTable, sources: tuple[SourceSpec, ...], *, is_batch: bool) -> None:
-    """What a source in PostgreSQL needs as a stream, and cannot use as a batch."""
+    """What a source needs as a stream, and cannot use as a batch."""
     for source in sources:
         origin = source.origin
+        path = f"sources.{source.name}" if document.has("sources") else "source"
+        if isinstance(origin, TopicSource) and origin.group and is_batch:
+            document.refuse(f"{path}.group", "has no effect in a batch, which has no positions: remove it")
         if not isinstance(origin, PostgresSource):
             continue
-        path = f"sources.{source.name}" if document.has("sources") else "source"
         if is_batch:
             given = {"slot": origin.slot, "spool": origin.spool, "max_changes": origin.max_changes}
             for name in (name for name, value in given.items() if value):
@@ -220,7 +252,7 @@ def _value(table: DocumentTable, origin: TopicSource | FileSource | PostgresSour
     delimiter = found.text("delimiter", ",")
     if len(delimiter) != 1:
         found.refuse("delimiter", f"is {delimiter!r}: must be one character")
-    if name in ("changes", "avro", "protobuf") and isinstance(origin, FileSource):
+    if name in ("changes", "avro", "protobuf", "json_schema") and isinstance(origin, FileSource):
         found.refuse("format", f"{name} is for records of a topic: read the topic, or use json for files")
     spec = ValueSpec(
         format=name,
@@ -245,10 +277,10 @@ def _value(table: DocumentTable, origin: TopicSource | FileSource | PostgresSour
 def _refuse_keys_of_other_formats(table: DocumentTable, spec: ValueSpec) -> None:
     belongs = {
         "fields": ("json", "changes", "csv"),
-        "required": ("json", "changes", "csv", "avro", "protobuf"),
-        "schema": ("avro", "protobuf"),
-        "registry": ("avro",),
-        "subject": ("avro",),
+        "required": ("json", "changes", "csv", "avro", "protobuf", "json_schema"),
+        "schema": ("avro", "protobuf", "json_schema"),
+        "registry": ("avro", "json_schema"),
+        "subject": ("avro", "json_schema"),
         "message": ("protobuf",),
         "framed": ("protobuf",),
         "sample_records": ("json",),
@@ -279,12 +311,11 @@ def _check_schema(table: DocumentTable, spec: ValueSpec, origin: TopicSource | F
             table.refuse(
                 "message", f"is missing: add {table.words.pair('message', 'shop.Order')}, a message of the schema"
             )
-    if spec.format != "avro":
+    if spec.format not in ("avro", "json_schema"):
         return
     if not (spec.schema or spec.registry):
-        table.refuse(
-            "schema", f"is missing: add {table.words.pair('schema', 'orders.avsc')}, or the address of a registry"
-        )
+        example = table.words.pair("schema", "orders.avsc" if spec.format == "avro" else "orders.json")
+        table.refuse("schema", f"is missing: add {example}, or the address of a registry")
     check_registry(table, spec.registry)
     if spec.subject and (spec.schema or not spec.registry):
         table.refuse("subject", "has an effect only with a registry and without a schema: remove it")

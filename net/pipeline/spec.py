@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-ValueFormat = Literal["json", "csv", "changes", "avro", "protobuf", "access_log", "text", "raw"]
+ValueFormat = Literal["json", "csv", "changes", "avro", "protobuf", "json_schema", "access_log", "text", "raw"]
 SchemaFormat = Literal["avro", "protobuf", "json_schema"]
 OutputMode = Literal["append", "update", "complete"]
 Delivery = Literal["exactly_once", "at_least_once"]
@@ -44,9 +44,9 @@ class ValueSpec:
     pattern: str = "combined"  # of access_log
     delimiter: str = ","  # of csv
     has_header: bool = False  # csv: lines that repeat the names of the fields are left out
-    schema: str = ""  # a file: of avro a schema, of protobuf a descriptor set
-    registry: str = ""  # avro: the address of the schema registry that has the schemas of the values
-    subject: str = ""  # avro: of the registry, for the newest schema; "": that of the only topic
+    schema: str = ""  # a file: of avro and json_schema a schema, of protobuf a descriptor set
+    registry: str = ""  # avro, json_schema: the address of the schema registry that has the schemas of the values
+    subject: str = ""  # avro, json_schema: of the registry, for the newest schema; "": that of the only topic
     message: str = ""  # protobuf: the full name of the message
     is_framed: bool = False  # protobuf: values begin with the id of a schema, as Confluent's serializers write them
     sample_records: int = 1_000  # json without fields: how many records the schema is inferred from
@@ -59,6 +59,9 @@ class TopicSource:
     start: Literal["earliest", "latest"] = "earliest"
     max_records: int = 0  # of a micro-batch; 0: no limit
     skips_lost: bool = False  # records that retention removed before they were read; else they are an error
+    group: str = ""  # of a stream: its positions are published under this name, for those who watch lags
+    bootstrap: str = ""  # of another cluster; "": that of the pipeline
+    config: str = ""  # a file with TLS and the login of the other cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +134,13 @@ class DeltaSink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IcebergSink:
+    table: str  # NAMESPACE.NAME
+    warehouse: str  # a folder
+    catalog: str = ""  # in SQL, as SQLAlchemy names it; may have a password; "": a file of SQLite in the warehouse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableSink:
     table: str
     database: str  # sqlite:FILE or postgresql:CONNECTION
@@ -167,7 +177,7 @@ class PipelineSpec:
     bootstrap: str  # "": of the command line
     sources: tuple[SourceSpec, ...]
     steps: tuple[SqlStep | PythonStep, ...]
-    sink: TopicSink | ParquetSink | DeltaSink | TableSink | ConsoleSink
+    sink: TopicSink | ParquetSink | DeltaSink | IcebergSink | TableSink | ConsoleSink
     output_mode: OutputMode
     trigger: str  # "": as soon as there are records
     errors: ErrorPolicy

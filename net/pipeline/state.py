@@ -63,6 +63,8 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     lag: int | None = None  # records that are not read yet; None if the source does not say
     watermark: str = ""
     last_batch_ms: int = 0
+    state_rows: int = 0  # of windows, joins and aggregations, of the query to the sink
+    state_bytes: int = 0  # in the memory of the executors, as Spark estimates it
 
 
 class LockedError(Exception):

@@ -8,12 +8,16 @@ A forked worker starts with an empty cache: the sockets of its parent are not it
 import asyncio
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from barnabas.net.client.connection.client import Client
 from barnabas.net.client.connection.errors import BarnabasError
+from barnabas.net.client.connection.kafka_options import SECURITY_KEYS
 from barnabas.net.client.connection.loop_thread import LoopThread, loop_thread
 from barnabas.net.client.connection.security import SecurityOptions
+from barnabas.net.settings.properties import parse_properties
 
 from .options import ClientSettings
 
@@ -64,6 +68,16 @@ async def _start(client: Client, patience_ms: int) -> None:
 def worker_settings(settings: ClientSettings) -> ClientSettings:
     """The settings for a task: the same cluster, but an idle worker sends almost no metadata requests."""
     return replace(settings, metadata_max_age_ms=WORKER_METADATA_MAX_AGE_MS)
+
+
+def properties_of(file: Path | None) -> Mapping[str, str]:
+    """Of `--command-config`."""
+    return {} if file is None else parse_properties(file.read_text(encoding="utf-8"))
+
+
+def security_of(properties: Mapping[str, str]) -> Mapping[str, str]:
+    """TLS and the login of the brokers, as options of the format."""
+    return {name: text for name, text in properties.items() if name in SECURITY_KEYS}
 
 
 def _after_fork() -> None:

@@ -211,11 +211,11 @@ class AvroValues:
         return row
 
 
-def latest_schema(registry: RegistryAccess, subject: str) -> str:
-    """Raises PipelineFault, SchemaRegistryError."""
+def latest_schema(registry: RegistryAccess, subject: str, kind: str = "AVRO") -> str:
+    """`kind`: "AVRO" or "JSON". Raises PipelineFault, SchemaRegistryError."""
     found = loop_thread().call(registry.registry(auto_register=False).latest(subject))
-    if found.kind != "AVRO":
-        raise PipelineFault(f"the newest schema of {subject} is {found.kind}, not AVRO")
+    if found.kind != kind:
+        raise PipelineFault(f"the newest schema of {subject} is {found.kind}, not {kind}")
     if found.references:
         names = ", ".join(reference.name for reference in found.references)
         raise PipelineFault(

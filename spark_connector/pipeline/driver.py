@@ -9,17 +9,16 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from barnabas.net.client.connection.kafka_options import SECURITY_KEYS
 from barnabas.net.pipeline.parsing import parse_pipeline
 from barnabas.net.pipeline.spec import PipelineSpec
 from barnabas.net.pipeline.state import StateFolder
 from barnabas.net.pipeline.supervisor import DriverExit
-from barnabas.net.settings.properties import parse_properties
 
+from ..common.connection import properties_of, security_of
 from ..session import session_on
 from .faults import PipelineFault, is_final, told_of
 
@@ -95,16 +94,6 @@ def require_spark() -> None:
         import pyspark.sql  # noqa: F401
     except ImportError as error:
         raise PipelineFault(f"pipelines need PySpark ({error}): pip install 'barnabas[spark]'") from error
-
-
-def properties_of(file: Path | None) -> Mapping[str, str]:
-    """Of `--command-config`."""
-    return {} if file is None else parse_properties(file.read_text(encoding="utf-8"))
-
-
-def security_of(properties: Mapping[str, str]) -> Mapping[str, str]:
-    """TLS and the login of the brokers, as options of the format."""
-    return {name: text for name, text in properties.items() if name in SECURITY_KEYS}
 
 
 if __name__ == "__main__":

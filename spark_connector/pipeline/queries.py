@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from barnabas.net.pipeline.sink_parsing import Sink
-from barnabas.net.pipeline.spec import ParquetSink, PipelineSpec, TableSink, TopicSink, TopicSource
+from barnabas.net.pipeline.spec import IcebergSink, ParquetSink, PipelineSpec, TableSink, TopicSink, TopicSource
 from barnabas.net.pipeline.state import RunProgress
 
 from ..read.offsets import records_behind
@@ -215,6 +215,12 @@ def noted(before: RunProgress, report: Mapping[str, Any]) -> RunProgress:
         lag=sum(known) if known else before.lag,
         watermark=report.get("eventTime", {}).get("watermark", before.watermark),
     )
+    if operators := report.get("stateOperators"):
+        after = msgspec.structs.replace(
+            after,
+            state_rows=sum(item["numRowsTotal"] for item in operators),
+            state_bytes=sum(item["memoryUsedBytes"] for item in operators),
+        )
     if "addBatch" not in report["durationMs"] or report["batchId"] <= before.last_batch_id:
         return after
     metrics = report.get("observedMetrics", {})
@@ -248,6 +254,8 @@ def _observed(observation: Observation) -> Mapping[str, int]:
 
 def without_secrets(sink: Sink) -> Sink:
     """The connection of a database may contain a password."""
+    if isinstance(sink, IcebergSink):
+        return replace(sink, catalog="..." if sink.catalog else "")
     return replace(sink, database="...") if isinstance(sink, TableSink) else sink
 
 

@@ -5,7 +5,6 @@ By Python workers. The columns make the schema of Avro and JSON, unless a file h
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -24,11 +23,12 @@ from barnabas.net.client.serde.json_schema_format import JsonSchema
 from barnabas.net.client.serde.protobuf_format import Protobuf
 from barnabas.net.client.serde.registry import RegistryAccess
 from barnabas.net.client.serde.serdes import Part
-from barnabas.net.pipeline.spec import SchemaFormat, TopicSink
+from barnabas.net.pipeline.spec import TopicSink
 
 from .avro_values import Convert, loaded
 from .faults import PipelineFault
 from .protobuf_values import ProtobufRows
+from .schema_values import Schema, text_of
 from .values import quoted
 
 _WRITERS: Final = 16  # that a worker keeps
@@ -161,24 +161,15 @@ def _fits(column: T.DataType, field: T.DataType) -> bool:
 # --- writing --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkSchema:
-    """What a worker needs in order to write values."""
-
-    format: SchemaFormat
-    content: bytes
-    message: str = ""  # of Protobuf
-
-
-def schema_for(sink: TopicSink, columns: T.StructType, content: bytes | None) -> SinkSchema:
+def schema_for(sink: TopicSink, columns: T.StructType, content: bytes | None) -> Schema:
     """`content`: of the schema's file; None: the columns make it. Raises PipelineFault."""
     if content is None:
         made = json_schema_of if sink.schema_format == "json_schema" else schema_of
         content = made(columns, record_name(sink.topic)).encode()
-    return SinkSchema(format=sink.schema_format, content=content, message=sink.message)
+    return Schema(format=sink.schema_format, content=content, message=sink.message)
 
 
-def check_schema(registry: RegistryAccess, schema: SinkSchema, columns: T.StructType) -> None:
+def check_schema(registry: RegistryAccess, schema: Schema, columns: T.StructType) -> None:
     """Raises PipelineFault, MissingExtraError."""
     try:
         _writer(registry, schema)
@@ -189,7 +180,7 @@ def check_schema(registry: RegistryAccess, schema: SinkSchema, columns: T.Struct
         raise PipelineFault(f"sink.schema: {reason}") from error
 
 
-def register(registry: RegistryAccess, schema: SinkSchema, topic: str) -> None:
+def register(registry: RegistryAccess, schema: Schema, topic: str) -> None:
     """What the first record would do in a worker, so that a refused schema or a wrong login ends the pipeline before it reads.
 
     Raises SchemaRegistryError.
@@ -198,13 +189,13 @@ def register(registry: RegistryAccess, schema: SinkSchema, topic: str) -> None:
 
 
 @lru_cache(_WRITERS)
-def _writer(registry: RegistryAccess, schema: SinkSchema) -> tuple[Avro | Protobuf | JsonSchema, Convert]:
+def _writer(registry: RegistryAccess, schema: Schema) -> tuple[Avro | Protobuf | JsonSchema, Convert]:
     """What writes a value, and makes such a value of a row. Raises InvalidConfigError, PipelineFault."""
     client = registry.registry(auto_register=True)
     if schema.format == "protobuf":
         rows = ProtobufRows(schema.content, schema.message)
         return Protobuf(client, rows.message), rows.made
-    text = schema.content.decode()
+    text = text_of(schema)
     if schema.format == "json_schema":
         return JsonSchema(client, schema=text), msgspec.Raw
     require("fastavro", extra="schemas", feature="a sink of Avro values")
@@ -229,7 +220,7 @@ def _as_it_is(found: Any) -> Any:
     return found
 
 
-def encoded(columns: T.StructType, registry: RegistryAccess, schema: SinkSchema, topic: str) -> Column:
+def encoded(columns: T.StructType, registry: RegistryAccess, schema: Schema, topic: str) -> Column:
     """The row as a value in the wire format. A row that does not fit the schema ends the micro-batch with an error."""
     is_json = schema.format == "json_schema"
     with_maps: Callable[[Any], Any] = _with_maps(columns) if schema.format == "avro" else _as_it_is

@@ -1,5 +1,5 @@
-"""Values with a schema (Avro, Protobuf) as columns, by Python workers: they take a batch of values as Arrow, and return the
-fields of each, and a reason where a value does not fit."""
+"""Values with a schema (Avro, Protobuf, JSON Schema) as columns, by Python workers: they take a batch of values as Arrow, and
+return the fields of each, and a reason where a value does not fit."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,10 +16,11 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 from barnabas.net.base.near_words import did_you_mean
 from barnabas.net.client.connection.errors import SchemaNotFoundError, SchemaRegistryError
 from barnabas.net.client.serde.registry import RegistryAccess
-from barnabas.net.pipeline.spec import FILE_COLUMNS, RECORD_COLUMNS
+from barnabas.net.pipeline.spec import FILE_COLUMNS, RECORD_COLUMNS, SchemaFormat
 
 from .avro_values import AvroValues
 from .faults import PipelineFault
+from .json_schema_values import JsonSchemaValues
 from .protobuf_values import ProtobufValues
 
 FIELDS: Final = "fields"
@@ -30,27 +31,39 @@ _READERS: Final = 16  # that a worker keeps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """What a worker needs in order to read values."""
+    """What a worker needs in order to read or write values."""
 
-    content: bytes  # of the schema's file: an Avro schema, or a descriptor set
-    registry: RegistryAccess | None = None  # of Avro
-    message: str = ""  # of Protobuf; empty: Avro
+    content: bytes  # of the schema's file: a schema of Avro or JSON, or a descriptor set
+    format: SchemaFormat = "avro"
+    registry: RegistryAccess | None = None  # of Avro and JSON that is read
+    message: str = ""  # of Protobuf
     is_framed: bool = False  # of Protobuf
 
 
 @lru_cache(_READERS)
-def reader_of(schema: Schema) -> AvroValues | ProtobufValues:
+def reader_of(schema: Schema) -> AvroValues | ProtobufValues | JsonSchemaValues:
     """Raises PipelineFault, MissingExtraError."""
-    made: AvroValues | ProtobufValues
-    if schema.message:
-        made = ProtobufValues(schema.content, schema.message, is_framed=schema.is_framed)
-    else:
-        made = AvroValues(schema.content.decode(), schema.registry)
+    made: AvroValues | ProtobufValues | JsonSchemaValues
+    match schema.format:
+        case "protobuf":
+            made = ProtobufValues(schema.content, schema.message, is_framed=schema.is_framed)
+        case "json_schema":
+            made = JsonSchemaValues(text_of(schema), schema.registry)
+        case "avro":
+            made = AvroValues(text_of(schema), schema.registry)
     _check(made.type, "")
     for name in made.type.fieldNames():
         if name.lower() in (*RECORD_COLUMNS, *FILE_COLUMNS):
             raise PipelineFault(f"the schema has the field {name}, the name of a column that each row has anyway")
     return made
+
+
+def text_of(schema: Schema) -> str:
+    """Raises PipelineFault."""
+    try:
+        return schema.content.decode()
+    except UnicodeDecodeError as error:
+        raise PipelineFault(f"the schema is no UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
 def _check(found: DataType, path: str) -> None:

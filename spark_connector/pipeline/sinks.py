@@ -15,6 +15,7 @@ from barnabas.net.pipeline.spec import (
     CHANGE_COLUMNS,
     CHANGE_ORDER,
     DeltaSink,
+    IcebergSink,
     ParquetSink,
     PipelineSpec,
     TableSink,
@@ -22,8 +23,9 @@ from barnabas.net.pipeline.spec import (
 )
 
 from .database import Database, TableWriter
-from .delta import DeltaWriter
 from .faults import PipelineFault
+from .lakes.delta import DeltaWriter
+from .lakes.iceberg import IcebergWriter
 from .schema_sinks import check_schema, encoded, register, schema_for
 from .sources import FORMAT, World
 from .values import quoted
@@ -63,6 +65,15 @@ def batch_writer(world: World, spec: PipelineSpec, result: DataFrame) -> WriteBa
             _check_columns(result, sink.partition_by, "sink.partition_by")
             return DeltaWriter(
                 world.path(sink.folder),
+                sink,
+                sink_id=sink_id,
+                columns=result.schema,
+                is_complete=spec.output_mode == "complete",
+                written_batches=lambda: world.state.read_progress().batches,
+            ).write
+        case IcebergSink():
+            return IcebergWriter(
+                world.path(sink.warehouse),
                 sink,
                 sink_id=sink_id,
                 columns=result.schema,

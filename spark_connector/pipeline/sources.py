@@ -25,7 +25,7 @@ from barnabas.net.pipeline.spec import (
 )
 from barnabas.net.pipeline.state import StateFolder
 
-from ..common.connection import shared_client
+from ..common.connection import properties_of, security_of, shared_client
 from ..postgres.change_source import PostgresChangesDataSource
 from ..read.boundaries import Boundaries
 from ..read.offsets import OffsetRange
@@ -60,6 +60,13 @@ class World:
         """Relative to the pipeline's file, unless it is absolute or names a file system."""
         return text if "://" in text else str(self.base / text)
 
+    def config(self, file: str) -> Path:
+        """Raises PipelineFault."""
+        path = Path(self.path(file))
+        if not path.is_file():
+            raise PipelineFault(f"there is no file {path}, which the key config of a source names")
+        return path
+
     def registry(self, url: str) -> RegistryAccess | None:
         """None without an address. Raises InvalidConfigError."""
         return registry_access(url, self.registry_login) if url else None
@@ -89,14 +96,18 @@ def open_source(world: World, source: SourceSpec, errors: ErrorPolicy, pipeline:
     value = _with_fields(world, source, source.value)
     place = _PLACES[type(source.origin)]
     try:
-        parsed = with_parsed(_records(world, source), value, _schema_of(world, source, value))
+        schema = _schema_of(world, source, value)
+        parsed = with_parsed(_records(world, source, is_published=True), value, schema)
+        bad = parsed
+        if errors.action == "dead-letter" and isinstance(source.origin, TopicSource) and source.origin.group:
+            bad = with_parsed(_records(world, source, is_published=False), value, schema)
     except PipelineFault as error:
         raise PipelineFault(f"source {source.name}: {error}") from error
     counts = (F.count(F.lit(1)).alias("records"), F.count_if(F.col(REASON).isNotNull()).alias("bad"))
     seen = Observation(_observed_name(source)) if world.is_batch else None
     counted = parsed.observe(seen or _observed_name(source), *counts)
     good = _good(counted, errors, place)
-    dead_letters = _dead_letters(parsed, place, pipeline) if errors.action == "dead-letter" else None
+    dead_letters = _dead_letters(bad, place, pipeline) if errors.action == "dead-letter" else None
     return Opened(rows=_watermarked(fields_and(place, good), source), dead_letters=dead_letters, seen=seen)
 
 
@@ -147,11 +158,16 @@ def _dead_letters(parsed: DataFrame, place: tuple[str, ...], pipeline: str) -> D
 
 def topic_options(world: World, origin: TopicSource) -> dict[str, str]:
     subscription = {"subscribePattern": origin.name_pattern} if origin.name_pattern else {}
-    return {**world.connection, **(subscription or {"subscribe": ",".join(origin.topics)})}
+    connection = world.connection
+    if origin.bootstrap:  # The login of the pipeline's own cluster is not for another one.
+        security = security_of(properties_of(world.config(origin.config))) if origin.config else {}
+        connection = {"bootstrap.servers": origin.bootstrap, **security}
+    return {**connection, **(subscription or {"subscribe": ",".join(origin.topics)})}
 
 
-def _records(world: World, source: SourceSpec) -> DataFrame:
-    """The column `value`, and the columns of the place."""
+def _records(world: World, source: SourceSpec, *, is_published: bool) -> DataFrame:
+    """The column `value`, and the columns of the place. `is_published`: positions are those of the source's group. The query of
+    dead letters has positions of its own, which would overwrite them."""
     origin = source.origin
     if isinstance(origin, FileSource):
         reader: Any = world.spark.read if world.is_batch else world.spark.readStream
@@ -166,6 +182,8 @@ def _records(world: World, source: SourceSpec) -> DataFrame:
     options = {**topic_options(world, origin), "includeHeaders": "true"}
     options["failOnDataLoss"] = "false" if origin.skips_lost else "true"
     options["startingOffsets"] = "earliest" if world.is_batch else origin.start
+    if origin.group and is_published and not world.is_batch:
+        options["groupId"] = origin.group
     if origin.max_records and not world.is_batch:
         options["maxOffsetsPerTrigger"] = str(origin.max_records)
     records: DataFrame = reader.format(FORMAT).schema(_COLUMNS).options(**options).load()
@@ -214,16 +232,19 @@ def check_topics(world: World, origin: TopicSource) -> list[OffsetRange]:
 
 
 def _schema_of(world: World, source: SourceSpec, value: ValueSpec) -> Schema | None:
-    """Of Avro and Protobuf: the content of the file, or the newest schema of the registry, which each start asks for."""
-    if value.format not in ("avro", "protobuf"):
+    """The content of the file, or the newest schema of the registry, which each start asks for. None: the format has none."""
+    if value.format not in ("avro", "protobuf", "json_schema"):
         return None
     registry = world.registry(value.registry)
     if value.schema:
         content = world.read_schema(value.schema)
     else:
         assert isinstance(source.origin, TopicSource) and registry is not None
-        content = latest_schema(registry, value.subject or f"{source.origin.topics[0]}-value").encode()
-    return Schema(content=content, registry=registry, message=value.message, is_framed=value.is_framed)
+        kind = "JSON" if value.format == "json_schema" else "AVRO"
+        content = latest_schema(registry, value.subject or f"{source.origin.topics[0]}-value", kind).encode()
+    return Schema(
+        content=content, format=value.format, registry=registry, message=value.message, is_framed=value.is_framed
+    )
 
 
 # --- fields that are inferred ---------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Values to columns: for each format the parsed fields of a row, and why a value does not fit (null if it fits).
 
 Nearly everything is an expression of Spark, so values are parsed in the JVM, and a bad value costs no exception. Values with a
-schema (Avro, Protobuf) are read by Python workers (`schema_values`).
+schema (Avro, Protobuf, JSON Schema) are read by Python workers (`schema_values`).
 """
 
 import re
@@ -27,7 +27,7 @@ _NO_VALUE = "-"
 
 
 def with_parsed(rows: DataFrame, spec: ValueSpec, schema: Schema | None = None) -> DataFrame:
-    """The rows with the columns PARSED and REASON; `rows` has the binary column `value`. `schema`: of Avro and Protobuf.
+    """The rows with the columns PARSED and REASON; `rows` has the binary column `value`. `schema`: of a format that has one.
 
     Raises PipelineFault for a schema that cannot be used.
     """

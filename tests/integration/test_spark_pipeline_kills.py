@@ -17,9 +17,11 @@ from deltalake import DeltaTable
 from integration.cluster import Cluster, until
 from integration.spark_world import create_topic, send
 from integration.test_spark_sink import read
+from pyiceberg.catalog.sql import SqlCatalog
 
 from barnabas.net.pipeline.files import read_pipeline
 from barnabas.net.pipeline.state import StateFolder
+from barnabas.spark_connector.pipeline.lakes.iceberg import CATALOG_FILE, CATALOG_NAME
 
 pytestmark = pytest.mark.timeout(
     600
@@ -148,6 +150,29 @@ def test_a_delta_table_has_each_row_once_after_a_kill_of_the_driver(
     finally:
         command.kill(process)
     found = DeltaTable(str(tmp_path / "lake")).to_pyarrow_table(columns=["id", "key"]).to_pylist()
+    assert Counter(row["id"] for row in found) == Counter(range(RECORDS)), "each once"
+    assert all(row["key"] == row["id"] % KEYS for row in found)
+
+
+def test_an_iceberg_table_has_each_row_once_after_a_kill_of_the_driver(
+    spark_cluster: Cluster, tmp_path: Path, numbers: str
+) -> None:
+    text = SOURCE % ("ice", numbers, PER_BATCH)
+    text += (
+        '[sink]\niceberg = "shop.numbers"\nwarehouse = "lake"\n[errors]\naction = "skip"\n[restarts]\nfirst_ms = 100\n'
+    )
+    command = Command(spark_cluster, tmp_path, text)
+    process = command.start("run", "--once")
+    try:
+        command.until_batches(2)
+        killed = command.kill_driver()
+        command.until(lambda: command.state.pid("driver") not in (None, killed), "another driver")
+        command.ended(process)
+    finally:
+        command.kill(process)
+    lake = tmp_path / "lake"
+    catalog = SqlCatalog(CATALOG_NAME, uri=f"sqlite:///{lake / CATALOG_FILE}", warehouse=str(lake))
+    found = catalog.load_table("shop.numbers").scan().to_arrow().to_pylist()
     assert Counter(row["id"] for row in found) == Counter(range(RECORDS)), "each once"
     assert all(row["key"] == row["id"] % KEYS for row in found)
 

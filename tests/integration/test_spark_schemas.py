@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from integration.cluster import Cluster
@@ -187,6 +187,85 @@ def test_protobuf(spark: SparkSession, spark_cluster: Cluster, tmp_path: Path) -
     found = {"id": 7, "large": 2**64 - 1, "tags": ["x"], "kind": "OLD", "day": "1970-01-02", "a": 1}
     assert written(spark_cluster, f"{topic}-out") == [found]
     assert len(reasons(spark_cluster, topic)) == 1
+
+
+PERSON: dict[str, Any] = {
+    "title": "Person",
+    "type": "object",
+    "properties": {"id": {"type": "integer"}, "name": {"type": ["string", "null"]}},
+    "required": ["id"],
+    "additionalProperties": False,
+}
+
+
+def test_json_schema_of_two_versions_and_bad_records(
+    spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    """The newer version comes after the start: its records are good, and its new field is read by the next start."""
+    topic = created(spark_cluster, "schema-json")
+    newer = {**PERSON, "properties": {**PERSON["properties"], "tags": {"type": "array", "items": {"type": "string"}}}}
+    with running_registry() as registry, closing(SchemaRegistryClient({"url": registry.url})) as client:
+        context = SerializationContext(topic, MessageField.VALUE)
+        first, second = (JSONSerializer(json.dumps(schema), client) for schema in (PERSON, newer))
+        bad = [
+            b'{"id": 9}',
+            framed(77, b'{"id": 9}'),
+            framed(1, b'{"id": "x"}'),
+            framed(1, b"{}"),
+            framed(1, b"{"),
+            None,
+        ]
+        send(spark_cluster, topic, [first({"id": 1, "name": "a"}, context), *bad])
+        value = f'format = "json_schema", registry = "{registry.url}"'
+        declared = Declared(
+            spark, spark_cluster, tmp_path, pipeline(topic, value, "SELECT * EXCEPT (record_timestamp) FROM input")
+        )
+        job = declared.job()
+        send(spark_cluster, topic, [second({"id": 2, "name": None, "tags": ["x"]}, context)])
+        job.run(is_once=True)
+        send(spark_cluster, topic, [second({"id": 3, "name": None, "tags": ["y"]}, context)])
+        declared.run()
+    found = [{name: row.get(name) for name in ("id", "name", "tags")} for row in written(spark_cluster, f"{topic}-out")]
+    assert found == [
+        {"id": 1, "name": "a", "tags": None},
+        {"id": 2, "name": None, "tags": None},
+        {"id": 3, "name": None, "tags": ["y"]},
+    ]
+    dead = read(spark_cluster, f"{topic}-dead")
+    assert [record.value if record.value is None else bytes(record.value) for record in dead] == bad
+    told = reasons(spark_cluster, topic)
+    assert "it was not written with a registry" in told[0] and "Schema not found" in told[1]
+    assert "$.id: 'x' is not of type 'integer'" in told[2] and "'id' is a required property" in told[3]
+    assert "DecodeError" in told[4] and told[5] == "the record has no value"
+
+
+def test_what_the_sink_of_json_schema_has_written_is_a_source(
+    spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    topic = created(spark_cluster, "schema-json-round")
+    send(
+        spark_cluster, topic, [b'{"id": 1, "tags": ["a", null], "deep": {"x": 0.5}, "counts": {"n": 2}}', b'{"id": 2}']
+    )
+    fields = 'id = "bigint", tags = "array<string>", deep = "struct<x: double>", counts = "map<string, bigint>"'
+    with running_registry() as registry:
+        sink = f'topic = "{topic}-out"\nformat = "json_schema"\nregistry = "{registry.url}"'
+        text = pipeline(topic, f'format = "json", fields = {{ {fields} }}', "SELECT id, tags, deep, counts FROM input")
+        (tmp_path / "first").mkdir()
+        (tmp_path / "second").mkdir()
+        first = text.replace(f'topic = "{topic}-out"', sink)
+        Declared(spark, spark_cluster, tmp_path / "first", first).run()
+        value = f'format = "json_schema", registry = "{registry.url}"'
+        back = pipeline(f"{topic}-out", value, "SELECT id, tags, deep, counts FROM input", "")
+        back = (
+            back.replace(f"{topic}-out-out", f"{topic}-dead")
+            .replace("dead-letter", "stop")
+            .replace(f'topic = "{topic}-out-dead"', "")
+        )
+        Declared(spark, spark_cluster, tmp_path / "second", back).run()
+    assert written(spark_cluster, f"{topic}-dead") == [
+        {"id": 1, "tags": ["a", None], "deep": {"x": 0.5}, "counts": {"n": 2}},
+        {"id": 2},
+    ]
 
 
 SHOP_SQL = """

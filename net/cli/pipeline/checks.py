@@ -7,7 +7,7 @@ must fit is known only to Spark, so the driver of `plan` and `run` checks it, an
 import re
 from typing import TYPE_CHECKING, Final
 
-from barnabas.log.vocabulary.errors import BarnabasError, InvalidRegularExpressionError
+from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError, InvalidRegularExpressionError
 from barnabas.log.vocabulary.name_pattern import name_pattern
 
 from ...base.near_words import did_you_mean
@@ -31,7 +31,7 @@ _KEY: Final = re.compile(r"(?:sink|errors)(?:\.\w+)+")
 async def world_problems(found: "PipelineFile", connector: "Connector", bootstrap: str) -> "list[Problem]":
     """In the order of the file."""
     document = found.document()
-    await _check_topics(document, found.spec, connector, bootstrap)
+    await _check_topics(document, found, connector, bootstrap)
     if _needs_postgres(found.spec):
         await _check_databases(document, found)
     if isinstance(found.spec.sink, TableSink) and found.spec.sink.database.startswith(SQLITE):
@@ -65,9 +65,13 @@ def source_path(spec: "PipelineSpec", name: str) -> "KeyPath":
 
 
 async def _check_topics(
-    document: "DocumentTable", spec: "PipelineSpec", connector: "Connector", bootstrap: str
+    document: "DocumentTable", found: "PipelineFile", connector: "Connector", bootstrap: str
 ) -> None:
-    sources = [source for source in spec.sources if isinstance(source.origin, TopicSource)]
+    spec = found.spec
+    others = [source for source in spec.sources if getattr(source.origin, "bootstrap", "")]
+    for source in others:
+        await _check_other_cluster(document, found, source)
+    sources = [source for source in spec.sources if isinstance(source.origin, TopicSource) and source not in others]
     written = {("errors", "topic"): spec.errors.topic}
     if isinstance(spec.sink, TopicSink):
         written["sink", "topic"] = spec.sink.topic
@@ -84,6 +88,28 @@ async def _check_topics(
     for path, topic in written.items():
         if topic:
             _check_topic(document, path, topic, known)
+
+
+async def _check_other_cluster(document: "DocumentTable", found: "PipelineFile", source: "SourceSpec") -> None:
+    from ..frame.client_file import read_client_file
+    from ..frame.connector import Connector
+
+    origin, path = source.origin, source_path(found.spec, source.name)
+    assert isinstance(origin, TopicSource)
+    try:
+        security = read_client_file(found.base / origin.config).security if origin.config else None
+    except InvalidConfigError as error:
+        document.refuse_path((*path, "config"), error.message)
+        return
+    try:
+        async with Connector(security).admin(origin.bootstrap) as admin:
+            known = await admin.list_topics(include_internal=True)
+    except BarnabasError as error:
+        document.refuse_path(
+            (*path, "bootstrap"), f"{error.message}: start the brokers, correct the address, {OFFLINE}"
+        )
+        return
+    _check_source(document, path, source, known)
 
 
 def _check_source(document: "DocumentTable", path: "KeyPath", source: "SourceSpec", known: list[str]) -> None:

@@ -46,6 +46,9 @@ def _validate_arguments(parser: ArgumentParser) -> None:
 def _run_arguments(parser: ArgumentParser) -> None:
     _master_arguments(parser)
     parser.add_argument("--once", action="store_true", help="process what is there now, and end")
+    parser.add_argument(
+        "--metrics", default="", metavar="HOST:PORT", help="serve the pipeline's metrics there, for Prometheus"
+    )
 
 
 def _reset_arguments(parser: ArgumentParser) -> None:
@@ -140,12 +143,17 @@ def _refuse_other_pipeline(found: "PipelineFile", folder: "StateFolder") -> None
 async def _supervised(context: Context, found: "PipelineFile") -> "RunState":
     from barnabas.net.pipeline.supervisor import Supervisor
 
+    from .metrics_server import PATH, served
+
     folder = found.state_folder()
     is_bounded = context.arguments.once or found.spec.is_batch
     bar = _Bar(folder.read_progress().records, is_visible=is_bounded)
     supervisor = Supervisor(_order(context, found, folder), found.spec.restarts, folder, on_progress=bar.show)
     try:
-        return await until_signalled(supervisor.run, supervisor.stop)
+        async with served(found, context.arguments.metrics) as port:
+            if port:
+                context.out.note(f"metrics on port {port}, path {PATH}")
+            return await until_signalled(supervisor.run, supervisor.stop)
     finally:
         bar.finish()
 
@@ -195,6 +203,8 @@ async def _status(context: Context) -> int:
             "batches": progress.batches,
             "lag": progress.lag,
             "watermark": progress.watermark or None,
+            "state_rows": progress.state_rows,
+            "state_bytes": progress.state_bytes,
             "last_batch": _time(progress.last_batch_ms),
             "last_error": (state.last_error if state else "") or None,
         }
@@ -324,7 +334,12 @@ VERBS: Final = (
     ),
     Verb(name="plan", summary="show what would run", arguments=_master_arguments, run=_plan, timed=False),
     Verb(name="run", summary="run it in the foreground", arguments=_run_arguments, run=_run, timed=False),
-    Verb(name="status", summary="state, rows, lag, watermark and last error", arguments=_file_argument, run=_status),
+    Verb(
+        name="status",
+        summary="rows, lag, watermark, size of state and last error",
+        arguments=_file_argument,
+        run=_status,
+    ),
     Verb(name="stop", summary="stop it after its micro-batch", arguments=_file_argument, run=_stop),
     Verb(name="reset", summary="forget positions and state", arguments=_reset_arguments, run=_reset),
 )

@@ -11,8 +11,9 @@ from barnabas.net.client.connection.errors import MissingExtraError
 from barnabas.net.pipeline.spec import ConsoleSink, TableSink
 from barnabas.net.pipeline.state import RunProgress
 from barnabas.net.pipeline.supervisor import DriverOrder
+from barnabas.spark_connector.common.connection import properties_of, security_of
 from barnabas.spark_connector.pipeline.database import ROWS_AT_ONCE, Database, TableWriter
-from barnabas.spark_connector.pipeline.driver import order_of, properties_of, security_of
+from barnabas.spark_connector.pipeline.driver import order_of
 from barnabas.spark_connector.pipeline.faults import (
     BAD_RECORD,
     PipelineFault,
@@ -108,6 +109,15 @@ def test_each_micro_batch_counts_once() -> None:
     idle = noted(progress, report(1, is_done=False, rows=0))
     assert (idle.batches, idle.last_batch_id) == (1, 0), "an idle query names the micro-batch to come"
     assert noted(idle, report(1)).records == 10
+
+
+def test_the_size_of_the_state_is_that_of_all_operators() -> None:
+    joined = report(0) | {
+        "stateOperators": [{"numRowsTotal": 3, "memoryUsedBytes": 100}, {"numRowsTotal": 4, "memoryUsedBytes": 20}]
+    }
+    progress = noted(RunProgress(), joined)
+    assert (progress.state_rows, progress.state_bytes) == (7, 120)
+    assert noted(progress, report(1)).state_rows == 7, "a report without operators says nothing about them"
 
 
 def test_files_have_no_lag() -> None:

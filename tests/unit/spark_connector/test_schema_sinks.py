@@ -31,7 +31,6 @@ from barnabas.net.client.serde.registry import AUTHORITIES, TOKEN, USER_INFO, Re
 from barnabas.spark_connector.pipeline.faults import PipelineFault
 from barnabas.spark_connector.pipeline.protobuf_values import ProtobufRows, ProtobufValues
 from barnabas.spark_connector.pipeline.schema_sinks import (
-    SinkSchema,
     _with_maps,
     check_columns,
     check_schema,
@@ -40,6 +39,7 @@ from barnabas.spark_connector.pipeline.schema_sinks import (
     register,
     schema_of,
 )
+from barnabas.spark_connector.pipeline.schema_values import Schema
 
 COUNTS = MapType(StringType(), IntegerType())
 
@@ -48,8 +48,8 @@ def columns(**types: DataType) -> StructType:
     return StructType([StructField(name, kind) for name, kind in types.items()])
 
 
-def avro(text: str) -> SinkSchema:
-    return SinkSchema(format="avro", content=text.encode())
+def avro(text: str) -> Schema:
+    return Schema(format="avro", content=text.encode())
 
 
 def test_columns_become_fields_that_may_be_null() -> None:
@@ -192,3 +192,10 @@ def test_columns_that_a_message_does_not_have(found: StructType, words: str) -> 
     check_columns(columns(id=IntegerType(), large=LongType(), note=StringType(), counts=COUNTS), message, "")
     with pytest.raises(PipelineFault, match=words):
         check_columns(found, message, "")
+
+
+def test_a_schema_in_another_encoding_is_refused() -> None:
+    """It was an error that could pass, so the driver was started again and again."""
+    schema = Schema(format="avro", content='{"type": "string"}'.encode("utf-16"))
+    with pytest.raises(PipelineFault, match=r"sink\.schema: the schema is no UTF-8 text"):
+        check_schema(RegistryAccess(url="http://registry"), schema, columns(id=LongType()))

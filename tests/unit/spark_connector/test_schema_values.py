@@ -422,7 +422,7 @@ def test_bytes_that_are_no_protobuf_are_bad_values(data: bytes) -> None:
 )
 def test_protobuf_schemas_that_cannot_be_columns_are_refused(content: bytes, message: str, words: str) -> None:
     with pytest.raises(PipelineFault, match=words):
-        reader_of(Schema(content=content, message=message))
+        reader_of(Schema(content=content, format="protobuf", message=message))
 
 
 ODD = Parse(

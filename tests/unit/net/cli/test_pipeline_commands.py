@@ -52,6 +52,16 @@ def test_topics_that_do_not_exist_are_told_at_their_places(run: Any, file: str) 
     assert run("pipeline", "validate", file, "--offline") == (0, f"{file}: valid\n", "")
 
 
+def test_topics_of_another_cluster_are_looked_up_there(run: Any, file: str) -> None:
+    other = 'topics = ["only-there"]\nbootstrap = "127.0.0.1:1"\n'
+    Path(file).write_text(TEXT.replace('topics = ["t"]\n', other))
+    code, _, err = run("pipeline", "validate", file)
+    assert code == 2 and err.startswith(f"barnabas: {file}:4:1: source.bootstrap: ") and "no topic" not in err
+    Path(file).write_text(TEXT.replace('topics = ["t"]\n', other + 'config = "other.properties"\n'))
+    code, _, err = run("pipeline", "validate", file)
+    assert code == 2 and f"{file}:5:1: source.config: the file " in err and "cannot be read" in err
+
+
 def test_without_brokers_the_file_alone_can_be_checked(run: Any, file: str, cluster: FakeCluster) -> None:
     cluster.failure = NoBrokersAvailableError("no broker answers: localhost:9092")
     code, _, err = run("pipeline", "validate", file)

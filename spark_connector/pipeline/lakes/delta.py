@@ -27,8 +27,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from barnabas.net.pipeline.spec import DeltaSink
 
+from ..faults import PipelineFault
 from .delta_columns import TypeJson, accepts, check_columns, told
-from .faults import PipelineFault
 
 INSTALL: Final = "a Delta table needs deltalake: pip install 'barnabas[delta]'"
 MAX_OPEN_FILES: Final = 64  # of one task: of so many values of partition_by at a time; then the oldest one is complete
@@ -39,7 +39,7 @@ _FEATURES: Final = frozenset({"appendOnly", "invariants", "checkConstraints", "c
 _RULES: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 _NULLABILITY: Final = ("nullable", "containsNull", "valueContainsNull")  # in the JSON of Delta's types
 _LOG: Final = "_delta_log"
-_ADDED: Final = T.StructType(
+ADDED: Final = T.StructType(
     [
         T.StructField("path", T.StringType(), nullable=False),
         T.StructField("size_bytes", T.LongType(), nullable=False),
@@ -123,7 +123,7 @@ class DeltaWriter:
         prefix = f"part-{self._sink_id}-{batch_id}"
         numbered = batch.toDF(*(f"c{number}" for number in range(len(schema))))  # Spark would split names at dots
         return numbered.mapInArrow(
-            lambda rows: write_files(rows, schema, folder, partition_by, prefix, required), _ADDED
+            lambda rows: write_files(rows, schema, folder, partition_by, prefix, required), ADDED
         ).collect()
 
     def _commit(self, table: Any, added: list[Any], batch_id: int) -> None:
@@ -333,4 +333,4 @@ class _File:
         size_bytes = self.size_bytes
         self._output.close()
         columns = [[self._path.name], [size_bytes], [self._rows], [json.dumps(self._partition)]]
-        return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], names=_ADDED.names)
+        return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], names=ADDED.names)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pyspark.sql import types as T
 
-from .faults import PipelineFault
+from ..faults import PipelineFault
 
 _PARTITION_TYPES: Final = (T.StringType, T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType)
 # Others (intervals, variants, the type of NULL) have no type in Delta's log, or one that other readers do not know.

@@ -42,7 +42,9 @@ class Database:
             return sqlite3.connect(self._place, timeout=_SQLITE_WAIT_S, isolation_level=None)
         import psycopg
 
-        return psycopg.connect(self._place, autocommit=True)
+        from barnabas.net.connect.postgres.server import with_liveness
+
+        return psycopg.connect(with_liveness(self._place), autocommit=True)
 
     @property
     def file(self) -> Path:

@@ -19,7 +19,7 @@ from ..read.data_loss import AVOID, WHY
 # Before the text of a record that is stopped at, inside of Spark's own message, so that it can be found there.
 BAD_RECORD = "BAD_RECORD"
 _BAD_RECORD = re.compile(rf"{BAD_RECORD}\{{(.*?)\}}{BAD_RECORD}", re.DOTALL)
-_RAISED = re.compile(r"^(?:Caused by: |: )?(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
+_RAISED = re.compile(r"^(?:Caused by: |: )?(?:[\w.]+\.)?(\w*(?:Error|Exception|PipelineFault)): (.+)$", re.MULTILINE)
 _FRAMES = (
     "Py4JJavaError",
     "Py4JException",
@@ -42,6 +42,7 @@ _OF_CHANGES = frozenset(
     )
 )
 _LOST = re.compile(rf"^DataLossError: (.*?)\. {re.escape(WHY)}")
+_FAULT = "PipelineFault: "  # raised where a micro-batch is written, and quoted by Spark
 _MAX_CAUSES = 20  # of a chain, which could be a ring
 
 
@@ -81,7 +82,7 @@ def is_final(error: Exception) -> bool:
         return True
     if isinstance(error, SchemaRegistryError):
         return not error.retriable
-    if cause_of(error).partition(":")[0] in _OF_CHANGES:
+    if cause_of(error).startswith(_FAULT) or cause_of(error).partition(":")[0] in _OF_CHANGES:
         return True
     return type(error).__name__ in ("AnalysisException", "ParseException")
 
@@ -98,7 +99,7 @@ def told_of(error: Exception) -> str:
         )
     if lost := lost_records(error):
         return f'{lost}. {WHY} Set lost_records = "skip" in the source to go on without them; {AVOID}'
-    return error.message if isinstance(error, BarnabasError) else cause_of(error)
+    return error.message if isinstance(error, BarnabasError) else cause_of(error).removeprefix(_FAULT)
 
 
 def _text_of(error: BaseException) -> str:

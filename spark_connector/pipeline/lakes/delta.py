@@ -91,6 +91,8 @@ class DeltaWriter:
         for attempt in range(1, MAX_COMMITS + 1):
             table = self._fitting(batch_id)
             if table is None:
+                if added is None:
+                    compute(batch)
                 return
             if added is None or required != _required(table):
                 required = _required(table)
@@ -204,6 +206,12 @@ class DeltaWriter:
         if new:
             table.alter.add_columns(new)
             table.update_incremental()
+
+
+def compute(batch: DataFrame) -> None:
+    """A micro-batch that the table has: Spark moves its watermark forward only with rows that are computed. Without that, windows
+    that it closes would wait for the next record."""
+    batch.write.format("noop").mode("append").save()
 
 
 def _nullable(kind: Any) -> Any:

@@ -9,6 +9,7 @@ pyiceberg reads and writes metadata, with a catalog in SQL. Iceberg's own runtim
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from barnabas.net.pipeline.spec import IcebergSink
 
 from ..faults import PipelineFault
-from .delta import ADDED, MAX_COMMITS, write_files
+from .delta import ADDED, MAX_COMMITS, compute, write_files
 
 INSTALL: Final = "an Iceberg table needs pyiceberg: pip install 'barnabas[iceberg]'"
 CATALOG_NAME: Final = "barnabas"  # in the catalog's tables, as other programs must name it
@@ -50,7 +51,8 @@ class IcebergWriter:
         self._prefix = f"part-{sink_id}"
         self._is_complete = is_complete
         self._written_batches = written_batches
-        self._catalog = _catalog(warehouse, sink.catalog)
+        self._warehouse, self._address = warehouse, sink.catalog
+        _require()
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Raises PipelineFault where the table does not fit the rows. Another writer may commit in between: then the same files
@@ -61,6 +63,8 @@ class IcebergWriter:
         for attempt in range(1, MAX_COMMITS + 1):
             table = self._open()
             if not self._is_new(table, batch_id):
+                if files is None:
+                    compute(batch)
                 return
             self._check(table)
             if files is None:
@@ -112,6 +116,11 @@ class IcebergWriter:
 
     # --- the table ----------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _catalog(self) -> Any:
+        """Not before the first micro-batch: a plan makes no folder, and no table in a database."""
+        return _catalog(self._warehouse, self._address)
+
     def _open(self) -> Any:
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 
@@ -155,14 +164,20 @@ class IcebergWriter:
                 )
 
 
-def _catalog(warehouse: str, address: str) -> Any:
+def _require() -> None:
     """Raises PipelineFault."""
     try:
-        from pyiceberg.catalog.sql import SqlCatalog
-
-        from .synced_io import NAME
+        import pyiceberg.catalog.sql  # noqa: F401
     except ImportError as error:
         raise PipelineFault(f"{INSTALL} ({error})") from error
+
+
+def _catalog(warehouse: str, address: str) -> Any:
+    """Raises PipelineFault."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    from .synced_io import NAME
+
     folder = Path(warehouse).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     address = address or f"sqlite:///{folder / CATALOG_FILE}"

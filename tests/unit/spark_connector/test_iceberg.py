@@ -1,10 +1,16 @@
 """Iceberg tables as a sink, with tasks that run here: rows once, other writers, columns that come later, what is refused."""
 
 import datetime
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
@@ -17,6 +23,9 @@ from barnabas.spark_connector.pipeline.faults import PipelineFault
 from barnabas.spark_connector.pipeline.lakes.delta import MAX_COMMITS
 from barnabas.spark_connector.pipeline.lakes.iceberg import CATALOG_FILE, CATALOG_NAME, IcebergWriter
 
+TESTS = Path(__file__).parents[2]
+KILLS, BATCHES = 8, 40
+LONGEST_S = 0.4  # about two micro-batches on an idle machine
 ORDERS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
@@ -29,6 +38,17 @@ class Rows:
         self._table = pa.Table.from_pylist(rows, schema)
         self._before = before
         self.tasks = 0
+        self.is_computed = False
+
+    @property
+    def write(self) -> Any:
+        """Of rows that are only computed."""
+        made = MagicMock()
+        made.format.return_value.mode.return_value.save.side_effect = self._compute
+        return made
+
+    def _compute(self) -> None:
+        self.is_computed = True
 
     def toDF(self, *names: str) -> "Rows":
         self._table = self._table.rename_columns(list(names))
@@ -78,7 +98,7 @@ def test_each_micro_batch_is_written_once(tmp_path: Path) -> None:
     writer(tmp_path).write(Rows([order(1, "a"), order(2)]), 0)  # type: ignore[arg-type]
     again = Rows([order(1, "a"), order(2)])
     writer(tmp_path, noted=1).write(again, 0)  # type: ignore[arg-type]  # the driver was killed behind the commit
-    assert again.tasks == 0
+    assert again.tasks == 0 and again.is_computed, "the watermark moves on"
     writer(tmp_path, noted=1).write(Rows([order(3)]), 1)  # type: ignore[arg-type]
     assert rows(tmp_path) == [order(1, "a"), order(2), order(3)]
     writer(tmp_path, sink_id="p-2").write(Rows([order(4)]), 0)  # type: ignore[arg-type]  # another pipeline, or after a reset
@@ -164,6 +184,28 @@ def test_all_types_are_read_back(tmp_path: Path) -> None:
     }  # pyiceberg reads no list of structs as an empty one
 
 
+@pytest.mark.timeout(300)
+def test_each_row_is_there_once_after_kills_at_any_moment(tmp_path: Path) -> None:
+    """Each process is killed at another moment of its first or second micro-batch, the last one not at all."""
+    from unit.spark_connector.iceberg_kills import PER_BATCH
+
+    words = [sys.executable, "-m", "unit.spark_connector.iceberg_kills", str(tmp_path), str(BATCHES)]
+    random = Random(7)
+    for _ in range(KILLS):
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(TESTS)}
+        )
+        assert process.stdout is not None
+        with process.stdout:
+            process.stdout.readline()  # the first micro-batch of this process is written
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(random.uniform(0, LONGEST_S))
+            process.kill()
+            process.wait()
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(TESTS)})
+    assert rows(tmp_path) == [order(number) for number in range(BATCHES * PER_BATCH)]
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------------
 
 
@@ -223,10 +265,12 @@ def test_tables_with_other_rules_are_refused(tmp_path: Path) -> None:
 
 def test_a_password_of_the_catalog_is_not_told(tmp_path: Path) -> None:
     sink = IcebergSink(table="a.b", warehouse=str(tmp_path), catalog="nonsense://me:secret@host/x")
+    made = IcebergWriter(
+        str(tmp_path / "w"), sink, sink_id="p", columns=T.StructType(), is_complete=False, written_batches=lambda: 0
+    )
+    assert not (tmp_path / "w").exists(), "a plan writes nothing"
     with pytest.raises(PipelineFault, match="the catalog cannot be opened") as caught:
-        IcebergWriter(
-            str(tmp_path), sink, sink_id="p", columns=T.StructType(), is_complete=False, written_batches=lambda: 0
-        )
+        made.write(Rows([]), 0)  # type: ignore[arg-type]
     assert "secret" not in str(caught.value)
 
 

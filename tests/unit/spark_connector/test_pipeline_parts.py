@@ -111,6 +111,17 @@ def test_each_micro_batch_counts_once() -> None:
     assert noted(idle, report(1)).records == 10
 
 
+def test_a_table_that_does_not_fit_a_micro_batch_is_final_and_told_without_sparks_words() -> None:
+    """The writer raises it in a callback of Spark, which makes an error of its own that quotes the traceback."""
+    quoted = (
+        "[FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: An exception was raised by the Python Proxy. Return Message: Traceback\n"
+        '  File "iceberg.py", line 90, in write\n'
+        "barnabas.spark_connector.pipeline.faults.PipelineFault: sink.iceberg: column 'id' is long: cast it\n"
+    )
+    error = CapturedError(quoted + PLAN)
+    assert is_final(error) and told_of(error) == "sink.iceberg: column 'id' is long: cast it"
+
+
 def test_the_size_of_the_state_is_that_of_all_operators() -> None:
     joined = report(0) | {
         "stateOperators": [{"numRowsTotal": 3, "memoryUsedBytes": 100}, {"numRowsTotal": 4, "memoryUsedBytes": 20}]

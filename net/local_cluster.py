@@ -97,6 +97,11 @@ def start(plan: Plan) -> list[Broker]:
     ports = _ports(plan, node_count=max(members[-1] + 1, voter_count))
     voters = ",".join(f"{node}@{_LOOPBACK}:{ports[node].quorum}" for node in range(voter_count))
     machines = {node_id: _machine(plan, node_id) for node_id in members}
+    if not _known(
+        plan.folder
+    ):  # Later, the cluster has its own value, and another one in a file would only be reported.
+        factor = min(len({machines[node_id] or node_id for node_id in members}), 3)
+        plan = replace(plan, overrides={"default.replication.factor": str(factor), **plan.overrides})
     if plan.secure or is_secure(plan.folder):
         from . import secure_files
 
@@ -105,7 +110,7 @@ def start(plan: Plan) -> list[Broker]:
         secure_files.prepare(plan.folder, addresses, plan.client_protocol)
     brokers: list[Broker] = []
     try:
-        brokers.extend(_start_broker(plan, node_id, ports[node_id], voters, machines) for node_id in members)
+        brokers.extend(_start_broker(plan, node_id, ports[node_id], voters, machines[node_id]) for node_id in members)
     except BaseException:
         stop(brokers, timeout_s=0)
         raise
@@ -480,9 +485,7 @@ def _refuse_taken(port: int) -> None:
         ) from error
 
 
-def _start_broker(
-    plan: Plan, node_id: int, ports: NodePorts, voters: str, machines: Mapping[int, str | None]
-) -> Broker:
+def _start_broker(plan: Plan, node_id: int, ports: NodePorts, voters: str, machine: str | None) -> Broker:
     folder = plan.folder.absolute() / str(node_id)
     (folder / "data").mkdir(parents=True, exist_ok=True, mode=0o700)
     address = f"{_LOOPBACK}:{ports.client}"
@@ -491,8 +494,7 @@ def _start_broker(
         **addresses_of(plan.folder, node_id, ports, plan.client_protocol),
         "controller.quorum.voters": voters,
         "log.dirs": str(folder / "data"),
-        "default.replication.factor": str(min(len({machines[other] or other for other in machines}), 3)),
-        **({_MACHINE: machine} if (machine := machines[node_id]) else {}),
+        **({_MACHINE: machine} if machine else {}),
         **plan.overrides,
         **plan.own_keys.get(node_id, {}),
     }

@@ -283,6 +283,17 @@ def test_a_cluster_keeps_its_size_and_its_voters(tmp_path: Path) -> None:
     assert len(load(str(tmp_path / "2" / "server.properties"), {}, {}).voters()) == 2
 
 
+def test_a_folder_that_has_a_cluster_leaves_its_settings_to_it(tmp_path: Path, started: list[Broker]) -> None:
+    def lines() -> list[bool]:
+        files = sorted(tmp_path.glob("*/server.properties"))
+        return ["default.replication.factor" in file.read_text() for file in files]
+
+    local_cluster.stop(local_cluster.start(a_plan(tmp_path, broker_count=1)), timeout_s=WAIT_S)
+    assert lines() == [True]
+    started += local_cluster.start(a_plan(tmp_path, broker_count=3))
+    assert lines() == [False] * 3
+
+
 def test_brokers_share_machines_and_keep_them(tmp_path: Path, started: list[Broker]) -> None:
     def machines() -> list[str | None]:
         files = sorted(tmp_path.glob("*/server.properties"))

@@ -450,7 +450,7 @@ def _single_copies(picture: Picture) -> Iterator[Finding]:
             weight=Weight.RISK,
             what=f"{len(names)} topics have partitions with one replica: {some(names)}",
             costs="without its broker such a partition is gone, for a while or for ever",
-            cure="`barnabas partition --help` shows how to give them more replicas",
+            cure="`barnabas partition move TOPIC PARTITION --to BROKER,BROKER,BROKER` gives a partition these replicas",
         )
 
 
@@ -469,7 +469,8 @@ def _leaders(picture: Picture) -> Iterator[Finding]:
             key="leaders are not their partitions' preferred replicas",
             what=f"{len(away)} of {len(named)} partitions are not led by their preferred replica; broker {most} leads {count}",
             costs="that broker does more than its share of the work",
-            cure="auto.leader.rebalance.enable=true returns them by itself; `barnabas partition --help` shows how to do it now",
+            cure="auto.leader.rebalance.enable=true returns them by itself; `barnabas partition transfer-leadership TOPIC"
+            " PARTITION --to BROKER` does it now",
         )
 
 

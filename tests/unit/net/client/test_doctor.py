@@ -274,6 +274,11 @@ def test_a_lost_majority_bears_no_loss_at_all() -> None:
     assert "voters remove" not in found.cure, "without a majority nothing can be removed"
 
 
+def test_single_replicas_are_told_the_command_that_adds_some() -> None:
+    (found,) = diagnose(with_topics(topic("t", partition(replicas=(0,)))))
+    assert "`barnabas partition move TOPIC PARTITION --to BROKER,BROKER,BROKER`" in found.cure
+
+
 def test_a_cure_can_be_pasted_into_a_shell() -> None:
     (sick,) = group(waits(30_000)).groups
     (found,) = diagnose(replaced(HEALTHY, groups=(replace(sick, group_id="a b; c"),)))

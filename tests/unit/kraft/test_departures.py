@@ -6,10 +6,11 @@ import sys
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from unit.kraft.metadata_cluster import MetadataCluster
 from unit.kraft.single_controller import NO_BALANCING, SingleController
 
-from barnabas.kraft.controller.memory.departures import HEARTBEATS_OF_AN_UNREGISTRATION
+from barnabas.kraft.controller.memory.departures import HEARTBEATS_OF_AN_UNREGISTRATION, Departures
 from barnabas.kraft.metadata.controller_settings import MAX_PARTITIONS_PER_STEP, MAX_RECORDS_PER_COMMAND
 from barnabas.kraft.metadata.image import NO_LEADER, PartitionImage
 from barnabas.kraft.metadata.records import (
@@ -261,6 +262,16 @@ def test_a_live_broker_whose_unregistration_is_not_asked_for_again_serves_again(
         answers.append(cluster.beat(0).fenced)
         cluster.tick()
     assert answers[-2:] == [True, False] and not cluster.image.brokers[0].fenced
+
+
+def test_an_unregistration_is_about_one_process_and_known_to_one_controller() -> None:
+    broker, departures = in_pieces().image.brokers[0], Departures()
+    departures.begin_unregistration(broker)
+    assert departures.is_unregistering(broker)
+    assert not departures.is_unregistering(structs.replace(broker, broker_epoch=broker.broker_epoch + 1))
+    departures.begin_unregistration(broker)
+    departures.restart()
+    assert not departures.is_unregistering(broker)
 
 
 def test_an_unregistered_broker_that_has_lost_data_is_eligible_for_nothing_when_it_registers_again() -> None:

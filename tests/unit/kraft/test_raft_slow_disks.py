@@ -202,3 +202,37 @@ def test_a_follower_whose_flush_is_under_way_gives_signs_of_life_but_acknowledge
     assert all(not reply.is_reset and reply.next_index == durable + 1 for reply in waiting)
     assert follower.journal.durable_index == durable
     finish(cluster)
+
+
+def test_a_vote_for_a_leader_whose_link_broke_binds_no_more() -> None:
+    voter = _Voter()
+    voter.votes()
+    assert not voter.is_asked_for_a_pre_vote()
+    voter.core.elections.leader_link_lost()
+    assert voter.is_asked_for_a_pre_vote()
+    finish(voter.cluster)
+
+
+def test_a_leader_gives_up_as_late_as_others_campaign_and_takes_it_for_a_failed_election() -> None:
+    cluster = running()
+    leader = core_of(cluster, cluster.wait_for_leader())
+    elections, now = leader.elections, cluster.loop.time()
+    elections._patience = _patience(2)
+    assert elections._patience.factor == 2
+    elections.give_up_if_isolated(now + 1.9 * TIMING.leader_fallback_s)
+    assert leader.engine.is_leader
+    elections.give_up_if_isolated(now + 2.3 * TIMING.leader_fallback_s)
+    assert not leader.engine.is_leader and elections._patience.factor == 4
+    cluster.close()
+
+
+def test_the_timeouts_of_a_quorum_fall_while_its_leader_stays() -> None:
+    cluster = running()
+    cluster.wait_for_leader()
+    cores = [core_of(cluster, node_id) for node_id in cluster.ids]
+    for core in cores:
+        for _ in range(2):
+            core.elections._patience.grow(cluster.loop.time())
+    cluster.loop.run_for(5 * TIMING.election_max_s)
+    assert [core.elections._patience.factor for core in cores] == [1, 1, 1]
+    finish(cluster)

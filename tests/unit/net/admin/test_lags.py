@@ -122,3 +122,4 @@ async def test_a_sum_without_a_partition_whose_leader_is_away_is_unknown() -> No
     g, one = await lags_of_groups(ask_here, unread, names, max_partitions=4)
     assert reading_of(g, frozenset({"t"})) == GroupReading(unread=-1, lag_ms=-1, topics=("t",))
     assert reading_of(one, frozenset({"t"})).unread == 3
+    assert [item.group.group_id for item in await lags_of_groups(ask_here, unread, names, max_partitions=3)] == ["g"]

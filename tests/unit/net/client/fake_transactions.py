@@ -39,6 +39,7 @@ TX = "tx"
 
 class FakeTransactions:
     def __init__(self, cluster: FakeCluster) -> None:
+        self.described: list[DescribeTransactionRequest] = []
         self.cluster = cluster
         self.ids = count(500)
         self.machines: dict[int, TransactionCoordinator] = {}  # by slot
@@ -108,6 +109,7 @@ class FakeTransactions:
         )
 
     def describe(self, request: DescribeTransactionRequest) -> Any:
+        self.described.append(request)
         found = self.machine(request.transactional_id).describe(request.transactional_id).response
         return DescribeTransactionResponse(summary=_listed(found))
 

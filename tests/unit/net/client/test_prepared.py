@@ -55,6 +55,8 @@ def test_another_client_decides_however_late_and_again(is_commit: bool) -> None:
         assert world.coordinator.committed("t") == ([b"value"] if is_commit else [])
         async with Producer(client=world.cluster.client(), transactional_id=TX):
             await world.end(prepared, is_commit=is_commit)  # the id has gone on
+        # A coordinator that was replaced, and does not know it, must not say how it ended.
+        assert [asked.is_confirmed for asked in world.coordinator.described] == [True] * is_commit
 
     run(main())
 

@@ -14,6 +14,7 @@ from unit.net.shell_world import simulated
 from barnabas.kraft.metadata.requests import GroupRecordsAppended, RenewSlot, SlotRefusal
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
+    ConcurrentTransactionsError,
     CoordinatorNotAvailableError,
     ErrorCode,
     InvalidProducerIdMappingError,
@@ -108,3 +109,17 @@ async def test_a_coordinator_that_was_replaced_says_nothing_that_is_not_asked_ag
     world.world.source.decide = moved
     with pytest.raises(CoordinatorNotAvailableError):
         await getattr(handler, method)(make(who), None)
+
+
+@simulated
+async def test_a_refusal_that_is_asked_again_costs_the_quorum_nothing() -> None:
+    """Clients repeat these refused requests every few milliseconds."""
+
+    def busy(machine: Any) -> Any:
+        raise ConcurrentTransactionsError("the transaction before is not complete")
+
+    world = await World.start()
+    await world.init()
+    world.world.source.decide = moved  # asked now, the quorum would refuse
+    with pytest.raises(ConcurrentTransactionsError):
+        await world.world.services.transactions.handle(TX, busy)

@@ -48,7 +48,8 @@ MAX_TOPICS: Final = 1_000  # whose configuration is read
 MAX_GROUPS: Final = 200  # that are asked
 AT_ONCE: Final = 16  # requests on the way
 AGAIN_SHARE: Final = 0.25  # of the limit of a look: for a second answer of the cluster
-ALMOST_FULL: Final = 0.10  # of a disk is free
+ALMOST_FULL: Final = 0.10  # of a disk is free, and no room for the logs to double
+LITTLE_BYTES: Final = 10 << 30  # free: little also for a broker that stores less
 LAGGING_ENTRIES: Final = 1_000  # of the quorum's log
 UNREAD_AFTER_MS: Final = 30_000  # a partition of a group with members; a rebalance takes less
 LONG_TRANSACTION_MS: Final = 600_000
@@ -342,7 +343,8 @@ def _bears(losses: int) -> str:
 def _disks(picture: Picture) -> Iterator[Finding]:
     for node in picture.storage:
         for folder in node.folders:
-            if folder.state == "online" and 0 <= folder.free_bytes < ALMOST_FULL * folder.total_bytes:
+            enough = min(ALMOST_FULL * folder.total_bytes, max(folder.size_bytes, LITTLE_BYTES))
+            if folder.state == "online" and 0 <= folder.free_bytes < enough:
                 yield Finding(
                     weight=Weight.RISK,
                     key=f"free space: broker {node.node_id}, {folder.path}",

@@ -59,7 +59,7 @@ HEALTHY = Picture(
 )
 
 
-def folder(free: int, total: int = 100 << 30) -> StorageFolder:
+def folder(free: int, total: int = 100 << 30, size: int = 5) -> StorageFolder:
     return StorageFolder(
         path="/data",
         directory_id="d",
@@ -68,7 +68,7 @@ def folder(free: int, total: int = 100 << 30) -> StorageFolder:
         since_ms=-1,
         partitions=1,
         offline_partitions=(),
-        size_bytes=5,
+        size_bytes=size,
         free_bytes=free,
         total_bytes=total,
     )
@@ -277,6 +277,14 @@ def test_a_lost_majority_bears_no_loss_at_all() -> None:
 def test_single_replicas_are_told_the_command_that_adds_some() -> None:
     (found,) = diagnose(with_topics(topic("t", partition(replicas=(0,)))))
     assert "`barnabas partition move TOPIC PARTITION --to BROKER,BROKER,BROKER`" in found.cure
+
+
+@pytest.mark.parametrize(("free", "size", "count"), [(90, 1, 0), (90, 91, 1), (9, 1, 1), (101, 900, 0)])
+def test_a_disk_that_others_fill_is_no_risk_while_the_logs_have_room(free: int, size: int, count: int) -> None:
+    """Of 1,000 GiB; laptops often have less than a tenth of their disk free."""
+    full = folder(free << 30, 1_000 << 30, size << 30)
+    found = diagnose(replaced(HEALTHY, storage=(DescribeStorageResponse(node_id=2, folders=(full,)),)))
+    assert len(found) == count
 
 
 def test_a_cure_can_be_pasted_into_a_shell() -> None:

@@ -66,7 +66,7 @@ def test_a_child_that_leaves_the_block_leaves_the_cluster_alone(cluster: Cluster
     def leave() -> str:
         dead.undo()
         cluster.close()
-        return "left"
+        return "left" if dead.holds else "undone by the child"
 
     with (
         Producer(cluster.bootstrap_servers) as producer,
@@ -81,6 +81,18 @@ def test_a_child_that_leaves_the_block_leaves_the_cluster_alone(cluster: Cluster
         producer.send("orders", b"2").result(LIMIT_S)
         assert consumer.poll(timeout_ms=10_000)
     cluster.assert_delivered("orders", [b"1", b"2"], exactly_once=True)
+
+
+def test_a_cluster_that_a_child_starts_is_the_childs() -> None:
+    cluster = Cluster(1)
+
+    def use() -> tuple[list[int], bool]:
+        with cluster:
+            cluster.create_topic("orders")
+            led, folder = cluster.leader("orders"), cluster._started.folder
+        return [led], folder.exists()
+
+    assert answer_of(use) == ([0], False)
 
 
 def test_a_child_connects_to_its_parents_cluster_and_cannot_break_it(cluster: Cluster) -> None:

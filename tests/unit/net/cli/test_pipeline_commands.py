@@ -87,12 +87,13 @@ def test_the_folder_of_a_sqlite_file_must_exist(run: Any, file: str) -> None:
         ("sink.key names 'x', but", "5:1: sink.key names 'x', but"),
         ("source input: no JSON", "2:1: source input: no JSON"),
         ("step 1 (input): no column", "5:1: step 1 (input): no column"),
+        ("step 2 (input): no column", "7:1: step 2 (input): no column"),
         ("the driver was killed", ""),
     ],
 )
 def test_an_error_of_the_driver_gets_the_place_of_its_key(file: str, error: str, told: str) -> None:
     """A key that the file does not have gets the place of its table."""
-    heading = "[[steps]]\nsql = 'SELECT 1'\n" if error.startswith("step") else ""
+    heading = "[[steps]]\nsql = 'SELECT 1'\n" * 2 if error.startswith("step") else ""
     Path(file).write_text(TEXT.replace("[sink]", heading + "[sink]"))
     assert located(read_pipeline(Path(file)), error) == (f"{file}:{told}" if told else error)
 

@@ -147,6 +147,15 @@ def test_a_role_gets_what_it_lacks_one_by_one(server: postgres.Server, problems:
     for problem in found:
         cured(problem, dsn)
     assert problems(text) == []
+    for index in ("UNIQUE (id) INCLUDE (name)", "UNIQUE (id, name)"):  # columns beside a key are none of it
+        world.execute(dsn, "DROP TABLE copies", f"CREATE TABLE copies (id int, name text, {index})")
+        world.execute(dsn, "GRANT ALL ON copies TO modest")
+        is_key = "INCLUDE" in index
+        assert (problems(text) == []) is is_key
+        assert (problems(text.replace('key = ["id"]', 'key = ["name", "id"]')) == []) is not is_key
+    world.execute(dsn, "CREATE UNIQUE INDEX ON copies (id) WHERE name = 'a'", "CREATE UNIQUE INDEX ON copies (abs(id))")
+    (partial,) = problems(text)  # neither of them holds for all rows and this column
+    assert "has no unique key of (id)" in partial
     (missing,) = problems(text.replace('key = ["id"]', 'key = ["no"]'))
     assert missing == "14:1: sink.key: the table copies has no column 'no': its columns are id, name"
     (schema,) = problems(text.replace('"copies"', '"absent.copies"'))

@@ -23,6 +23,8 @@ LINK_LOSS_DELAY_S = (
 # The followers of a broken link campaign one after another, by their ids, with time for a vote and its two fsyncs in between:
 # simultaneous candidates split the votes, which costs a second or two.
 LINK_LOSS_STEP_S = 0.06
+MIN_DEAD_LINK_S = 3.0  # three pings; a process that ends resets its connections at once, this is for hosts and cables
+DEAD_LINK_TIMEOUTS = 3  # or as many of the longest election timeouts, if that is longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,8 @@ class RaftTiming:
     election_max_s: float = 2.0
     heartbeat_s: float = 0.2
     most_patience: int = 5  # while campaigns have no result, the timeouts grow up to so many times: 5 to 10 s
-    leader_fallback_s: float = 0.9  # below election_min_s: an isolated leader gives up before another one is elected
+    # Below election_min_s: an isolated leader gives up before another one is elected, unless elections have failed lately.
+    leader_fallback_s: float = 0.9
 
     @classmethod
     def of_election_timeout(cls, timeout_ms: int) -> "RaftTiming":
@@ -46,6 +49,12 @@ class RaftTiming:
             heartbeat_s=default.heartbeat_s * factor,
             leader_fallback_s=default.leader_fallback_s * factor,
         )
+
+    @property
+    def dead_link_s(self) -> float:
+        """A link without a message for so long is closed. A voter is silent while it waits for its disk, and the vote that it has
+        written then is lost with the link: so this is longer than the flushes of a vote on slow disks."""
+        return max(MIN_DEAD_LINK_S, DEAD_LINK_TIMEOUTS * self.election_max_s)
 
     def __post_init__(self) -> None:
         assert self.most_patience >= 1

@@ -99,6 +99,7 @@ class RaftQuorum:
             handler=self._reception,
             tls=tls,
             max_strangers=max_strangers,
+            dead_after_s=self._timing.dead_link_s,
         )
         self._core: RaftCore | None = None
         self._folder: QuorumFolder | None = None

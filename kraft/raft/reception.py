@@ -23,9 +23,9 @@ class Reception:
     def serve(self, core: RaftCore) -> None:
         self._core = core
 
-    def peer_connected(self, peer_id: int, hello: Hello) -> None:
+    def peer_connected(self, peer_id: int, hello: Hello, told: VoterState) -> None:
         _log.info("peer connected node=%d peer=%d state=%s", self._node_id, peer_id, hello.state.name)
-        self._served.connected(peer_id, hello.state)
+        self._served.connected(peer_id, hello.state, told)
 
     def peer_disconnected(self, peer_id: int) -> None:
         _log.info("peer disconnected node=%d peer=%d", self._node_id, peer_id)

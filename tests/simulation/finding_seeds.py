@@ -31,6 +31,7 @@ FINDING_SEEDS: Final[dict[tuple[str, str], int]] = {  # by level and name
     ("journal", "the journal is trimmed before its snapshot is on the disk"): 13,
     ("journal", "the leader counts itself before its append is durable"): 2,
     ("quorum", "a commit index beyond what was compared"): 6,
+    ("quorum", "a hello is not corrected"): 26,
     ("quorum", "a minority commits"): 9,
     ("cluster", "a repeated creation has the deleted topic's id"): 120,
     ("cluster", "a shrink before its commit"): 1,

@@ -7,13 +7,19 @@ from typing import Any
 from unittest.mock import patch
 
 from barnabas.kraft.raft.consensus.following import Follower
+from barnabas.kraft.raft.consensus.forming import Forming
 from barnabas.kraft.raft.consensus.leading import Leader
 from barnabas.kraft.raft.disk.hard_state import DurableHardState
 from barnabas.kraft.raft.net.admission import Admission
 
 from .planted import planted
-from .raft_cluster import checked_seed
+from .raft_cluster import checked_seed, run_after_formation
 from .raft_schedules import run_vote_schedule
+
+
+def _a_hello_is_not_corrected() -> AbstractContextManager[Any]:
+    """Of a voter that was formed while its hello, which calls it blank, was on its way."""
+    return patch.object(Forming, "correct", lambda self, peer_id, told: None)
 
 
 def _minority_commits() -> AbstractContextManager[Any]:
@@ -67,6 +73,7 @@ def _run_vote(seed: int) -> None:
 
 BUGS = [
     *planted("schedule", _run_vote, {"a vote leaves before it is on the disk": _vote_before_it_is_on_the_disk}),
+    *planted("quorum", run_after_formation, {"a hello is not corrected": _a_hello_is_not_corrected}),
     *planted(
         "quorum",
         partial(checked_seed, stranger=True),

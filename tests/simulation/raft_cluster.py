@@ -105,6 +105,7 @@ class SimulatedQuorum:
 
     loop_type: type[VirtualLoop] = VirtualLoop
     net_type: type[FakeNet] = FakeNet
+    timing = TIMING
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class SimulatedQuorum:
             listener=listener,
             fatal=fatal.append,
             cluster_id=cluster_id,
-            timing=TIMING,
+            timing=self.timing,
             snapshot_policy=self.policy,
         )
         node = Node(quorum=quorum, listener=listener, executor=executor, fatal=fatal)
@@ -375,6 +376,20 @@ class _Faults:
             if node.quorum.leadership.is_self and self.rng.random() < 0.7:
                 for _ in range(self.rng.randint(1, 5)):
                     self.cluster.append(node_id)
+
+
+def run_after_formation(seed: int) -> None:
+    """The first leader of a new cluster dies. The others count each other, so the first candidate of them leads and stays."""
+    cluster = SimulatedQuorum(seed)
+    try:
+        cluster.start_all()
+        cluster.commit()
+        before = len(cluster.oracle.leaders)
+        cluster.kill(cluster.wait_for_leader())
+        cluster.commit()
+        assert len(cluster.oracle.leaders) == before + 1, "a leader that was elected could not commit anything"
+    finally:
+        cluster.close()
 
 
 def checked_seed(seed: int, *, stranger: bool = False) -> Result:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
+from barnabas.kraft.quorum.config import RaftTiming
 from barnabas.net.testing.simulation.observed_loop import ObservedLoop
 from barnabas.net.testing.simulation.process import NOBODY, SimulatedProcess
 
@@ -20,6 +21,8 @@ SLOW_WRITE_S: Final = 0.02
 ELECTED_S: Final = 9.0  # until the first commit: lost campaigns with their timeouts, two votes, and two flushes
 STABLE_S: Final = 6.0
 HEALTHY_S: Final = 1.5  # the same on healthy disks
+PATIENT_FLUSH_S: Final = (1.8, 2.3)
+PATIENT_ELECTED_S: Final = 30.0
 FLUSHES_OF: Final = {"append": 0, "write_atomically": 2, "rename": 0, "sync_dir": 1}
 
 
@@ -94,6 +97,12 @@ class SlowQuorum(SimulatedQuorum):
             self.loop.block(process, self.rng.uniform(0.8, 1.2) * (flushes_s + self.write_s))
 
 
+class PatientQuorum(SlowQuorum):
+    """The election timeout is raised, as the documents say for voters with slow disks."""
+
+    timing = RaftTiming.of_election_timeout(5_000)
+
+
 class NoController(AssertionError):
     """No voter could lead, or none could stay."""
 
@@ -109,6 +118,33 @@ def run_slow_election(seed: int) -> float:
     assert not cluster.oracle.violations, cluster.oracle.violations[0]
     assert not cluster.loop.failures, cluster.loop.failures[0]
     return took_s
+
+
+def run_patient_election(seed: int) -> float:
+    """As above, where a vote takes longer than three seconds, and less than the election timeout."""
+    choice = random.Random(seed)
+    cluster = PatientQuorum(seed, 3)
+    try:
+        cluster.start_all()
+        cluster.commit()
+        flush_s = choice.uniform(*PATIENT_FLUSH_S)
+        cluster.slow_down(flush_s, SLOW_WRITE_S)
+        cluster.kill(cluster.wait_for_leader())
+        return _first_of_all(cluster, PATIENT_ELECTED_S, f"flushes of {flush_s:.3f} s")
+    finally:
+        cluster.close()
+
+
+def _first_of_all(cluster: SlowQuorum, limit_s: float, what: str) -> float:
+    """The seconds until any command is committed: one alone may take longer than `SimulatedQuorum.commit` waits for it."""
+    began_s, acked = cluster.loop.time(), len(cluster.oracle.acked)
+    while len(cluster.oracle.acked) == acked:
+        if cluster.leader is not None:
+            cluster.append(cluster.leader)
+        cluster.loop.run_for(0.1)
+        if cluster.loop.time() > began_s + limit_s:
+            raise NoController(f"no controller within {limit_s:g} s with {what}")
+    return cluster.loop.time() - began_s
 
 
 def _history(cluster: SlowQuorum, choice: random.Random) -> float:

@@ -116,14 +116,16 @@ class RaftCore:
         """The configuration that is committed, as far as this node knows."""
         return self.electorate.membership.at(self.engine.commit_index)
 
-    def connected(self, peer_id: int, state: VoterState) -> None:
-        self._guarded(self._connected, peer_id, state)
+    def connected(self, peer_id: int, state: VoterState, told: VoterState = VoterState.VOTER) -> None:
+        """`told`: what the peer has been told of this node."""
+        self._guarded(self._connected, peer_id, state, told)
         self._wake()
 
-    def _connected(self, peer_id: int, state: VoterState) -> None:
+    def _connected(self, peer_id: int, state: VoterState, told: VoterState) -> None:
         self.engine.set_connected(peer_id, True)
         self.formation.peer_connected(peer_id, state)
         self.leader.peer_connected(peer_id)
+        self.forming.correct(peer_id, told)
         if self.formation.peers.keys() >= set(self.electorate.other_ids):
             self.elections.campaign_at_once_if_first()
         self.leader.must_send = True

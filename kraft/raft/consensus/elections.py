@@ -209,7 +209,8 @@ class Elections:
             self._engine.follow(None)
 
     def give_up_if_isolated(self, now: float) -> None:
-        """A leader without contact to a majority stops before the others can have elected another one."""
+        """A leader without contact to a majority stops before the others elect another one, unless their patience is shorter.
+        What it answers until then waits for a commit where that matters (`ControllerResult.must_confirm`)."""
         oldest = now - self._timing.leader_fallback_s * self._patience.factor
         heard = self._engine.heard_since(self._formation.counting(self._electorate.other_ids), oldest)
         if heard + 1 < self._electorate.majority:

@@ -62,6 +62,11 @@ class Forming:
         else:
             self._elections.campaign_at_once_if_first()
 
+    def correct(self, peer_id: int, told: VoterState) -> None:
+        """This voter was formed while a peer had its hello already. As leader, such a peer would count nothing of this voter."""
+        if told is VoterState.BLANK and not self._formation.blank:
+            self._transport.send(peer_id, Joined())
+
     # Messages
 
     def on_form_query(self, peer_id: int, message: FormQuery) -> None:

@@ -6,6 +6,7 @@
 import asyncio
 from typing import Any, Protocol
 
+from ...quorum.formation import VoterState
 from ..protocol.messages import Message
 from .message_codec import read_message
 from .wire import MAX_FRAME_BYTES, MAX_HELLO_BYTES, NO_TOKEN, WireError, split_frames, unpack
@@ -35,6 +36,7 @@ class PeerConnection(asyncio.Protocol):
         self.dialed_id = dialed_id
         self.peer_id: int | None = None
         self.token = NO_TOKEN  # of a connection that we dialed
+        self.told = VoterState.VOTER  # what our hello says of this node
         self.opened_at = self.last_heard = loop.time()
         self._greeted = False
         self._received = bytearray()

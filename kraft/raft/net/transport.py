@@ -17,6 +17,8 @@ from typing import Protocol
 from barnabas.log.vocabulary.access.certificates import expired_at
 from barnabas.log.vocabulary.quorum import Stranger
 
+from ...quorum.config import MIN_DEAD_LINK_S
+from ...quorum.formation import VoterState
 from ..protocol.messages import AppendEntries, InstallSnapshot, Message, Ping
 from .admission import Admission, Verdicts
 from .connection import PeerConnection
@@ -48,14 +50,14 @@ HARD_BACKLOG_BYTES = 2 * MAX_BACKLOG_BYTES
 MAX_STRANGERS = 64
 HELLO_TIMEOUT_S = 5.0
 PING_INTERVAL_S = 1.0
-DEAD_AFTER_S = 3.0  # three pings; a process that ends resets its connections at once, this is for hosts and cables
 _PING = encode_message(Ping())
 
 
 class TransportHandler(Protocol):
     """The core, as the transport sees it."""
 
-    def peer_connected(self, peer_id: int, hello: Hello) -> None: ...
+    def peer_connected(self, peer_id: int, hello: Hello, told: VoterState) -> None:
+        """`told`: what our own hello said, which may be a while ago."""
 
     def peer_disconnected(self, peer_id: int) -> None: ...
 
@@ -82,9 +84,12 @@ class RaftTransport:
         tls: MutualTls | None = None,
         max_strangers: int = MAX_STRANGERS,
         wall_s: Callable[[], float] = time.time,
+        dead_after_s: float = MIN_DEAD_LINK_S,
     ) -> None:
+        """`dead_after_s`: a link without a message for so long is closed."""
         self._max_strangers = max_strangers
         self._wall_s = wall_s
+        self._dead_after_s = dead_after_s
         self.listens_at = listen
         self._addresses = PeerAddresses(contacts)
         self._network = network
@@ -207,7 +212,9 @@ class RaftTransport:
         self._loop.call_later(HELLO_TIMEOUT_S, self._expect_hello, connection)
         if connection.dialed_id is not None:
             connection.token = secrets.randbits(62) | 1 << 62  # never NO_TOKEN, and always of one length
-            connection.put(encode_hello(replace(self._handler.hello(), token=connection.token)))
+            own = self._handler.hello()
+            connection.told = own.state
+            connection.put(encode_hello(replace(own, token=connection.token)))
 
     def _may_stay(self, connection: PeerConnection) -> bool:
         ends = expired_at(connection.extra("peercert"), self._wall_s())
@@ -256,7 +263,9 @@ class RaftTransport:
 
     def _welcome(self, connection: PeerConnection, hello: Hello) -> None:
         if connection.dialed_id is None:
-            connection.put(encode_hello(self._handler.hello()))
+            own = self._handler.hello()
+            connection.told = own.state
+            connection.put(encode_hello(own))
         self._link(connection, hello)
 
     def message(self, connection: PeerConnection, message: Message) -> None:
@@ -288,7 +297,7 @@ class RaftTransport:
         connection.peer_id = peer_id
         self._links[peer_id] = connection
         self._endpoints[peer_id] = hello.endpoint
-        self._handler.peer_connected(peer_id, hello)
+        self._handler.peer_connected(peer_id, hello, connection.told)
 
     def _expect_hello(self, connection: PeerConnection) -> None:
         if not connection.greeted and not connection.is_closing:
@@ -300,10 +309,10 @@ class RaftTransport:
     async def _ping(self) -> None:
         while not self._closed:
             await asyncio.sleep(PING_INTERVAL_S)
-            oldest = self._loop.time() - DEAD_AFTER_S
+            oldest = self._loop.time() - self._dead_after_s
             for peer_id, link in list(self._links.items()):
                 if link.last_heard < oldest:
-                    _log.warning("peer is dead peer=%d silent_s=%g", peer_id, DEAD_AFTER_S)
+                    _log.warning("peer is dead peer=%d silent_s=%g", peer_id, self._dead_after_s)
                     link.abort()
                 else:
                     link.put(_PING)

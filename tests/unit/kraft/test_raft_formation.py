@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from simulation.raft_cluster import SimulatedQuorum
+from simulation.raft_cluster import SimulatedQuorum, run_after_formation
 from unit.kraft.raft_quorums import core_of
 
 from barnabas.kraft.quorum.formation import Formation, VoterState
@@ -33,6 +33,12 @@ def test_new_voters_form_a_cluster_at_once(voters: int) -> None:
     assert cluster.loop.time() - began < 0.3
     assert cluster.loop.run_until(lambda: not any(n.quorum.is_blank for n in cluster.nodes.values()), 1.0)
     cluster.close()
+
+
+@pytest.mark.parametrize("seed", [26, 32, 81, 87])
+def test_a_voter_that_was_formed_while_it_dialed_counts(seed: int) -> None:
+    """Its hello called it blank: a peer that led later counted nothing of it, and gave up."""
+    run_after_formation(seed)
 
 
 def test_two_of_three_new_voters_do_not_form_a_cluster() -> None:

@@ -210,7 +210,7 @@ def test_what_a_blank_voter_learned_in_an_earlier_term_of_this_leader_is_no_reas
     core = core_of(cluster, cluster.wait_for_leader())
     counted, blank = core.electorate.other_ids
     sent = list[object]()
-    core.leader._transport.send = lambda _peer_id, message: sent.append(message)  # type: ignore[assignment, func-returns-value]
+    core.leader._transport.send = lambda _peer_id, message: not sent.append(message)  # type: ignore[assignment, func-returns-value]
     core.formation.peer_connected(blank, VoterState.BLANK)
     core.leader.peer_connected(blank)
     core.leader.raise_barriers()

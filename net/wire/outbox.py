@@ -220,6 +220,11 @@ class Outbox:
             queue.popleft()
         self._transport.write(data)
 
+    def descriptors(self) -> list[int]:
+        """The number of the transport's socket and that of its duplicate; -1: it is closed."""
+        sockets = (self._transport.get_extra_info("socket"), self._duplicate)
+        return [item.fileno() for item in sockets if item is not None]
+
     def _direct(self) -> socket.socket:
         """The duplicate of the socket: asyncio does not allow watching the transport's own descriptor."""
         if self._duplicate is None:

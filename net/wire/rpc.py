@@ -9,9 +9,11 @@ every server answers at once, whatever its other requests wait for. Without an a
 """
 
 import asyncio
+import os
+import weakref
 from collections.abc import Iterable
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
@@ -37,6 +39,19 @@ from .tls import explain_handshake
 
 SOFTWARE = "barnabas-python"
 _SIGN_OF_LIFE = MetadataRequest(topics=())  # Cheap, harmless, and answered by every broker; an error is an answer, too.
+
+_OPEN: Final[weakref.WeakSet["RpcConnection"]] = weakref.WeakSet()
+
+
+def leave_to_parent(loop: asyncio.AbstractEventLoop) -> None:
+    """In a forked child: give up its copies of the sockets of this loop of the parent. With them, brokers would not see the
+    end of the parent as long as the child lives. /dev/null takes their numbers, which objects in the child believe to own."""
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for connection in list(_OPEN):
+        if connection.belongs_to(loop):
+            for descriptor in connection.descriptors():
+                os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
 
 
 class RpcConnection(asyncio.BufferedProtocol):
@@ -145,6 +160,13 @@ class RpcConnection(asyncio.BufferedProtocol):
         if self.closed.done():
             raise NetworkError(f"the connection to {self._where} was lost")
 
+    def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
+        return self._loop is loop
+
+    def descriptors(self) -> list[int]:
+        """The numbers of its open sockets."""
+        return [number for number in self._outbox.descriptors() if number >= 0]
+
     async def close(self) -> None:
         """Close; requests in flight fail with NetworkError."""
         self._transport.close()
@@ -159,6 +181,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._transport = stream_transport(transport)
         self._outbox = Outbox(self._transport, _nothing)
         self._outbox.watch_transport()
+        _OPEN.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()

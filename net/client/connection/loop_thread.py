@@ -15,6 +15,7 @@ from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
+from ...wire.rpc import leave_to_parent
 from .errors import RequestTimedOutError
 
 logger = logging.getLogger("barnabas.client")
@@ -123,6 +124,7 @@ def _after_fork() -> None:
     _lock = threading.Lock()
     if _shared is not None:
         _shared.is_of_parent = True
+        leave_to_parent(_shared.loop)
     _shared = None
 
 

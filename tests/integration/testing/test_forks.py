@@ -1,8 +1,10 @@
 """A process with a cluster of `barnabas.testing` and open clients forks: what is the parent's stays the parent's."""
 
 import multiprocessing
+import os
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -111,6 +113,34 @@ def test_a_child_connects_to_its_parents_cluster_and_cannot_break_it(cluster: Cl
     with Producer(cluster.bootstrap_servers) as producer:
         for act in (lambda: producer.send("orders", b"of the parent"), producer.flush):
             assert str(answer_of(act)).startswith("ClientClosedError: this Producer was made before a fork")
+
+
+def peers() -> list[int]:
+    """The ports that sockets of this process are connected to."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as copy:
+            if copy.family == socket.AF_INET:
+                found.append(copy.getpeername()[1])
+    return found
+
+
+@pytest.mark.parametrize(
+    "cluster", ["processes"], indirect=True
+)  # in-process brokers have connections among themselves
+def test_a_child_keeps_no_connection_of_its_parents_clients(cluster: Cluster) -> None:
+    """A broker would not see the end of the parent as long as the child lives."""
+    ports = {int(address.rpartition(":")[2]) for address in cluster.bootstrap_servers.split(",")}
+    with (
+        Producer(cluster.bootstrap_servers) as producer,
+        Consumer("orders", bootstrap=cluster.bootstrap_servers, group="g", auto_offset_reset="earliest") as consumer,
+    ):
+        producer.send("orders", b"1" * 1_000_000).result(LIMIT_S)
+        assert ports & set(peers())
+        kept = answer_of(peers)
+        assert isinstance(kept, list) and not ports & set(kept)
+        assert consumer.poll(timeout_ms=10_000), "the connections of the parent stay"
+        producer.send("orders", b"2").result(LIMIT_S)
 
 
 def test_a_child_that_lives_does_not_hold_what_a_killed_broker_held(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ Source: Structured Streaming + Kafka Integration Guide, "Creating a Kafka Source
 
 import difflib
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.net.client.connection.kafka_options import SECURITY_KEYS, SECURITY_PREFIXES, security_options
 from barnabas.net.client.connection.security import network_of
 
+logger = logging.getLogger("barnabas.spark")
 T = TypeVar("T")
 
 KAFKA_PREFIX = "kafka."
@@ -42,10 +44,37 @@ REFUSED = {
     "key.serializer": "keys are binary or string columns; convert the column",
     "value.serializer": "values are binary or string columns; convert the column",
     "enable.auto.commit": "a query commits no offsets; use groupId to publish its lag",
+    "interceptor.classes": "interceptors could make repeated reads differ; transform the DataFrame",
+}
+# Options that people bring from Spark's Kafka source and sink, and that change nothing here: a warning says why.
+_NO_MEMBER = "a query is no member of a group"
+_CONNECTIONS = "the client chooses sizes and pauses of its connections by itself"
+WITHOUT_EFFECT = {
     "groupidprefix": "a query uses no consumer group; to publish its lag under a group, use groupId",
     "fetchoffset.numretries": "offset requests are retried until default.api.timeout.ms has passed",
     "fetchoffset.retryintervalms": "use retry.backoff.ms",
-    "interceptor.classes": "interceptors could make repeated reads differ; transform the DataFrame",
+    "session.timeout.ms": _NO_MEMBER,
+    "heartbeat.interval.ms": _NO_MEMBER,
+    "max.poll.interval.ms": _NO_MEMBER,
+    "partition.assignment.strategy": _NO_MEMBER,
+    "group.instance.id": _NO_MEMBER,
+    "auto.commit.interval.ms": "a query commits no offsets; use groupId to publish its lag",
+    "max.poll.records": "tasks read whole batches; to limit a micro-batch, use maxOffsetsPerTrigger",
+    "fetch.min.bytes": "a task knows how much it has to read, and does not wait for more",
+    "fetch.max.wait.ms": "a task knows how much it has to read, and does not wait for more",
+    "check.crcs": "checksums are always checked",
+    "receive.buffer.bytes": _CONNECTIONS,
+    "send.buffer.bytes": _CONNECTIONS,
+    "connections.max.idle.ms": _CONNECTIONS,
+    "reconnect.backoff.ms": _CONNECTIONS,
+    "reconnect.backoff.max.ms": _CONNECTIONS,
+    "socket.connection.setup.timeout.ms": _CONNECTIONS,
+    "kafkaconsumer.cache.capacity": "workers share one client for each cluster",
+    "kafkaconsumer.cache.timeout": "workers share one client for each cluster",
+    "acks": "rows are always written with acks=all",
+    "enable.idempotence": "the producer is always idempotent",
+    "retries": "requests are repeated until delivery.timeout.ms has passed",
+    "max.in.flight.requests.per.connection": "the producer keeps the order by itself",
 }
 MAX_SUGGESTIONS = 3
 DURATION_UNITS_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -83,6 +112,9 @@ class Options:
         for name, value in given.items():
             plain = name.lower().removeprefix(KAFKA_PREFIX)
             if plain in SPARKS_OWN_NAMES and plain not in self._names:
+                continue
+            if plain in WITHOUT_EFFECT and plain not in self._names:
+                logger.warning("option without effect name=%s reason=%s", name, WITHOUT_EFFECT[plain])
                 continue
             self._check_name(name, plain)
             if self._values.get(plain, value) != value:

@@ -54,6 +54,26 @@ def test_names_count_in_any_case_and_with_kafkas_prefix() -> None:
     assert parse(kafka__bootstrap__servers="h:1").client.bootstrap == "h:1"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kafka.max.poll.records",
+        "kafka.session.timeout.ms",
+        "fetch.min.bytes",
+        "groupIdPrefix",
+        "fetchOffset.numRetries",
+    ],
+)
+def test_options_of_sparks_kafka_source_without_effect_are_taken_with_a_warning(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = parse_read_options({**BASIC, name: "3"}, is_stream=True)
+    assert options.subscription == Topics(("t",))
+    (record,) = caplog.records
+    assert f"option without effect name={name} reason=" in record.getMessage()
+    assert "is not supported: offsets are kept in the checkpoint" in refusal({**BASIC, "kafka.group.id": "g"})
+
+
 def test_exactly_one_way_to_subscribe() -> None:
     assert "found none" in refusal({"bootstrap.servers": "h:1"})
     assert "subscribe and assign" in refusal({**BASIC, "assign": '{"t":[0]}'})

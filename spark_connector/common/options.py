@@ -10,8 +10,8 @@ Source: Structured Streaming + Kafka Integration Guide, "Creating a Kafka Source
 
 import difflib
 import json
-import logging
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -20,7 +20,6 @@ from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.net.client.connection.kafka_options import SECURITY_KEYS, SECURITY_PREFIXES, security_options
 from barnabas.net.client.connection.security import network_of
 
-logger = logging.getLogger("barnabas.spark")
 T = TypeVar("T")
 
 KAFKA_PREFIX = "kafka."
@@ -114,7 +113,7 @@ class Options:
             if plain in SPARKS_OWN_NAMES and plain not in self._names:
                 continue
             if plain in WITHOUT_EFFECT and plain not in self._names:
-                logger.warning("option without effect name=%s reason=%s", name, WITHOUT_EFFECT[plain])
+                warnings.warn(f"option {name!r} has no effect: {WITHOUT_EFFECT[plain]}", stacklevel=2)
                 continue
             self._check_name(name, plain)
             if self._values.get(plain, value) != value:

@@ -18,8 +18,8 @@ from integration.declared_pipeline import Declared
 from integration.spark_world import create_topic, send
 
 from barnabas.net.pipeline.spec import DeltaSink
-from barnabas.spark_connector.pipeline import delta
 from barnabas.spark_connector.pipeline.faults import PipelineFault
+from barnabas.spark_connector.pipeline.lakes import delta
 
 pytestmark = pytest.mark.timeout(300)
 Pipelines = Callable[..., Declared]

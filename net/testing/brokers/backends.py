@@ -1,5 +1,6 @@
 """What a cluster under test runs on: brokers in this process, or a process each. Faults are the same values for both."""
 
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -11,6 +12,7 @@ from ..faults.orders import Order
 from .forks import keep_from_children
 from .processes import Address, Processes, addresses_in
 
+TOGETHER_S: Final = 2.0  # Brokers that are killed at once wait so long for each other: a slow disk may hold up one.
 _LOOPBACK: Final = "127.0.0.1"
 USUAL_VOTERS: Final = 3
 
@@ -167,9 +169,10 @@ class InProcess:
         self._brokers[node_id].resume()
 
     def close(self, *, graceful: bool) -> None:
-        if not graceful:
-            for broker in self._brokers.values():
-                broker.begin_kill()  # all at once: none has the time to report the loss of the others
+        running = [] if graceful else [broker for broker in self._brokers.values() if broker.is_running]
+        together = threading.Barrier(max(1, len(running)), timeout=TOGETHER_S)
+        for broker in running:
+            broker.begin_kill(together)
         for broker in self._brokers.values():
             broker.stop() if graceful else broker.kill()
 

@@ -100,13 +100,21 @@ class ThreadBroker:
         """Carry out an order on the broker's loop."""
         return asyncio.run_coroutine_threadsafe(self._board.carry_out(order), self._loop).result(ORDER_TIMEOUT_S)
 
-    def begin_kill(self) -> None:
-        """`kill`, without waiting for it."""
+    def begin_kill(self, together: threading.Barrier | None = None) -> None:
+        """`kill`, without waiting for it. `together`: of brokers that die at the same moment, so that none of them reports the
+        loss of another one."""
         if not self._thread.is_alive():
             return
+
+        def die() -> None:
+            if together is not None:
+                with suppress(threading.BrokenBarrierError):  # one has died before
+                    together.wait()
+            self._die()
+
         self.resume()
         with suppress(RuntimeError):  # the loop has ended by itself meanwhile
-            self._loop.call_soon_threadsafe(self._die)
+            self._loop.call_soon_threadsafe(die)
 
     def kill(self) -> None:
         """Returns when its connections are closed, its disk refuses everything, and its thread has ended."""

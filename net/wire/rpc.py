@@ -48,9 +48,10 @@ def leave_to_parent(loop: asyncio.AbstractEventLoop) -> None:
     end of the parent as long as the child lives. /dev/null takes their numbers, which objects in the child believe to own."""
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for connection in list(_OPEN):
-        if connection.belongs_to(loop):
-            for descriptor in connection.descriptors():
-                os.dup2(nothing, descriptor, inheritable=False)
+        if connection._loop is loop:
+            for descriptor in connection._outbox.descriptors():
+                if descriptor >= 0:
+                    os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)
 
 
@@ -159,13 +160,6 @@ class RpcConnection(asyncio.BufferedProtocol):
         await self._pending.room(timeout_ms)
         if self.closed.done():
             raise NetworkError(f"the connection to {self._where} was lost")
-
-    def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
-        return self._loop is loop
-
-    def descriptors(self) -> list[int]:
-        """The numbers of its open sockets."""
-        return [number for number in self._outbox.descriptors() if number >= 0]
 
     async def close(self) -> None:
         """Close; requests in flight fail with NetworkError."""

@@ -18,6 +18,7 @@ from barnabas import Admin, Consumer, Producer, ShareConsumer
 from barnabas.net.client.connection.arguments import ARGUMENTS
 from barnabas.net.client.connection.errors import (
     InvalidConfigError,
+    InvalidTopicError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -266,3 +267,20 @@ def test_each_described_argument_is_one() -> None:
     given = {name for client in (Producer, Consumer, Admin) for name in inspect.signature(client.__init__).parameters}
     assert ARGUMENTS.keys() == given - {"self"}
     assert all(name in ARGUMENTS["security"] for name in SecurityOptions.__annotations__)
+
+
+def test_wrong_types_are_named() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        async with Producer(client=cluster.client()) as producer:
+            wrong: Any = producer
+            with pytest.raises(InvalidTopicError, match="the topic name must be a str, not bytes: b't'"):
+                await wrong.send(b"t", b"a")
+            with pytest.raises(TypeError, match="the partition must be an int, not str: '0'"):
+                await wrong.send("t", b"a", partition="0")
+            with pytest.raises(TypeError, match="values must be a list, not generator: pass list"):
+                await wrong.send_many("t", (b"%d" % number for number in range(3)))
+            with pytest.raises(TypeError, match="values must be a list, not bytes: pass list"):
+                await wrong.send_many("t", b"abc")
+
+    run(main())

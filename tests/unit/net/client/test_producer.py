@@ -10,7 +10,6 @@ from unit.net.client.virtual_time import run
 from barnabas.log.vocabulary.errors import (
     ErrorCode,
     InvalidRecordError,
-    InvalidTopicError,
     NetworkError,
     NotEnoughReplicasError,
 )
@@ -53,24 +52,6 @@ def test_a_record_is_acknowledged_with_its_place() -> None:
         assert (first.topic, first.partition, first.offset, first.timestamp_ms) == ("t", 0, 0, 5)
         assert second.offset == 1
         assert cluster.logs[T0].values() == [b"a", b"b"]
-
-    run(main())
-
-
-def test_wrong_types_are_named() -> None:
-    async def main() -> None:
-        cluster = FakeCluster(topics={"t": 1})
-        async with Producer(client=cluster.client()) as producer:
-            wrong: Any = producer
-            with pytest.raises(InvalidTopicError, match="the topic name must be a str, not bytes: b't'"):
-                await wrong.send(b"t", b"a")
-            with pytest.raises(TypeError, match="the partition must be an int, not str: '0'"):
-                await wrong.send("t", b"a", partition="0")
-            with pytest.raises(TypeError, match="values must be a list, not generator: pass list"):
-                await wrong.send_many("t", (b"%d" % number for number in range(3)))
-            with pytest.raises(TypeError, match="values must be a list, not bytes: pass list"):
-                await wrong.send_many("t", b"abc")
-        assert T0 not in cluster.logs or cluster.logs[T0].values() == []
 
     run(main())
 

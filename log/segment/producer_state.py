@@ -17,7 +17,6 @@ from msgspec import Struct
 from ..format.record_batch import BatchHeader
 from ..vocabulary.errors import (
     CorruptRecordError,
-    DuplicateSequenceError,
     InvalidProducerEpochError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
@@ -226,7 +225,7 @@ class ProducerState:
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                 return batch
         if first_sequence != expected:
-            self._refuse(producer_id, entry.batches, first_sequence, last_sequence, expected)
+            self._refuse(producer_id, entry.batches, first_sequence, expected)
         return None
 
     def check_marker(
@@ -283,18 +282,13 @@ class ProducerState:
         return expected if is_older else None
 
     @staticmethod
-    def _refuse(producer_id: int, batches: tuple[AppendedBatch, ...], first: int, last: int, expected: int) -> NoReturn:
-        # Both halves of the circle of sequence numbers: what lies behind was appended long ago, what lies ahead is a
-        # gap.
-        if (expected - first) % SEQUENCES < SEQUENCES // 2 and (expected - last) % SEQUENCES < SEQUENCES // 2:
-            if len(batches) < REMEMBERED_BATCHES:
-                # This batch is older than the first one that is known of the producer: it was refused, or forgotten with the
-                # producer. To answer that it was appended would make the producer drop records that may not exist anywhere.
-                raise OutOfOrderSequenceError(
-                    f"producer {producer_id} sent sequence {first}, and is known from {batches[0].first_sequence} on"
-                )
-            raise DuplicateSequenceError(
-                f"producer {producer_id} repeats sequence {first}, older than its last {REMEMBERED_BATCHES} batches"
+    def _refuse(producer_id: int, batches: tuple[AppendedBatch, ...], first: int, expected: int) -> NoReturn:
+        """What is not one of the last batches, exactly as it was, has not been appended as far as this log knows. If the producer
+        was told that it has, it would drop the records (librdkafka, for one, uses sequences of an aborted transaction again)."""
+        if is_behind(expected, first):
+            raise OutOfOrderSequenceError(
+                f"producer {producer_id} sent sequence {first} where {expected} follows: it is none of the batches that are "
+                f"known, from {batches[0].first_sequence} on"
             )
         raise OutOfOrderSequenceError(f"producer {producer_id} sent sequence {first} where {expected} follows")
 
@@ -327,6 +321,7 @@ class ProducerState:
             entry.coordinator_epoch = max(entry.coordinator_epoch, coordinator_epoch)
             entry.open_transaction_offset = NO_OPEN_TRANSACTION
             entry.transaction_started_ms = NOT_STARTED
+            entry.batches = entry.batches and (_nothing_after(entry.batches[-1]),)
             return self.transactions.end(producer_id, first_offset + header.last_offset_delta)
         appended = AppendedBatch(
             first_sequence=header.base_sequence, last_offset=first_offset + header.last_offset_delta,
@@ -440,6 +435,17 @@ class ProducerState:
             entry.batches = tuple(batches[-REMEMBERED_BATCHES:])
             state._producers[producer_id] = entry
         return state, position
+
+
+def _nothing_after(batch: AppendedBatch) -> AppendedBatch:
+    """An empty batch that ends with this one: what is sent after the end of a transaction belongs to another one, and repeats
+    nothing, whatever its sequence."""
+    return AppendedBatch(
+        first_sequence=(batch.last_sequence + 1) % SEQUENCES,
+        last_offset=batch.last_offset,
+        offset_delta=-1,
+        timestamp_ms=batch.timestamp_ms,
+    )
 
 
 def _read_ended(data: bytes, position: int) -> tuple[list[EndedTransaction], int]:

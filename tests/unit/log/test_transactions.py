@@ -90,6 +90,39 @@ def test_a_plain_batch_that_is_repeated_inside_of_a_transaction_is_known_as_repe
     assert send_plain(log, 0).duplicate
 
 
+@pytest.mark.parametrize("was_restarted", [False, True])
+@pytest.mark.parametrize("commits", [False, True])
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_records_of_the_next_transaction_are_no_repetition_of_the_one_before(count, commits, was_restarted):
+    """librdkafka gave up records of a transaction whose answer was lost, aborted it, and used their sequences again, in the same
+    epoch. Told that they are there already, it committed a transaction without its records."""
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    for sequence in range(10):
+        send(log, sequence)
+    send(log, 10, *[b"given up"] * 3)
+    end_transaction(log, 9, commits=commits)
+    if was_restarted:
+        log.close()
+        disk.kill()
+        log = open_log(disk, was_stopped_cleanly=True)
+    for sequence in (4, 9, 10, 11, 12):
+        with pytest.raises(OutOfOrderSequenceError, match="where 13 follows"):
+            send(log, sequence, *[b"another"] * count)
+    assert not send(log, 13).duplicate
+    assert send(log, 13).duplicate
+
+
+def test_a_batch_that_overlaps_another_one_is_no_repetition():
+    log = open_log(SimulatedDisk())
+    for sequence in range(0, 50, 5):
+        send(log, sequence, *[b"x"] * 5)
+    for sequence, count in ((0, 5), (24, 1), (25, 4), (44, 1), (45, 3), (46, 4), (45, 6)):
+        with pytest.raises(OutOfOrderSequenceError):
+            send(log, sequence, *[b"x"] * count)
+    assert all(send(log, sequence, *[b"x"] * 5).duplicate for sequence in range(25, 50, 5))
+
+
 # --- coordinators ------------------------------------------------------------------------------------------------------
 
 

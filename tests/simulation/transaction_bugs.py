@@ -8,6 +8,7 @@ from unittest.mock import patch
 from barnabas.consumer_groups.offsets.transactional_offsets import StableOffsets, TransactionalOffsets
 from barnabas.consumer_groups.transactions.ends import EarlyCommits
 from barnabas.log.partition.aborted_transactions import AbortedTransactions
+from barnabas.log.segment import producer_state
 from barnabas.log.segment.producer_state import ProducerState
 from barnabas.net.groups import group_service
 from barnabas.net.handlers.kafka.offsets import KafkaOffsetHandlers
@@ -118,6 +119,13 @@ def _early_commits_are_refused() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _a_marker_does_not_end_what_may_be_repeated() -> Iterator[None]:
+    """A record with a sequence of an aborted transaction is taken for the one that was written there."""
+    with patch.object(producer_state, "_nothing_after", lambda batch: batch):
+        yield
+
+
 BUGS = (
     in_histories(
         "transactions in clusters",
@@ -130,6 +138,11 @@ BUGS = (
             "early commits are refused": (_early_commits_are_refused, ()),
             "a successor sends no markers": (_successor_sends_no_markers, ("kill",)),
         },
+    )
+    + planted(
+        "transactions in clusters",
+        lambda seed: passed(run_transactions(seed)),
+        {"a marker does not end what may be repeated": _a_marker_does_not_end_what_may_be_repeated},
     )
     + planted(
         "a coordinator that is cut off",

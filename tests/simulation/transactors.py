@@ -25,6 +25,7 @@ INPUT, OUTPUT = "input", "output"
 INPUTS, OUTPUTS = 3, 3
 TIMEOUT_MS = 1_500  # of a transaction
 ASK_S = 1.0
+LATE_S = 5.0  # after which no request is on its way any more
 PRODUCE, OFFSET_FETCH, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 0, 9, 22, 24, 25, 26, 28
 OLD_FETCH = 3  # the version of OffsetFetch of clients that cannot ask for stable offsets
 PREPARED = 0.5  # of the transactions of the second version, where there is a ledger
@@ -41,6 +42,10 @@ LOST = FENCED | {
 
 class EndOfLifeError(Exception):
     """The transactor crashes, or was fenced, or cannot go on with its producer."""
+
+
+class UnansweredError(EndOfLifeError):
+    """Whether a record was written is not known."""
 
 
 def value_of(transaction: Transaction, input_number: int) -> bytes:
@@ -69,7 +74,7 @@ class Transactor:
         self.source = source
         self.transactional_id = f"copier-{source}"
         self.counts: dict[str, int] = dict.fromkeys(
-            ("commits", "aborts", "fenced", "crashes", "zombies", "unknown_ends", "early_commits"), 0
+            ("commits", "aborts", "fenced", "crashes", "zombies", "unknown_ends", "early_commits", "given_up"), 0
         )
         self.is_calm = False  # from the end of the faults on: each transaction is committed
         self.ledger: Ledger | None = None  # of prepared transactions
@@ -177,9 +182,15 @@ class Transactor:
                     await asyncio.sleep(TIMEOUT_MS / 1000 * self.rng.uniform(0.7, 2.0))
             await self._commit_offset(transaction)
             self._maybe_stop(0.03, "crashes")
-        except EndOfLifeError:
+        except EndOfLifeError as error:
             if transaction.outcome is Outcome.UNKNOWN and not transaction.asks_for_commit and self.rng.random() < 0.5:
                 await self._end(transaction, is_commit=False)  # then the outcome is known; else a timeout decides
+                if isinstance(error, UnansweredError) and not self._uses_v2:
+                    self.counts["given_up"] += 1
+                    self._wire.forget()
+                    # In this version, a request that comes later than this joins the next transaction unnoticed, as in Kafka.
+                    await asyncio.sleep(LATE_S)
+                    return  # as librdkafka does: it goes on in the same epoch, and uses the sequence of this record again
             raise
         if self.ledger is not None and self._uses_v2 and not self.is_calm and self.rng.random() < PREPARED:
             await self._prepare(transaction, self.ledger)
@@ -306,7 +317,7 @@ class Transactor:
             self.told = f"{place}: {code}"
             self.client.forget_leader(place)
             await self.client.pause(0.01, 0.1)
-        raise EndOfLifeError("a record has no acknowledgement")
+        raise UnansweredError("a record has no acknowledgement")
 
     async def _commit_offset(self, transaction: Transaction) -> None:
         if not self._uses_v2:

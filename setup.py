@@ -2,9 +2,9 @@
 
 Without them the installation continues: barnabas.log.records.pure does the same in Python (`barnabas --version` tells).
 
-With BARNABAS_COMPILE=1, mypyc also compiles the modules of BROKER_MODULES as they are: those that a broker runs for each request.
-That takes a minute or two, and is what the published wheels and the container image have. Their source is installed beside them,
-and BARNABAS_PURE=1 runs that.
+With BARNABAS_COMPILE=1, mypyc also compiles the modules of BROKER_MODULES as they are: those that a broker runs for each
+request. That takes a minute or two, and is what wheels by cibuildwheel and the container image have. Their source is installed
+beside them, and BARNABAS_PURE=1 runs that.
 """
 
 import importlib.util

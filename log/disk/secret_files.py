@@ -1,7 +1,10 @@
-"""Whole files that are written in one step: `write_secret` for their owner alone, `write_public` for all readers."""
+"""Whole files that are written in one step (`write_secret` for their owner alone, `write_public` for all readers), and folders
+that everyone may write."""
 
 import os
 import secrets
+import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from .files import write_beside
@@ -15,6 +18,19 @@ def write_secret(path: Path, data: bytes, *, replace: bool = True) -> None:
 def write_public(path: Path, data: bytes) -> None:
     """Write a file that anyone may read, in one step. Raises OSError."""
     _write(path, data, mode=0o644)
+
+
+def open_to_all(folders: Iterable[str]) -> list[str]:
+    """The folders in which every user of this machine may replace files, such as by links to others."""
+    found = []
+    for folder in folders:
+        try:
+            mode = os.stat(folder).st_mode
+        except OSError:
+            continue  # it is missing, or whoever uses it says what is wrong
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            found.append(folder)
+    return found
 
 
 def _write(path: Path, data: bytes, *, mode: int, replace: bool = True) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.kraft.metadata.image import Endpoint
 from barnabas.log.disk.files import RealFiles
+from barnabas.log.disk.secret_files import open_to_all
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError
 
 from ..base.clock import SystemClock
@@ -83,6 +84,7 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None], adapt
             "max.connections=%d is more than the limit of open files allows: about %d clients can connect; raise ulimit -n (%d)",
             config.max_connections, descriptors.for_clients, descriptors.total,
         )  # fmt: skip
+    await asyncio.to_thread(_warn_of_open_folders, config)
     tls = await asyncio.to_thread(tls_of, config)
     users = await asyncio.to_thread(users_of, config)
     tokens = await asyncio.to_thread(tokens_of, config)
@@ -138,6 +140,11 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None], adapt
             remove_endpoints(folder)
         await broker.stop()
     return EXIT_OK
+
+
+def _warn_of_open_folders(config: BrokerConfig) -> None:
+    for folder in open_to_all(config.data_folders()):
+        logger.warning("every user of this machine may change the files in %s: chmod o-w %s", folder, folder)
 
 
 def _request_shutdown(broker: Broker) -> None:

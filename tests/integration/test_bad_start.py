@@ -75,6 +75,17 @@ def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
     assert "log.retention.minuts" in told and "log.retention.minutes" in told
 
 
+def test_a_data_folder_that_everyone_may_write_is_told(tmp_path: Path) -> None:
+    config, data = config_with(tmp_path), tmp_path / "data"
+    data.mkdir()
+    data.chmod(0o777)
+    (data / "meta.properties").write_text("version=1\nnode.id=7\ndirectory.id=d\n")
+    done = barnabas("broker", "start", "--config", config)
+    assert done.returncode == 1, "it has the folder of another node"
+    (told,) = [line for line in done.stderr.splitlines() if " WARNING " in line]
+    assert f"every user of this machine may change the files in {data}: chmod o-w {data}" in told
+
+
 @pytest.mark.parametrize(
     ("key", "value", "allowed"),
     [

@@ -53,12 +53,15 @@ async def _run(context: Context) -> int:
 
     log_to_stderr()
     mirror = Mirror(_config(context))
+    is_ended = False
     try:
         await until_signalled(mirror.run, mirror.stop)
+        is_ended = True
     finally:
         done = mirror.progress
-        left_out = f", {done.left_out} left out that were here already" if done.left_out else ""
-        context.out.note(f"mirrored {done.records} records{left_out}, moved {done.offsets_moved} offsets of groups")
+        if is_ended or done.records or done.offsets_moved:  # not if it could not begin
+            left_out = f", {done.left_out} left out that were here already" if done.left_out else ""
+            context.out.note(f"mirrored {done.records} records{left_out}, moved {done.offsets_moved} offsets of groups")
     return ExitCode.OK
 
 

@@ -63,28 +63,24 @@ def batch_writer(world: World, spec: PipelineSpec, result: DataFrame) -> WriteBa
             return table_writer(world, sink, sink_id, result)
         case DeltaSink():
             _check_columns(result, sink.partition_by, "sink.partition_by")
-            return DeltaWriter(
-                world.path(sink.folder),
-                sink,
-                sink_id=sink_id,
-                columns=result.schema,
-                is_complete=spec.output_mode == "complete",
-                written_batches=lambda: world.state.read_progress().batches,
-            ).write
+            return DeltaWriter(world.path(sink.folder), sink, **_of_a_lake(world, spec, result, sink_id)).write
         case IcebergSink():
-            return IcebergWriter(
-                world.path(sink.warehouse),
-                sink,
-                sink_id=sink_id,
-                columns=result.schema,
-                is_complete=spec.output_mode == "complete",
-                written_batches=lambda: world.state.read_progress().batches,
-            ).write
+            return IcebergWriter(world.path(sink.warehouse), sink, **_of_a_lake(world, spec, result, sink_id)).write
         case ParquetSink():
             _check_columns(result, sink.partition_by, "sink.partition_by")
             return parquet_writer(world, sink) if world.is_batch else None
         case _:
             return print_rows
+
+
+def _of_a_lake(world: World, spec: PipelineSpec, result: DataFrame, sink_id: str) -> dict[str, Any]:
+    """What the writers of Delta and Iceberg tables know of the pipeline."""
+    return {
+        "sink_id": sink_id,
+        "columns": result.schema,
+        "is_complete": spec.output_mode == "complete",
+        "written_batches": lambda: world.state.read_progress().batches,
+    }
 
 
 def _check_columns(result: DataFrame, names: Any, key: str) -> None:

@@ -19,7 +19,7 @@ from integration.spark_world import create_topic, send
 
 from barnabas.net.pipeline.spec import DeltaSink
 from barnabas.spark_connector.pipeline.faults import PipelineFault
-from barnabas.spark_connector.pipeline.lakes import delta
+from barnabas.spark_connector.pipeline.lakes import delta, files
 
 pytestmark = pytest.mark.timeout(300)
 Pipelines = Callable[..., Declared]
@@ -306,14 +306,14 @@ def test_what_a_table_cannot_have_is_said_before_anything_is_written(
 def test_many_values_of_a_partition_open_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow as pa
 
-    monkeypatch.setattr(delta, "MAX_OPEN_FILES", 4)
+    monkeypatch.setattr(files, "MAX_OPEN_FILES", 4)
     schema = pa.schema([("id", pa.int64()), ("kind", pa.string())])
     batches = (
         pa.RecordBatch.from_pydict({"id": [number, number], "kind": [f"{number % 10}", ""]}, schema=schema)
         for number in range(100)
     )
     done = [
-        row for batch in delta.write_files(batches, schema, str(tmp_path), ("kind",), "p") for row in batch.to_pylist()
+        row for batch in files.write_files(batches, schema, str(tmp_path), ("kind",), "p") for row in batch.to_pylist()
     ]
     assert sum(row["rows"] for row in done) == 200 and {row["path"] for row in done} == {
         item.name for item in tmp_path.iterdir()

@@ -98,6 +98,18 @@ class Command:
         return pid
 
 
+def run_with_a_killed_driver(command: Command) -> str:
+    """One run, whose driver is killed behind its second micro-batch and started again; what it tells."""
+    process = command.start("run", "--once")
+    try:
+        command.until_batches(2)
+        killed = command.kill_driver()
+        command.until(lambda: command.state.pid("driver") not in (None, killed), "another driver")
+        return command.ended(process)
+    finally:
+        command.kill(process)
+
+
 @pytest.fixture
 def numbers(spark_cluster: Cluster, request: pytest.FixtureRequest) -> str:
     topic = create_topic(spark_cluster, f"killed-{request.node.name.replace('_', '-')[:40]}", partitions=1)
@@ -118,14 +130,7 @@ def test_a_driver_that_is_killed_starts_again_and_each_record_is_written_once(
         f'[sink]\ntopic = "{target}"\n[errors]\naction = "dead-letter"\ntopic = "{dead}"\n[restarts]\nfirst_ms = 100\n'
     )
     command = Command(spark_cluster, tmp_path, text)
-    process = command.start("run", "--once")
-    try:
-        command.until_batches(2)
-        first = command.kill_driver()
-        command.until(lambda: command.state.pid("driver") not in (None, first), "another driver")
-        told = command.ended(process)
-    finally:
-        command.kill(process)
+    told = run_with_a_killed_driver(command)
     assert "finished: " in told
     found = Counter(json.loads(bytes(record.value or b""))["id"] for record in read(spark_cluster, target))
     assert found == Counter(range(RECORDS)), "each once"
@@ -141,14 +146,7 @@ def test_a_delta_table_has_each_row_once_after_a_kill_of_the_driver(
     text = SOURCE % ("lake", numbers, PER_BATCH)
     text += '[sink]\ndelta = "lake"\npartition_by = ["key"]\n[errors]\naction = "skip"\n[restarts]\nfirst_ms = 100\n'
     command = Command(spark_cluster, tmp_path, text)
-    process = command.start("run", "--once")
-    try:
-        command.until_batches(2)
-        killed = command.kill_driver()
-        command.until(lambda: command.state.pid("driver") not in (None, killed), "another driver")
-        command.ended(process)
-    finally:
-        command.kill(process)
+    run_with_a_killed_driver(command)
     found = DeltaTable(str(tmp_path / "lake")).to_pyarrow_table(columns=["id", "key"]).to_pylist()
     assert Counter(row["id"] for row in found) == Counter(range(RECORDS)), "each once"
     assert all(row["key"] == row["id"] % KEYS for row in found)
@@ -162,14 +160,7 @@ def test_an_iceberg_table_has_each_row_once_after_a_kill_of_the_driver(
         '[sink]\niceberg = "shop.numbers"\nwarehouse = "lake"\n[errors]\naction = "skip"\n[restarts]\nfirst_ms = 100\n'
     )
     command = Command(spark_cluster, tmp_path, text)
-    process = command.start("run", "--once")
-    try:
-        command.until_batches(2)
-        killed = command.kill_driver()
-        command.until(lambda: command.state.pid("driver") not in (None, killed), "another driver")
-        command.ended(process)
-    finally:
-        command.kill(process)
+    run_with_a_killed_driver(command)
     lake = tmp_path / "lake"
     catalog = SqlCatalog(CATALOG_NAME, uri=f"sqlite:///{lake / CATALOG_FILE}", warehouse=str(lake))
     found = catalog.load_table("shop.numbers").scan().to_arrow().to_pylist()

@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from barnabas.net.pipeline.spec import IcebergSink
 
 from ..faults import PipelineFault
-from .delta import ADDED, MAX_COMMITS, compute, write_files
+from .files import ADDED, MAX_COMMITS, compute, write_files
 
 INSTALL: Final = "an Iceberg table needs pyiceberg: pip install 'barnabas[iceberg]'"
 CATALOG_NAME: Final = "barnabas"  # in the catalog's tables, as other programs must name it

@@ -1,9 +1,11 @@
 """`SyncedFileIO`: files of an Iceberg table that are on disk when they are closed. pyiceberg loads it by its name."""
 
-import os
+from pathlib import Path
 from typing import Any, Final
 
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+
+from .files import sync
 
 NAME: Final = f"{__name__}.SyncedFileIO"
 
@@ -36,8 +38,9 @@ class _SyncedStream:
         if self._stream.closed:
             return
         self._stream.close()
-        for path in (self._path, os.path.dirname(self._path)):
-            sync(path)
+        path = Path(self._path)
+        sync(path)
+        sync(path.parent)
 
     @property
     def closed(self) -> bool:
@@ -54,11 +57,3 @@ class _SyncedStream:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

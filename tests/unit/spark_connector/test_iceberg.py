@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from barnabas.net.pipeline.spec import IcebergSink
 from barnabas.spark_connector.pipeline.faults import PipelineFault
-from barnabas.spark_connector.pipeline.lakes.delta import MAX_COMMITS
+from barnabas.spark_connector.pipeline.lakes.files import MAX_COMMITS
 from barnabas.spark_connector.pipeline.lakes.iceberg import CATALOG_FILE, CATALOG_NAME, IcebergWriter
 
 TESTS = Path(__file__).parents[2]

@@ -384,7 +384,7 @@ class OutOfOrderSequenceError(BarnabasError):
 
 
 class DuplicateSequenceError(BarnabasError):
-    """The batch was appended, and its offset is not known any more: the answer of other brokers, never of one of Barnabas."""
+    """The batch was appended, and its offset is not known any more. Only earlier versions answer this."""
 
     code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 

@@ -109,10 +109,8 @@ class Call:
             self._replies.watch(self)
 
     def disconnected(self) -> None:
-        callback, self._disconnected = (
-            self._disconnected,
-            None,
-        )  # of a task that has this call: a cycle when it is cancelled
+        # It is of a task that has this call: a cycle when it is cancelled.
+        callback, self._disconnected = self._disconnected, None
         if callback is not None:
             callback()
 

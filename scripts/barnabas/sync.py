@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin import admin as _admin
-from barnabas.net.client.connection.arguments import explained
+from barnabas.net.client.connection.arguments import PARTITION_OF_A_RECORD, explained
 from barnabas.net.client.connection.client import inside_of
 from barnabas.net.client.connection.either_kind import run_blocking
 from barnabas.net.client.connection.errors import ClientClosedError
@@ -82,7 +82,6 @@ C = TypeVar("C", bound=_producer.Producer | _consumer.Consumer | _admin.Admin | 
 
 B = TypeVar("B")
 
-_PARTITION_NUMBER = "the number of a partition; None: chosen by the key, or to fill batches"
 _ITERATION_POLL_MS = 1_000  # `for record in consumer` wakes up this often, so that Ctrl-C works.
 
 
@@ -203,7 +202,7 @@ async def _resolved(handle: Any) -> Any:
     return await handle
 
 
-@_like(_producer.Producer, partition=_PARTITION_NUMBER)
+@_like(_producer.Producer, partition=PARTITION_OF_A_RECORD)
 class Producer(_Blocking[_producer.Producer]):
     """Like `barnabas.Producer`, for any number of threads at a time. Records of one thread to one partition keep their order.
 
@@ -262,7 +261,7 @@ class Producer(_Blocking[_producer.Producer]):
         return self._call(self._client.partitions_for(topic))
 
 
-@explained(like=_Transaction, partition=_PARTITION_NUMBER, consumer="the consumer that has read the records")
+@explained(like=_Transaction, partition=PARTITION_OF_A_RECORD, consumer="the consumer that has read the records")
 class Transaction:
     """Like `barnabas.Transaction`: `with producer.transaction() as transaction`. Use `send_many` for speed."""
 

@@ -5,11 +5,7 @@ from collections import defaultdict
 from barnabas.log.format.record_codec import ProducerFields
 from barnabas.log.vocabulary.errors import ErrorCode
 
-OUT_OF_SEQUENCE = (
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-    ErrorCode.INVALID_PRODUCER_EPOCH,
-)
+OUT_OF_SEQUENCE = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH)
 _IDS_PER_PRODUCER = 1_000_000
 Partition = tuple[str, int]
 

@@ -109,13 +109,17 @@ class SharePartitionView(Message, frozen=True, kw_only=True):
 
     topic: str
     partition: int
-    start_offset: int = (
-        -1
-    )  # every record before it is acknowledged or archived; -1: the leader has not loaded the state
+    # Every record before it is acknowledged or archived; -1: the leader has not loaded the state.
+    start_offset: int = -1
     log_end_offset: int = -1
     lag: int = -1  # records from `start_offset` on that are neither acknowledged nor archived
     acquired: int = -1  # of these, records that members hold now
     deliveries: Items[DeliveredRecords] = ()  # of these, records that were given out at least once, by how often
+
+
+def known(figure: int) -> int | None:
+    """Of a view: None if the leader has not told."""
+    return None if figure < 0 else figure
 
 
 class ShareViewsRequest(Message, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Final
 
-from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL, SharePartitionView
+from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL, SharePartitionView, known
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.access.own_rules import visible_group
 from barnabas.net.client.admin.admin import Admin
@@ -69,16 +69,12 @@ def _share_partition(call: Call, group_id: str, view: SharePartitionView) -> Jso
             "topic_name": view.topic,
             "partition_id": view.partition,
             "start_offset": view.start_offset,
-            "log_end_offset": _known(view.log_end_offset),
-            "lag": _known(view.lag),
-            "acquired": _known(view.acquired),
+            "log_end_offset": known(view.log_end_offset),
+            "lag": known(view.lag),
+            "acquired": known(view.acquired),
             "deliveries": [{"deliveries": item.deliveries, "records": item.count} for item in view.deliveries],
         },
     )
-
-
-def _known(value: int) -> int | None:
-    return None if value < 0 else value
 
 
 _SHARE_PARTITION: Final = shapes.item(

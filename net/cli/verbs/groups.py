@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.group_messages import TopicPartitions
-from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL, SharePartitionView
+from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL, SharePartitionView, known
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.group_responses import DescribeGroupResponse
 from barnabas.net.protocol.lag import Lag
@@ -115,9 +115,9 @@ def _describe_shares(context: Context, group: DescribeGroupResponse) -> int:
             "topic": view.topic,
             "partition": view.partition,
             "start_offset": view.start_offset,
-            "log_end_offset": _known(view.log_end_offset),
-            "lag": _known(view.lag),
-            "acquired": _known(view.acquired),
+            "log_end_offset": known(view.log_end_offset),
+            "lag": known(view.lag),
+            "acquired": known(view.acquired),
             "deliveries": {str(item.deliveries): item.count for item in view.deliveries},
         }
         for view in group.shares
@@ -149,10 +149,6 @@ def _delivered(view: SharePartitionView) -> str:
     return ", ".join(
         f"{item.count} record{'' if item.count == 1 else 's'} {item.deliveries}x" for item in view.deliveries
     )
-
-
-def _known(value: int) -> int | None:
-    return None if value < 0 else value
 
 
 def _owners(group: DescribeGroupResponse) -> dict[TopicPartition, str]:

@@ -69,6 +69,7 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     "timeout_ms": "time for one operation, with all its requests and retries",
 }
 
+PARTITION_OF_A_RECORD: Final = "the number of a partition; None: chosen by the key, or to fill batches"
 # Of methods, where the docstring of a method does not name them. A class has other meanings of its own (`explained`).
 OF_METHODS: Final[Mapping[str, str]] = {
     "timeout": "seconds to wait; None: without a limit",

@@ -15,7 +15,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...base.clock import Clock
 from ...wire.network import Network
-from ..connection.arguments import explained
+from ..connection.arguments import PARTITION_OF_A_RECORD, explained
 from ..connection.client import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client, check_loop
 from ..connection.errors import (
     ClientClosedError,
@@ -51,9 +51,7 @@ from .table import TableHandle, send_table
 from .transaction import Transaction
 
 
-@explained(
-    partition="the number of a partition; None: chosen by the key, or to fill batches",
-)
+@explained(partition=PARTITION_OF_A_RECORD)
 @asynchronous
 class Producer:
     """Sends records to topics.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from ..connection.arguments import explained
+from ..connection.arguments import PARTITION_OF_A_RECORD, explained
 from ..connection.client import Client, inside_of
 from ..connection.errors import BarnabasError, TransactionAbortedError, TransactionStateError
 from ..connection.records import Headers
@@ -40,7 +40,7 @@ class OffsetSource(Protocol):
 
 
 @explained(
-    partition="the number of a partition; None: chosen by the key, or to fill batches",
+    partition=PARTITION_OF_A_RECORD,
     consumer="the consumer that has read the records",
 )
 class Transaction:

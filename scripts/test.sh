@@ -15,6 +15,9 @@ export PATH="$root/.venv/bin:$PATH"
 # Containers often forbid Python to keep compiled modules; then each of the hundreds of brokers that tests start compiles 470 of them.
 unset PYTHONDONTWRITEBYTECODE
 failed=()
+# Folders of tests, apart from those of other runs: what a killed run has left must not fail this one. Kept where a test has failed.
+PYTEST_DEBUG_TEMPROOT=$(mktemp -d "${TMPDIR:-/tmp}/barnabas-tests.XXXXXX")
+export PYTEST_DEBUG_TEMPROOT
 
 # Debian's packages that some tests need; where they cannot be installed, those tests are skipped and say so.
 wanted=()
@@ -109,6 +112,8 @@ esac
 
 if [ ${#failed[@]} -gt 0 ]; then
     printf 'FAILED: %s\n' "$(IFS=,; echo "${failed[*]}")"
+    echo "folders of the tests: $PYTEST_DEBUG_TEMPROOT"
     exit 1
 fi
+rm -rf --one-file-system "$PYTEST_DEBUG_TEMPROOT"
 echo "all passed in $SECONDS s"

@@ -16,6 +16,8 @@ import uuid
 from pathlib import Path
 from typing import Final
 
+from .mounts import run, use_own_table
+
 SIZE_MIB: Final = 1024  # sparse; half an hour of records, and the segments that are still to be deleted
 _SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN, linux/fs/ext4/ext4.h
 _NO_FLUSH: Final = struct.pack("I", 2)  # EXT4_GOING_FLAGS_NOLOGFLUSH
@@ -40,10 +42,11 @@ class LoopDisk:
         self._image = image
         self._boot_id = image.with_suffix(".boot")
         self._mount_point = mount_point
+        use_own_table()
         mount_point.mkdir(parents=True, exist_ok=True)
         with image.open("wb") as file:
             file.truncate(SIZE_MIB << 20)
-        _run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0", str(image))
+        run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0", str(image))
         self._boot()
         self.mount()
 
@@ -60,7 +63,7 @@ class LoopDisk:
         return ("unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(self._boot_id))
 
     def mount(self) -> None:
-        _run("mount", "-o", "loop", str(self._image), str(self._mount_point))
+        run("mount", "-o", "loop", str(self._image), str(self._mount_point))
 
     def cut_power(self) -> None:
         """Nothing reaches the disk any more, and what was not synced never will. Kill the broker, then `restore`."""
@@ -73,7 +76,7 @@ class LoopDisk:
     def restore_power(self) -> None:
         """Raises OSError if another mount table keeps the file system without power for RELEASE_S."""
         deadline_s = time.monotonic() + RELEASE_S
-        _run("umount", str(self._mount_point))
+        run("umount", str(self._mount_point))
         self._boot()
         self.mount()
         while not self._has_power():
@@ -81,7 +84,7 @@ class LoopDisk:
                 raise OSError(
                     f"{self._mount_point} is mounted elsewhere and cannot get its power back; see /proc/*/mounts"
                 )
-            _run("umount", str(self._mount_point))
+            run("umount", str(self._mount_point))
             time.sleep(POLL_S)
             self.mount()
 
@@ -121,9 +124,3 @@ class LoopDisk:
 
     def _boot(self) -> None:
         self._boot_id.write_text(f"{uuid.uuid4()}\n", encoding="ascii")
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")

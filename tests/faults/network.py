@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from . import switch
+from .mounts import NAMESPACES, run, use_own_table
 
 NETWORK: Final = "10.77.0"
 NOBODY: Final = "02:00:00:00:00:01"  # a hardware address that no interface has
@@ -60,6 +61,7 @@ class NamespaceNetwork:
         self._switches: dict[int, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "NamespaceNetwork":
+        use_own_table()
         switch = self._switch
         _ip("netns", "add", switch)
         _ip("-n", switch, "link", "add", "br0", "address", _BRIDGE_ADDRESS, "type", "bridge")
@@ -165,7 +167,7 @@ class NamespaceNetwork:
 
 
 def _path(namespace: str) -> Path:
-    return Path("/run/netns") / namespace
+    return NAMESPACES / namespace
 
 
 def _enter(path: Path) -> None:
@@ -185,6 +187,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+    run("ip", *arguments)

@@ -17,6 +17,7 @@ from msgspec import Struct
 from ..format.record_batch import BatchHeader
 from ..vocabulary.errors import (
     CorruptRecordError,
+    DuplicateSequenceError,
     InvalidProducerEpochError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
@@ -190,7 +191,9 @@ class ProducerState:
             raise InvalidProducerEpochError(
                 f"producer {producer_id} has epoch {epoch}, a newer one has epoch {entry.epoch}"
             )
-        repeated = self._check_sequence(entry, producer_id, epoch, first_sequence, record_count)
+        repeated = self._check_sequence(
+            entry, producer_id, epoch, first_sequence, record_count, is_transactional=is_transactional
+        )
         if repeated is None and entry.open_transaction_offset >= 0:
             self._check_continues(entry, producer_id, epoch, is_transactional=is_transactional)
         return repeated
@@ -209,7 +212,14 @@ class ProducerState:
             )
 
     def _check_sequence(
-        self, entry: ProducerEntry, producer_id: int, epoch: int, first_sequence: int, record_count: int
+        self,
+        entry: ProducerEntry,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        record_count: int,
+        *,
+        is_transactional: bool,
     ) -> AppendedBatch | None:
         if epoch > entry.epoch:
             if first_sequence != 0:
@@ -225,6 +235,11 @@ class ProducerState:
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                 return batch
         if first_sequence != expected:
+            is_old = not is_transactional and len(entry.batches) == REMEMBERED_BATCHES
+            if is_old and is_behind(expected, first_sequence) and is_behind(expected, last_sequence):
+                raise DuplicateSequenceError(
+                    f"producer {producer_id} repeats sequence {first_sequence}, older than its last {REMEMBERED_BATCHES} batches"
+                )
             self._refuse(producer_id, entry.batches, first_sequence, expected)
         return None
 
@@ -283,8 +298,7 @@ class ProducerState:
 
     @staticmethod
     def _refuse(producer_id: int, batches: tuple[AppendedBatch, ...], first: int, expected: int) -> NoReturn:
-        """What is not one of the last batches, exactly as it was, has not been appended as far as this log knows. If the producer
-        was told that it has, it would drop the records (librdkafka, for one, uses sequences of an aborted transaction again)."""
+        """What may not have been appended, as far as this log knows. Told that it has, the producer would drop the records."""
         if is_behind(expected, first):
             raise OutOfOrderSequenceError(
                 f"producer {producer_id} sent sequence {first} where {expected} follows: it is none of the batches that are "

@@ -1,6 +1,7 @@
 """Bugs of what stands on the disk: a partition's log and the quorum's journal, found by `log_machine` and `journal_machine`."""
 
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -98,6 +99,16 @@ def _snapshot_within_an_append() -> AbstractContextManager[Any]:
             self._producers.note(*batch)
 
     return patch.object(LogTail, "write", write)
+
+
+def _repetitions_are_judged(*, as_transactional: bool) -> AbstractContextManager[Any]:
+    """An old batch of a transaction may not have been written, one of another producer has been."""
+    genuine = ProducerState.check
+
+    def check(self: Any, *arguments: Any, is_transactional: bool = False) -> Any:
+        return genuine(self, *arguments, is_transactional=as_transactional)
+
+    return patch.object(ProducerState, "check", check)
 
 
 def _refusal_forgets_producers() -> AbstractContextManager[Any]:
@@ -253,6 +264,8 @@ BUGS = [
             "DeleteRecords deletes a record too many": _retention_above_the_start,
             "a snapshot of producers is taken within an append": _snapshot_within_an_append,
             "a refusal forgets producers of what is in the log": _refusal_forgets_producers,
+            "an old batch that is repeated is called missing": partial(_repetitions_are_judged, as_transactional=True),
+            "an old batch of a transaction is called written": partial(_repetitions_are_judged, as_transactional=False),
             "retention forgets segments that the disk has": _segments_go_before_their_files,
             "the index of aborted transactions is not rebuilt": _abort_index_is_not_rebuilt,
             "the index of aborted transactions is not flushed": _abort_index_is_not_flushed,

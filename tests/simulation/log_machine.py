@@ -12,8 +12,15 @@ from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.format.record_batch import iter_headers
 from barnabas.log.format.record_codec import ProducerFields, encode_batch, encode_marker
 from barnabas.log.partition.partition_log import PartitionLog
+from barnabas.log.segment.producer_state import REMEMBERED_BATCHES, is_behind
 from barnabas.log.settings.config import LogConfig
-from barnabas.log.vocabulary.errors import DiskFailedError, DiskFullError, StorageError
+from barnabas.log.vocabulary.errors import (
+    DiskFailedError,
+    DiskFullError,
+    DuplicateSequenceError,
+    OutOfOrderSequenceError,
+    StorageError,
+)
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.testing.simulation.disk import DEFAULT_CAPACITY_BYTES, SimulatedDisk
 from barnabas.net.testing.simulation.process import ProcessDied
@@ -65,6 +72,7 @@ class LogMachine:
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
+        self._repetitions = Random(~seed)  # apart, so that they leave the course of the history as it is
         self.disk = SimulatedDisk()
         self.epoch = 0
         self.now_ms = NOW_MS
@@ -277,6 +285,38 @@ class LogMachine:
         for folder in self.manager.folders:
             self.manager.removals.remove_due(folder, self.now_ms)
 
+    def repeat(self) -> None:
+        """A producer that has lost an answer sends some batch of the log again, maybe long after those behind it, as librdkafka
+        does. It must not hear that the batch is missing: then it would write the records twice. And what a marker has ended is
+        never there already: records of the next transaction may have the same sequences."""
+        log = self.log
+        if log.failed or log.log_start_offset == log.log_end_offset:
+            return
+        offset = self._repetitions.randrange(log.log_start_offset, log.log_end_offset)
+        with self.disk.undisturbed():
+            data: Any = log.read(offset, max_bytes=1, up_to_offset=log.log_end_offset).slice
+            batch = bytearray(data if isinstance(data, bytes) else data.read())
+        (header, *_) = iter_headers(batch)
+        entry = log.producers.find(header.producer_id)
+        if header.is_control or entry is None or entry.next_sequence is None:
+            return
+        if not is_behind(entry.next_sequence, header.base_sequence):
+            return  # of an earlier life of a producer that was forgotten: it is new
+        before = log.log_end_offset
+        try:
+            log.append_as_leader(batch, leader_epoch=self.epoch, now_ms=self.now_ms)
+            is_known = True
+        except DuplicateSequenceError:
+            is_known = True
+        except OutOfOrderSequenceError:
+            is_known = False
+        if log.log_end_offset != before:
+            raise Violation(f"the batch at {header.base_offset} of producer {header.producer_id} was written twice")
+        if not header.is_transactional and not is_known and len(entry.batches) == REMEMBERED_BATCHES:
+            raise Violation(f"the batch at {header.base_offset} of producer {header.producer_id} is called missing")
+        if header.is_transactional and is_known and entry.open_transaction_offset < 0:
+            raise Violation(f"the batch at {header.base_offset} repeats one of a transaction that has ended")
+
     def fault(self, dice: float) -> None:
         if dice < 0.89:
             self.stop()
@@ -302,6 +342,7 @@ class LogMachine:
             self.events += 1
             try:
                 self.step()
+                self.repeat()
             except ProcessDied:
                 self.die()
             except StorageError:

@@ -22,6 +22,7 @@ from barnabas.log.format.record_codec import ProducerFields, encode_batch
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import (
     CorruptRecordError,
+    DuplicateSequenceError,
     FencedLeaderEpochError,
     InvalidRecordError,
     InvalidTimestampError,
@@ -264,17 +265,19 @@ def test_truncation(files_and_directory):
 def test_idempotent_producer_window_of_five():
     log = open_log(SimulatedDisk())
 
-    def send(sequence, epoch=0):
-        producer = ProducerFields(producer_id=7, producer_epoch=epoch, base_sequence=sequence)
-        return log.append_as_leader(batch_of(b"a", b"b", producer=producer), leader_epoch=0, now_ms=NOW_MS)
+    def send(sequence, values=(b"a", b"b")):
+        producer = ProducerFields(producer_id=7, producer_epoch=0, base_sequence=sequence)
+        return log.append_as_leader(batch_of(*values, producer=producer), leader_epoch=0, now_ms=NOW_MS)
 
     infos = [send(sequence) for sequence in range(0, 14, 2)]
     for number in range(2, 7):
         again = send(number * 2)
         assert again.duplicate
         assert (again.first_offset, again.last_offset) == (infos[number].first_offset, infos[number].last_offset)
+    with pytest.raises(DuplicateSequenceError):
+        send(0)  # told that it is missing, librdkafka would write it again, under another sequence
     with pytest.raises(OutOfOrderSequenceError):
-        send(0)  # told that it was appended, a producer would drop it, and nothing here says what it has
+        send(2, [b"a"] * 13)  # its last record is new
     with pytest.raises(OutOfOrderSequenceError):
         send(16)
     assert log.log_end_offset == 14

@@ -23,6 +23,7 @@ from .spare_descriptors import SpareDescriptors
 
 _TEMPORARY_SUFFIX = ".tmp"
 _OWNER_ONLY = 0o700
+_NO_LINK = os.O_CLOEXEC | os.O_NOFOLLOW  # what a link points to is not ours to write
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 # One for the process, because the limit is per process; therefore it is not a part of each RealFiles.
@@ -36,6 +37,7 @@ _CURES = {
     errno.EPERM: "the broker's user may not do this: correct the owner and mode of the folder",
     errno.EMFILE: "too many open files: raise the limit (ulimit -n), 100000 is usual",
     errno.ENFILE: "too many open files on this machine: raise fs.file-max",
+    errno.ELOOP: "it is a symbolic link: only the broker may change its data folders",
     errno.ENOENT: "the file is missing: only the broker may change its data folders",
 }
 
@@ -169,7 +171,7 @@ def write_beside(
 ) -> None:
     """Write a whole new file in the same folder, and put it at `path`, durably: after a crash the old one is there or the new
     one. The mode is given to open(): a umask belongs to the whole process. Raises OSError, and may leave `temporary`."""
-    opened = _spare.opened(lambda: os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, mode))
+    opened = _spare.opened(lambda: os.open(temporary, os.O_WRONLY | os.O_CREAT | _NO_LINK | flags, mode))
     with os.fdopen(opened, "wb") as file:
         file.write(data)
         file.flush()
@@ -197,7 +199,7 @@ class RealAppendFile:
         self._write_failed = False
         self._flush_failed = False
         self.path = path
-        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        flags = os.O_RDWR | os.O_APPEND | _NO_LINK | (os.O_CREAT if create else 0)
         with _refused("open", path):
             self._descriptor = _spare.opened(lambda: os.open(path, flags, 0o644))
             self.size_bytes = os.fstat(self._descriptor).st_size
@@ -367,7 +369,7 @@ class RealFiles:
 
     def lock(self, path: str) -> FileLock:
         with _refused("open the lock", path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -395,7 +397,7 @@ class RealFiles:
     def reserve(self, path: str, size_bytes: int) -> None:
         try:
             with _refused("reserve space with", path):
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o644)
                 try:
                     systems.reserve_space(descriptor, size_bytes)
                     os.fsync(descriptor)

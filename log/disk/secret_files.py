@@ -1,5 +1,5 @@
-"""Whole files that are written in one step (`write_secret` for their owner alone, `write_public` for all readers), and folders
-that everyone may write."""
+"""Whole files that are written in one step (`write_secret` for their owner alone, `write_public` for all readers), folders that
+everyone may write, and what others may have put there."""
 
 import os
 import secrets
@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..vocabulary.errors import StorageError
 from .files import write_beside
 
 
@@ -31,6 +32,21 @@ def open_to_all(folders: Iterable[str]) -> list[str]:
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             found.append(folder)
     return found
+
+
+def refuse_links(folders: Iterable[str]) -> None:
+    """Raises StorageError if there is a symbolic link below a folder: a broker would write what it points to, with its rights.
+    The folder itself may be one. Hard links are allowed, as backups make them; the kernel lets nobody make one of a file that
+    they may not write (fs.protected_hardlinks)."""
+    for folder in folders:
+        for where, folders_in_it, files_in_it in os.walk(folder):  # follows no link; what cannot be listed fails later
+            for name in (*folders_in_it, *files_in_it):
+                path = os.path.join(where, name)
+                if os.path.islink(path):
+                    raise StorageError(
+                        f"{path} is a symbolic link: remove it, or put the files that it points to in its place; a whole disk is"
+                        " added as a folder of log.dirs"
+                    )
 
 
 def _write(path: Path, data: bytes, *, mode: int, replace: bool = True) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.kraft.metadata.image import Endpoint
 from barnabas.log.disk.files import RealFiles
-from barnabas.log.disk.secret_files import open_to_all
+from barnabas.log.disk.secret_files import open_to_all, refuse_links
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError
 
 from ..base.clock import SystemClock
@@ -84,7 +84,7 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None], adapt
             "max.connections=%d is more than the limit of open files allows: about %d clients can connect; raise ulimit -n (%d)",
             config.max_connections, descriptors.for_clients, descriptors.total,
         )  # fmt: skip
-    await asyncio.to_thread(_warn_of_open_folders, config)
+    await asyncio.to_thread(_look_at_folders, config)
     tls = await asyncio.to_thread(tls_of, config)
     users = await asyncio.to_thread(users_of, config)
     tokens = await asyncio.to_thread(tokens_of, config)
@@ -142,7 +142,9 @@ async def _serve(config: BrokerConfig, decommissioned: Callable[[], None], adapt
     return EXIT_OK
 
 
-def _warn_of_open_folders(config: BrokerConfig) -> None:
+def _look_at_folders(config: BrokerConfig) -> None:
+    """Raises StorageError for a link in a data folder."""
+    refuse_links(config.data_folders())
     for folder in open_to_all(config.data_folders()):
         logger.warning("every user of this machine may change the files in %s: chmod o-w %s", folder, folder)
 

@@ -75,6 +75,14 @@ def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
     assert "log.retention.minuts" in told and "log.retention.minutes" in told
 
 
+def test_a_link_in_a_data_folder_is_refused(tmp_path: Path) -> None:
+    config = config_with(tmp_path / "0")
+    link = tmp_path / "0" / "data" / "orders-0"
+    link.parent.mkdir()
+    link.symlink_to(tmp_path)
+    assert f"{link} is a symbolic link: remove it" in fails_to_start(config)
+
+
 def test_a_data_folder_that_everyone_may_write_is_told(tmp_path: Path) -> None:
     config, data = config_with(tmp_path), tmp_path / "data"
     data.mkdir()

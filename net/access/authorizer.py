@@ -74,7 +74,7 @@ class Authorizer:
             has_acls = True
             for who in (principal, EVERYONE):
                 for acl in by_principal.get(who, ()):
-                    if acl.host != host and acl.host != WILDCARD:
+                    if acl.host != WILDCARD and acl.host != host:
                         continue
                     if acl.permission is Permission.ALLOW:
                         is_allowed = is_allowed or acl.operation in allowed_by
@@ -120,21 +120,24 @@ class Authorizer:
                     return False
         return is_allowed
 
-    def _of_resource(self, kind: int, name: str) -> Iterator[_ByPrincipal]:
-        found = self._compiled((kind, _LITERAL, name))
-        if found is not None:
-            yield found
-        if name != WILDCARD and (found := self._compiled((kind, _LITERAL, WILDCARD))) is not None:
-            yield found
+    def _of_resource(self, kind: int, name: str) -> list[_ByPrincipal]:
+        """A list: a generator would take a third of the time of a decision."""
+        acls, found = self._acls, []
+        if (literal := (kind, _LITERAL, name)) in acls:
+            found.append(self._compiled(literal))
+        if name != WILDCARD and (wildcard := (kind, _LITERAL, WILDCARD)) in acls:
+            found.append(self._compiled(wildcard))
         for length in self._prefix_lengths.get(kind, ()):
             if length > len(name):
-                return
-            if (found := self._compiled((kind, _PREFIXED, name[:length]))) is not None:
-                yield found
+                break
+            if (prefixed := (kind, _PREFIXED, name[:length])) in acls:
+                found.append(self._compiled(prefixed))
+        return found
 
-    def _compiled(self, resource: AclResource) -> _ByPrincipal | None:
+    def _compiled(self, resource: AclResource) -> _ByPrincipal:
+        """Of a resource that has permissions."""
         found = self._by_principal.get(resource)
-        if found is None and resource in self._acls:
+        if found is None:
             found = self._by_principal[resource] = {}
             for acl in self._acls[resource]:
                 found.setdefault(acl.principal, []).append(_with_plain_host(acl))
@@ -142,7 +145,6 @@ class Authorizer:
 
     def _holding(self, resource: AclResource, principal: str, host: str) -> Iterator[Acl]:
         by_principal = self._compiled(resource)
-        assert by_principal is not None, "a resource of these permissions"
         for who in (principal, EVERYONE):
             yield from (acl for acl in by_principal.get(who, ()) if acl.host in (host, WILDCARD))
 

@@ -235,8 +235,7 @@ class ProducerState:
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                 return batch
         if first_sequence != expected:
-            is_old = not is_transactional and len(entry.batches) == REMEMBERED_BATCHES
-            if is_old and is_behind(expected, first_sequence) and is_behind(expected, last_sequence):
+            if not is_transactional and _is_older(entry.batches, first_sequence, last_sequence):
                 raise DuplicateSequenceError(
                     f"producer {producer_id} repeats sequence {first_sequence}, older than its last {REMEMBERED_BATCHES} batches"
                 )
@@ -298,7 +297,8 @@ class ProducerState:
 
     @staticmethod
     def _refuse(producer_id: int, batches: tuple[AppendedBatch, ...], first: int, expected: int) -> NoReturn:
-        """What may not have been appended, as far as this log knows. Told that it has, the producer would drop the records."""
+        """What is not one of the last batches, exactly as it was, nor older than all of them, has not been appended as far as
+        this log knows. If the producer was told that it has, it would drop the records."""
         if is_behind(expected, first):
             raise OutOfOrderSequenceError(
                 f"producer {producer_id} sent sequence {first} where {expected} follows: it is none of the batches that are "
@@ -449,6 +449,18 @@ class ProducerState:
             entry.batches = tuple(batches[-REMEMBERED_BATCHES:])
             state._producers[producer_id] = entry
         return state, position
+
+
+def _is_older(batches: tuple[AppendedBatch, ...], first_sequence: int, last_sequence: int) -> bool:
+    """Whether a batch lies before all that are remembered, so that it is there. Answers of our protocol come in any order: that
+    to a request which also waits for a slow partition may be lost after many later batches of this one. Not for transactions:
+    an ended one of the same epoch may have had these sequences, and librdkafka uses those of an aborted one again."""
+    oldest = batches[0]
+    return (
+        len(batches) == REMEMBERED_BATCHES
+        and is_behind(oldest.first_sequence, first_sequence)
+        and is_behind(oldest.first_sequence, last_sequence)
+    )
 
 
 def _nothing_after(batch: AppendedBatch) -> AppendedBatch:

@@ -19,6 +19,7 @@ FINDING_SEEDS: Final[dict[tuple[str, str], int]] = {  # by level and name
     ("log", "DeleteRecords deletes a record too many"): 7,
     ("log", "a refusal forgets producers of what is in the log"): 46,
     ("log", "a removed snapshot of producers comes back"): 10,
+    ("log", "an old batch that is repeated is called missing"): 10,
     ("log", "a snapshot of producers is taken within an append"): 8,
     ("log", "a truncation keeps a batch too many"): 1,
     ("log", "a truncation leaves the recovery point above the end"): 47,

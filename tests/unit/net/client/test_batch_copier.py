@@ -63,6 +63,18 @@ def test_it_goes_on_behind_what_is_there_though_the_broker_has_forgotten_who_wro
     with_copier(test)
 
 
+def test_two_drivers_that_copy_at_once_write_each_batch_once() -> None:
+    async def test(cluster: FakeCluster, copier: BatchCopier) -> None:
+        for value in (b"%d" % number for number in range(8)):
+            cluster.logs[SOURCE].append(encode_batch([value], timestamps_ms=7))
+        wanted = [(offset, 1) for offset in range(8, 16)]
+        for _ in range(2):  # The second is all eight batches behind, and a broker remembers five.
+            assert await copier.copy(SOURCE, wanted, TARGET, **PRODUCER) == 8
+        assert cluster.logs[TARGET].values() == [b"%d" % number for number in range(8)]
+
+    with_copier(test)
+
+
 @pytest.mark.parametrize("wanted", [[(0, 2), (3, 1)], [(0, 2), (2, 3)], [(0, 1)]])
 def test_a_batch_that_is_not_there_is_an_error(wanted: list[tuple[int, int]]) -> None:
     async def test(cluster: FakeCluster, copier: BatchCopier) -> None:

@@ -64,6 +64,7 @@ class World:
         self.queue.adopt(7)
         self.broker = Broker()
         self.asked: list[tuple[list[Batch], bytes]] = []  # without an answer
+        self.held: list[tuple[list[Batch], BarnabasError | None]] = []  # answers that wait for another partition
         self.late: list[bytes] = []  # copies that the network still has
         self.sent: list[bytes] = []
         self.handles: list[tuple[Batch, int, bytes]] = []
@@ -82,7 +83,9 @@ class World:
             self.asked.append(self.queue.take(1 << 20, Compression.NONE))
 
     def answer(self, error: BarnabasError | None) -> None:
-        sent, _ = self.asked.pop(0)
+        self._told(self.asked.pop(0)[0], error)
+
+    def _told(self, sent: list[Batch], error: BarnabasError | None) -> None:
         if error is None:
             self.queue.acknowledge(sent, base_offset=0)
         else:
@@ -105,12 +108,22 @@ class World:
             case "arrive late":
                 if self.late:
                     self.broker.append(self.late.pop(0))
+            case "lose held":
+                self.answer_held(lost=True)
             case _ if self.asked:
                 self.answered(what)
+
+    def answer_held(self, *, lost: bool = False) -> None:
+        """Answers come in any order, because a request may also wait for a slower partition."""
+        if self.held:
+            sent, outcome = self.held.pop(0)
+            self._told(sent, NetworkError("lost") if lost else outcome)
 
     def answered(self, what: str) -> None:
         data = self.asked[0][1]
         match what:
+            case "hold answer":
+                self.held.append((self.asked.pop(0)[0], self.broker.append(data)))
             case "answer":
                 self.answer(self.broker.append(data))
             case "answer twice":
@@ -134,6 +147,8 @@ class World:
         """From here on all goes well."""
         for _ in range(10 * len(self.sent) + 10):
             self.take()
+            while self.held:
+                self.answer_held()
             while self.asked:
                 self.answer(self.broker.append(self.asked[0][1]))
         assert not self.queue.batches()
@@ -152,7 +167,8 @@ class World:
 
 
 STEPS = ("send", "send many", "send large", "take", "take", "answer", "answer", "answer twice", "lose answer",
-         "lose request", "delay", "arrive late", "too few", "refuse", "expire")  # fmt: skip
+         "lose request", "delay", "arrive late", "too few", "refuse", "expire", "hold answer",
+         "lose held")  # fmt: skip
 
 
 @settings(max_examples=400)
@@ -162,6 +178,18 @@ def test_each_record_is_written_once_and_in_order(steps: list[str]) -> None:
     for step in steps:
         world.step(step)
     world.settle()
+    world.check()
+
+
+def test_an_answer_that_is_lost_behind_many_later_ones_doubles_nothing() -> None:
+    """Requests are not answered in their order, and a batch leaves for each answer: the one whose answer waits may lie more than
+    five batches back."""
+    world = World()
+    for step in ["send", "take", "answer", "send", "take", "hold answer", *["send", "take", "answer"] * 9]:
+        world.step(step)
+    world.step("lose held")
+    world.settle()
+    assert world.broker.log == world.sent
     world.check()
 
 

@@ -15,6 +15,7 @@ cannot be mended: the transaction is aborted.
 Source: KIP-98, KIP-360.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
@@ -200,9 +201,13 @@ class IdempotentQueue(PartitionQueue):
 
 
 class TransactionalQueue(IdempotentQueue):
-    """`identity` tells the producer id and epoch of the open transaction. When it is aborted, the queue is abandoned."""
+    """`identity` tells the producer id and epoch of the open transaction. When it is aborted, the queue is abandoned.
 
-    __slots__ = ("_identity",)
+    In a transaction, a broker knows only the last five batches again. Answers come in any order, because a request may also wait
+    for a slower partition. So no batch is sent that lies five behind the first one without an answer.
+    """
+
+    __slots__ = ("_identity", "_window")
     is_transactional: ClassVar[bool] = True
 
     def __init__(
@@ -210,6 +215,7 @@ class TransactionalQueue(IdempotentQueue):
     ) -> None:
         super().__init__(partition, growth)
         self._identity = identity
+        self._window: deque[Batch] = deque()  # from the first batch without an answer on, those with one among them
 
     @property
     def lacks_id(self) -> bool:
@@ -221,14 +227,32 @@ class TransactionalQueue(IdempotentQueue):
             assert not self.in_flight, "a transaction ends when all of its batches are done"
             self.producer_id, self.epoch = now.producer_id, now.producer_epoch
             self._begin_epoch()
-        return super().take(max_bytes, compression)
+        taken = super().take(max_bytes, compression)
+        self._window.extend(taken[0])
+        return taken
+
+    @property
+    def is_ready(self) -> bool:
+        return len(self._window) < MAX_IN_FLIGHT and super().is_ready
+
+    def acknowledge(self, sent: list[Batch], *, base_offset: int, log_append_time_ms: int = -1) -> list[Batch]:
+        done = super().acknowledge(sent, base_offset=base_offset, log_append_time_ms=log_append_time_ms)
+        while self._window and self._window[0] not in self.in_flight:
+            self._window.popleft()
+        return done
 
     def abandon(self, error: BarnabasError) -> list[Batch]:
         left = super().abandon(error)
         self._begin_epoch()
         return left
 
+    def _answered(self) -> None:
+        super()._answered()
+        if not self.in_flight:  # what came back is sent again from the first on
+            self._window.clear()
+
     def _begin_epoch(self) -> None:
+        self._window.clear()
         self.next_sequence = 0
         self.is_first = True
         self.has_returned = self.has_gap = self.front_is_missing = False

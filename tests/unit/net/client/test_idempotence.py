@@ -23,8 +23,9 @@ from barnabas.log.vocabulary.errors import (
     UnsupportedVersionError,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.log.vocabulary.transaction_messages import ProducerIdentity
 from barnabas.net.client.connection.errors import DeliveryTimeoutError
-from barnabas.net.client.producer.idempotence import MAX_EPOCH, MAX_IN_FLIGHT, IdempotentQueue
+from barnabas.net.client.producer.idempotence import MAX_EPOCH, MAX_IN_FLIGHT, IdempotentQueue, TransactionalQueue
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.producer.producer_config import idempotence_of
 from barnabas.net.client.producer.record_accumulator import Batch
@@ -48,8 +49,9 @@ class Broker:
             return RecordTooLargeError("too large")
         try:
             there = self.producers.check(
-                header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
-            )
+                header.producer_id, header.producer_epoch, header.base_sequence, header.record_count,
+                is_transactional=header.is_transactional,
+            )  # fmt: skip
         except BarnabasError as error:
             return error
         if there is None:
@@ -59,9 +61,10 @@ class Broker:
 
 
 class World:
-    def __init__(self) -> None:
-        self.queue = IdempotentQueue(T0)
-        self.queue.adopt(7)
+    def __init__(self, queue: IdempotentQueue | None = None) -> None:
+        self.queue = queue or IdempotentQueue(T0)
+        if self.queue.lacks_id:
+            self.queue.adopt(7)
         self.broker = Broker()
         self.asked: list[tuple[list[Batch], bytes]] = []  # without an answer
         self.held: list[tuple[list[Batch], BarnabasError | None]] = []  # answers that wait for another partition
@@ -205,6 +208,28 @@ def test_five_batches_are_in_flight_once_the_first_of_the_epoch_is_written() -> 
         world.take()
     assert len(world.asked) == MAX_IN_FLIGHT
     assert [read_header(data).base_sequence for _, data in world.asked] == [1, 2, 3, 4, 5]
+
+
+def test_in_a_transaction_nothing_is_sent_five_batches_behind_an_answer_that_is_missing() -> None:
+    """A broker would not know the first batch again, and the transaction would have to be aborted."""
+    identity = ProducerIdentity(producer_id=7, producer_epoch=0)
+    world = World(TransactionalQueue(T0, None, lambda: identity))
+    for _ in range(30):
+        world.send()
+    world.take()
+    world.step("answer")
+    for _ in range(5):
+        world.take()
+    world.step("hold answer")
+    for _ in range(10):
+        world.take()
+        world.step("answer")
+    assert not world.asked and not world.queue.is_ready
+    assert [batch.producer.base_sequence for batch in world.queue.in_flight if batch.producer] == [1]
+    world.step("lose held")
+    world.settle()
+    world.check()
+    assert world.broker.log == world.sent
 
 
 def test_what_was_lost_on_the_way_is_sent_again_as_it_was() -> None:

@@ -5,6 +5,7 @@ order of preference, and with it the balance of leaders, does not change. A mach
 move never puts more replicas of a partition into one rack than necessary.
 """
 
+import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,13 +65,16 @@ def plan_drain(
     """
     counts = ReplicaCounts(partitions, receivers)
     moves: list[Move] = []
+    without_heir: set[tuple[int, ...]] = set()  # so that a plan without a move costs no more than another
     for partition in partitions:
-        if leaving not in partition.replicas:
+        if leaving not in partition.replicas or partition.replicas in without_heir:
             continue
         if len(moves) == limit:
             break
         heir = _heir(partition, leaving, receivers, sites, counts)
-        if heir is not None:
+        if heir is None:
+            without_heir.add(partition.replicas)
+        else:
             counts.replaced(partition, leaving, heir)
             moves.append(_replace(partition, leaving, heir))
     return tuple(moves)
@@ -113,45 +117,65 @@ def plan_fill(
     counts = ReplicaCounts(partitions, members)
     fair_replicas = sum(counts.replicas[node_id] for node_id in members) // len(members)
     fair_leaders = sum(counts.leaders[node_id] for node_id in members) // len(members)
-    free = {item.topic_partition: item for item in partitions if newcomer not in item.replicas}
+    free = _Free(partitions, sites, newcomer)
     moves: list[Move] = []
     for is_leader in (True, False):
         while counts.replicas[newcomer] < fair_replicas and (not is_leader or counts.leaders[newcomer] < fair_leaders):
             if len(moves) == limit:
                 return tuple(moves)
-            found = _to_give(free, givers, sites, counts, newcomer, is_leader=is_leader)
+            found = _to_give(free, givers, counts, newcomer, is_leader=is_leader)
             if found is None:
                 break
             partition, giver = found
-            del free[partition.topic_partition]
             counts.replaced(partition, giver, newcomer)
             moves.append(_replace(partition, giver, newcomer))
     return tuple(moves)
 
 
+class _Free:
+    """The replicas that a new broker may take over, in the order of the partitions. A topic of many partitions has few different
+    lists of replicas, and what may be taken depends on these alone: otherwise a plan would read all partitions for each move."""
+
+    def __init__(self, partitions: Sequence[PlacedPartition], sites: Mapping[int, Site], newcomer: int) -> None:
+        self._partitions = partitions
+        self._given: set[int] = set()
+        by_replicas: dict[tuple[int, ...], list[int]] = {}
+        for position, (_, replicas) in enumerate(partitions):
+            by_replicas.setdefault(replicas, []).append(position)
+        held: dict[tuple[int, bool], list[list[int]]] = {}
+        for replicas, positions in by_replicas.items():
+            if newcomer in replicas:
+                continue
+            for place, giver in enumerate(replicas):
+                if giver in sites and _keeps_apart(replicas, giver, newcomer, sites):
+                    held.setdefault((giver, place == 0), []).append(positions)
+        self._held = {key: heapq.merge(*lists) for key, lists in held.items()}
+
+    def take(self, giver: int, *, is_leader: bool) -> PlacedPartition | None:
+        """The first partition of which `giver` can give its replica; each partition is taken once."""
+        for position in self._held.get((giver, is_leader), ()):
+            if position not in self._given:
+                self._given.add(position)
+                return self._partitions[position]
+        return None
+
+
 def _to_give(
-    free: Mapping[TopicPartition, PlacedPartition],
-    givers: Sequence[int],
-    sites: Mapping[int, Site],
-    counts: ReplicaCounts,
-    newcomer: int,
-    *,
-    is_leader: bool,
+    free: _Free, givers: Sequence[int], counts: ReplicaCounts, newcomer: int, *, is_leader: bool
 ) -> tuple[PlacedPartition, int] | None:
     """Choose a replica (a leader or a follower) of the broker that holds the most of them, and more than the new broker."""
     held = counts.leaders if is_leader else counts.replicas
     for giver in sorted(givers, key=lambda node_id: (-held[node_id], node_id)):
         if held[giver] <= held[newcomer]:
             return None
-        for partition in free.values():
-            place = partition.replicas.index(giver) if giver in partition.replicas else -1
-            if place >= 0 and (place == 0) == is_leader and _keeps_apart(partition, giver, newcomer, sites):
-                return partition, giver
+        partition = free.take(giver, is_leader=is_leader)
+        if partition is not None:
+            return partition, giver
     return None
 
 
-def _keeps_apart(partition: PlacedPartition, giver: int, newcomer: int, sites: Mapping[int, Site]) -> bool:
-    others = [sites[replica] for replica in partition.replicas if replica != giver and replica in sites]
+def _keeps_apart(replicas: tuple[int, ...], giver: int, newcomer: int, sites: Mapping[int, Site]) -> bool:
+    others = [sites[replica] for replica in replicas if replica != giver and replica in sites]
     if sites[newcomer].machine in {site.machine for site in others}:
         return False
     racks = Counter(site.rack for site in others)

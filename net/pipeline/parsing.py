@@ -26,7 +26,9 @@ from .spec import (
     PythonStep,
     RestartPolicy,
     SourceSpec,
+    SqlSource,
     SqlStep,
+    TableSink,
     TopicSink,
     TopicSource,
 )
@@ -166,6 +168,14 @@ def _refuse_loops(document: DocumentTable, spec: PipelineSpec) -> None:
     for key, topic in targets.items():
         if topic and any(_reads(source, topic) for source in spec.sources):
             document.refuse(key, f"is {topic!r}, which a source reads: the pipeline would read what it writes")
+    sink = spec.sink
+    for origin in (source.origin for source in spec.sources):
+        if (
+            isinstance(sink, TableSink)
+            and isinstance(origin, SqlSource)
+            and (sink.database, sink.table) == (origin.database, origin.table)
+        ):
+            document.refuse("sink.table", f"is {sink.table!r}, which a source reads: write to another table")
 
 
 def _refuse_second_queries(document: DocumentTable, spec: PipelineSpec) -> None:

@@ -1,6 +1,7 @@
 """The sources in a pipeline's file: topics, files or tables of PostgreSQL, how values become columns, watermarks. Pure."""
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -11,43 +12,23 @@ from barnabas.log.vocabulary.topic_partition import check_topic_name
 
 from ..base.near_words import did_you_mean
 from .document_table import DocumentTable
+from .field_parsing import read_fields
 from .spec import (
     CHANGE_COLUMNS,
-    DATABASE_COLUMNS,
-    FILE_COLUMNS,
     INPUT,
-    RECORD_COLUMNS,
     FileSource,
+    Origin,
     PostgresSource,
     SourceSpec,
+    SqlSource,
     TopicSource,
-    ValueField,
     ValueSpec,
     Watermark,
 )
+from .sql_source_parsing import read_sql_source, refuse_sql_parts
 
 FORMATS: Final = ("json", "csv", "changes", "avro", "protobuf", "json_schema", "access_log", "text", "raw")
 ACCESS_PATTERNS: Final = ("combined", "common")
-TYPES: Final = (
-    "string",
-    "boolean",
-    "tinyint",
-    "smallint",
-    "int",
-    "integer",
-    "bigint",
-    "long",
-    "float",
-    "double",
-    "decimal",
-    "date",
-    "timestamp",
-    "timestamp_ntz",
-    "binary",
-    "array",
-    "map",
-    "struct",
-)
 MAX_GROUP_CHARS: Final = 249  # as of a topic's name: it is a label of metrics
 MAX_SAMPLE: Final = 100_000  # records that the driver reads at the start
 _INTERVAL: Final = re.compile(r"\d{1,9} (millisecond|second|minute|hour|day|week)s?")
@@ -88,17 +69,19 @@ def read_sources(document: DocumentTable) -> tuple[SourceSpec, ...]:
 
 
 def _source(name: str, table: DocumentTable) -> SourceSpec:
-    kinds = table.given("topics", "pattern", "files", "postgres")
+    kinds = table.given("topics", "pattern", "files", "postgres", "database")
     if len(kinds) != 1:
         table.refuse(
             "",
-            "a source has one of topics (a list), pattern (a regular expression), files (a path) and postgres (a connection)",
+            "a source has one of topics (a list), pattern (a regular expression), files (a path), database (with a table or a"
+            " query) and postgres (a connection, for changes)",
         )
-    origin: TopicSource | FileSource | PostgresSource
-    if kinds == ["postgres"]:
-        origin = _postgres(table)
-    else:
-        origin = _files(table) if kinds == ["files"] else _topics(table)
+    readers: dict[str, Callable[[DocumentTable], Origin]] = {
+        "files": _files,
+        "postgres": _postgres,
+        "database": read_sql_source,
+    }
+    origin: Origin = readers.get(kinds[0] if len(kinds) == 1 else "", _topics)(table)
     found = SourceSpec(name=name, origin=origin, value=_value(table, origin), watermark=read_watermark(table))
     table.finish()
     return found
@@ -185,6 +168,8 @@ def refuse_parts_of_streams(document: DocumentTable, sources: tuple[SourceSpec, 
         path = f"sources.{source.name}" if document.has("sources") else "source"
         if isinstance(origin, TopicSource) and origin.group and is_batch:
             document.refuse(f"{path}.group", "has no effect in a batch, which has no positions: remove it")
+        if isinstance(origin, SqlSource):
+            refuse_sql_parts(document, path, source, sources, is_batch=is_batch)
         if not isinstance(origin, PostgresSource):
             continue
         if is_batch:
@@ -231,11 +216,12 @@ def read_interval(table: DocumentTable, name: str) -> str:
 # --- values ---------------------------------------------------------------------------------------------------------------
 
 
-def _value(table: DocumentTable, origin: TopicSource | FileSource | PostgresSource) -> ValueSpec | None:
+def _value(table: DocumentTable, origin: Origin) -> ValueSpec | None:
     found = table.table("value")
-    if isinstance(origin, FileSource) and origin.is_parquet:
+    if isinstance(origin, SqlSource) or (isinstance(origin, FileSource) and origin.is_parquet):
         if found is not None:
-            table.refuse("value", "Parquet files have columns already: remove this table")
+            what = "the rows of a database" if isinstance(origin, SqlSource) else "Parquet files"
+            table.refuse("value", f"{what} have columns already: remove this table")
         return None
     formats = _DATABASE_FORMATS if isinstance(origin, PostgresSource) else FORMATS
     if found is None:
@@ -243,7 +229,7 @@ def _value(table: DocumentTable, origin: TopicSource | FileSource | PostgresSour
         table.refuse("value", f"is missing: add {example}, or {', '.join(formats[1:])}")
         return None
     name: Any = found.required_text("format", formats[0], choices=formats)
-    fields = _fields(found)
+    fields = read_fields(found)
     required = found.texts("required")
     for item in required:
         if fields and item not in {field.name for field in fields}:
@@ -303,7 +289,7 @@ def _refuse_keys_of_other_formats(table: DocumentTable, spec: ValueSpec) -> None
         table.refuse("sample_records", "has no effect if fields are declared: remove one of them")
 
 
-def _check_schema(table: DocumentTable, spec: ValueSpec, origin: TopicSource | FileSource | PostgresSource) -> None:
+def _check_schema(table: DocumentTable, spec: ValueSpec, origin: Origin) -> None:
     if spec.format == "protobuf":
         if not spec.schema:
             table.refuse("schema", f"is missing: add {table.words.pair('schema', 'orders.desc')}, which protoc writes")
@@ -334,31 +320,3 @@ def check_registry(table: DocumentTable, address: str) -> None:
             "registry",
             "has a password: put schema.registry.basic.auth.user.info = USER:PASSWORD into the file of --command-config",
         )
-
-
-def _fields(table: DocumentTable) -> tuple[ValueField, ...]:
-    found: list[ValueField] = []
-    for name, type_name in table.text_by_name("fields").items():
-        if name.lower() in {field.name.lower() for field in found}:
-            table.refuse(f"fields.{name}", "is there twice: Spark does not tell upper case from lower case")
-        if name.lower() in (*RECORD_COLUMNS, *FILE_COLUMNS, *DATABASE_COLUMNS):
-            table.refuse(f"fields.{name}", "is the name of a column that each row has anyway: use another name")
-        base = re.split(r"[(<]", type_name.strip().lower(), maxsplit=1)[0].strip()
-        if base not in TYPES:
-            table.refuse(
-                f"fields.{name}",
-                f"is {type_name!r}, which is no type{did_you_mean(base, TYPES)}: use {', '.join(TYPES)}",
-            )
-        elif not _is_balanced(type_name):
-            table.refuse(f"fields.{name}", f'is {type_name!r}: its brackets do not match, write "array<string>"')
-        found.append(ValueField(name=name, type_name=type_name))
-    return tuple(found)
-
-
-def _is_balanced(text: str) -> bool:
-    depth = 0
-    for letter in text:
-        depth += (letter in "<(") - (letter in ">)")
-        if depth < 0:
-            return False
-    return depth == 0

@@ -85,10 +85,31 @@ class PostgresSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SqlSource:
+    """Rows of a database: all of them, or, along a column that grows, those that come."""
+
+    database: str  # sqlite:FILE or postgresql:CONNECTION; may have a password
+    table: str = ""  # either this
+    query: str = ""  # or this
+    fields: tuple[ValueField, ...] = ()  # types of columns for which SQLite has none
+    increasing: str = ""  # of a stream; "": all rows, read again with each micro-batch
+    start: Literal["earliest", "latest"] = "earliest"
+    max_rows: int = 0  # of a micro-batch; 0: no limit
+    partition_by: str = ""  # tasks read ranges of this column
+    partitions: int = 1
+
+    def types(self) -> dict[str, str]:
+        return {field.name: field.type_name for field in self.fields}
+
+
+Origin = TopicSource | FileSource | PostgresSource | SqlSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSpec:
     name: str  # of its view
-    origin: TopicSource | FileSource | PostgresSource
-    value: ValueSpec | None  # None for Parquet, which has columns already
+    origin: Origin
+    value: ValueSpec | None  # None for Parquet and SQL, which have columns already
     watermark: Watermark | None = None
 
 

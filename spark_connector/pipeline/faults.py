@@ -13,6 +13,7 @@ from barnabas.net.connect.postgres.changes.faults import (
     UnreadableMessageError,
 )
 from barnabas.net.connect.postgres.segment import BEGIN_AGAIN, RESET, SpoolError
+from barnabas.net.connect.relations.relation import RelationError
 
 from ..read.data_loss import AVOID, WHY
 
@@ -28,12 +29,13 @@ _FRAMES = (
     "PythonException",
     "StreamingQueryException",
 )
-# What stops the capture of changes until the server, the tables or the folder have changed; a slot in use may pass.
-_OF_CHANGES = frozenset(
+# What stops reading a database until the server, the tables or the folder have changed; a slot in use may pass.
+_OF_DATABASES = frozenset(
     kind.__name__
     for kind in (
         KeyMissingError,
         PositionFormatError,
+        RelationError,
         SchemaConflictError,
         ServerSetupError,
         SlotLostError,
@@ -82,7 +84,7 @@ def is_final(error: Exception) -> bool:
         return True
     if isinstance(error, SchemaRegistryError):
         return not error.retriable
-    if cause_of(error).startswith(_FAULT) or cause_of(error).partition(":")[0] in _OF_CHANGES:
+    if cause_of(error).startswith(_FAULT) or cause_of(error).partition(":")[0] in _OF_DATABASES:
         return True
     return type(error).__name__ in ("AnalysisException", "ParseException")
 

@@ -1,4 +1,4 @@
-"""The sources of a pipeline as views: topics, files or tables of PostgreSQL, as streams or batches; bad values apart."""
+"""The sources of a pipeline as views: topics, files, SQL tables or changes of them, as streams or batches; bad values apart."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from barnabas.net.client.serde.registry import RegistryAccess, registry_access
+from barnabas.net.connect.relations.relation import RelationError, checked_columns, open_relation
 from barnabas.net.pipeline.spec import (
     DATABASE_COLUMNS,
     FILE_COLUMNS,
@@ -19,6 +20,7 @@ from barnabas.net.pipeline.spec import (
     FileSource,
     PostgresSource,
     SourceSpec,
+    SqlSource,
     TopicSource,
     ValueField,
     ValueSpec,
@@ -30,6 +32,7 @@ from ..postgres.change_source import PostgresChangesDataSource
 from ..read.boundaries import Boundaries
 from ..read.offsets import OffsetRange
 from ..read.read_options import parse_read_options
+from ..tables.table_source import TableDataSource, TableOptions
 from .avro_values import latest_schema
 from .faults import BAD_RECORD, PipelineFault
 from .schema_values import Schema
@@ -91,6 +94,8 @@ class Opened:
 
 def open_source(world: World, source: SourceSpec, errors: ErrorPolicy, pipeline: str) -> Opened:
     """Raises PipelineFault, or an error of the cluster."""
+    if isinstance(source.origin, SqlSource):
+        return _sql_rows(world, source, source.origin)
     if source.value is None:
         return Opened(rows=_watermarked(_parquet(world, source), source))
     value = _with_fields(world, source, source.value)
@@ -177,6 +182,7 @@ def _records(world: World, source: SourceSpec, *, is_published: bool) -> DataFra
         return lines.select(F.col("value").cast("binary"), F.col("_metadata.file_path").alias(FILE_COLUMNS[0]))
     if isinstance(origin, PostgresSource):
         return _changes(world, source.name, origin)
+    assert isinstance(origin, TopicSource), "the rows of a database have no values"
     check_topics(world, origin)
     reader = world.spark.read if world.is_batch else world.spark.readStream
     options = {**topic_options(world, origin), "includeHeaders": "true"}
@@ -204,6 +210,51 @@ def _changes(world: World, name: str, origin: PostgresSource) -> DataFrame:
     changes: DataFrame = reader.format(PostgresChangesDataSource.name()).options(**options).load()
     key, table = (F.col(column).alias(place) for column, place in zip(("key", "table"), DATABASE_COLUMNS, strict=True))
     return changes.select(F.col("value").cast("binary"), key, table)
+
+
+def table_options(world: World, source: SourceSpec, origin: SqlSource) -> TableOptions:
+    """Raises PipelineFault for what `barnabas pipeline validate` tells, too."""
+    try:
+        relation = open_relation(origin.database, world.base, table=origin.table, query=origin.query)
+        with relation.connected() as connection:
+            columns = checked_columns(
+                relation,
+                connection,
+                types=origin.types(),
+                increasing=origin.increasing,
+                partition_by=origin.partition_by,
+            )
+    except RelationError as error:
+        raise PipelineFault(f"source {source.name}.{error.key}: {error}") from error
+    except ImportError as error:
+        raise PipelineFault(f"PostgreSQL needs psycopg ({error}): pip install 'barnabas[postgres]'") from error
+    return TableOptions(
+        database=origin.database,
+        base=str(world.base),
+        table=origin.table,
+        query=origin.query,
+        columns=columns,
+        partition_by=origin.partition_by,
+        partitions=origin.partitions,
+        increasing=origin.increasing,
+        is_from_end=origin.start == "latest",
+        max_rows=origin.max_rows,
+    )
+
+
+def _sql_rows(world: World, source: SourceSpec, origin: SqlSource) -> Opened:
+    """Beside a stream, a table without a column that grows is read with each micro-batch."""
+    options = table_options(world, source, origin)
+    world.spark.dataSource.register(TableDataSource)
+    reader: Any = world.spark.readStream if origin.increasing else world.spark.read
+    rows: DataFrame = (
+        reader.format(TableDataSource.name()).schema(options.schema()).options(**options.to_options()).load()
+    )
+    if not world.is_batch:
+        return Opened(rows=_watermarked(rows, source))
+    seen = Observation(_observed_name(source))
+    counted = rows.observe(seen, F.count(F.lit(1)).alias("records"), F.lit(0).alias("bad"))
+    return Opened(rows=_watermarked(counted, source), seen=seen)
 
 
 def _parquet(world: World, source: SourceSpec) -> DataFrame:
@@ -285,6 +336,7 @@ def _sampled(world: World, source: SourceSpec, count: int) -> StructType:
     if isinstance(source.origin, FileSource):
         lines = world.spark.read.text(world.path(source.origin.path)).limit(count)
     else:
+        assert isinstance(source.origin, TopicSource), "other rows have columns"
         ranges = check_topics(world, source.origin)
         each = max(1, count // (2 * len(ranges)))
         first = _between(world, source.origin, ranges, lambda found: (found.start, min(found.end, found.start + each)))

@@ -187,3 +187,59 @@ def test_a_server_that_does_not_decode_and_has_no_slot_left(problems: Problems) 
         level, slots = problems(TEXT.format(dsn=dsn, slot="none"))
         assert level.startswith("4:1: source.postgres: wal_level of the server is replica, and changes need logical")
         assert slots.startswith("7:1: source.slot: the server has 0 slots, and max_replication_slots is 0: drop one")
+
+
+ROWS = """\
+name = "rows"
+
+[source]
+database = "postgresql:{dsn}"
+table = "public.orders"
+increasing = "id"
+
+[sink]
+table = "copies"
+database = "sqlite:copies.db"
+"""
+
+
+def test_a_table_whose_rows_are_read(server: postgres.Server, problems: Problems) -> None:
+    dsn = world.database(server.address, "rows_checked")
+    text = ROWS.format(dsn=dsn)
+    assert problems(text) == [
+        "5:1: source.table: there is no table 'public.orders' in the database rows_checked: correct the name"
+    ]
+    world.execute(
+        dsn,
+        "CREATE TABLE orders (id bigserial, name text, at timestamptz(0), day date)",
+        "CREATE ROLE rows_reader LOGIN",
+    )
+    assert problems(text) == []
+    assert problems(text.replace("public.orders", "public.order"))[0].endswith(
+        "(did you mean orders?): correct the name"
+    )
+    (role,) = problems(text.replace("user=test", "user=rows_reader"))
+    assert role.startswith(
+        "5:1: source.table: the role rows_reader may not read public.orders: run as its owner: GRANT"
+    )
+    for statement in role.partition("owner: ")[2].split("; "):
+        world.execute(dsn, statement)
+    assert problems(text.replace("user=test", "user=rows_reader")) == []
+    for column, told in (
+        ("nam", "there is no column 'nam' (did you mean name?): the columns are id, name, at, day"),
+        ("name", "is 'name', by which rows cannot be read: use a column of whole numbers (int, bigint) or of times"),
+        ("at", "is 'at', by which rows cannot be read: its type timestamptz(0) is not exact, so rows have equal times"),
+        ("day", "is 'day', by which rows cannot be read"),
+    ):
+        (problem,) = problems(text.replace('increasing = "id"', f'increasing = "{column}"'))
+        assert problem.startswith(f"6:1: source.increasing: {told}")
+    query = text.replace('table = "public.orders"', 'query = "SELECT * FROM orders WHERE nam = 1"')
+    assert problems(query) == ['5:1: source.query: the database refuses it: column "nam" does not exist: correct it']
+    assert problems(text.replace("dbname=rows_checked", "dbname=nowhere password=secret"))[0].startswith(
+        "4:1: source.database: the server cannot be asked: connection failed"
+    )
+    (twice,) = problems(text.replace('table = "public.orders"', 'query = "SELECT id, id FROM orders"'))
+    assert "has two columns 'id', and Spark does not tell upper case from lower case" in twice
+    world.execute(dsn, "ALTER SEQUENCE orders_id_seq CACHE 20")
+    (cache,) = problems(text)
+    assert cache.startswith("6:1: source.increasing: id takes its numbers from a sequence with CACHE 20: sessions keep")

@@ -4,6 +4,7 @@ Here are the topics; `postgres_checks` has the sources and sinks in PostgreSQL, 
 must fit is known only to Spark, so the driver of `plan` and `run` checks it, and `located` finds the place.
 """
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +12,7 @@ from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError, In
 from barnabas.log.vocabulary.name_pattern import name_pattern
 
 from ...base.near_words import did_you_mean
-from ...pipeline.spec import PostgresSource, TableSink, TopicSink, TopicSource
+from ...pipeline.spec import PostgresSource, SqlSource, TableSink, TopicSink, TopicSource
 
 if TYPE_CHECKING:
     from ...pipeline.document_table import DocumentTable, Problem
@@ -24,7 +25,7 @@ POSTGRESQL: Final = "postgresql:"
 SQLITE: Final = "sqlite:"
 OFFLINE: Final = "or check the file alone, with `barnabas pipeline validate --offline`"
 _STEP: Final = re.compile(r"step (\d+) \(")
-_SOURCE: Final = re.compile(r"source (\w+): ")
+_SOURCE: Final = re.compile(r"source (\w+)(?:\.(\w+))?: ")
 _KEY: Final = re.compile(r"(?:sink|errors)(?:\.\w+)+")
 
 
@@ -34,6 +35,9 @@ async def world_problems(found: "PipelineFile", connector: "Connector", bootstra
     await _check_topics(document, found, connector, bootstrap)
     if _needs_postgres(found.spec):
         await _check_databases(document, found)
+    for source in found.spec.sources:
+        if isinstance(source.origin, SqlSource):
+            await asyncio.to_thread(_check_relation, document, found, source)
     if isinstance(found.spec.sink, TableSink) and found.spec.sink.database.startswith(SQLITE):
         folder = (found.base / found.spec.sink.database.removeprefix(SQLITE)).parent
         if not folder.is_dir():
@@ -47,7 +51,7 @@ def located(found: "PipelineFile", error: str) -> str:
     if step := _STEP.match(error):
         path = ("steps", int(step[1]) - 1)
     elif source := _SOURCE.match(error):
-        path = source_path(found.spec, source[1])
+        path = (*source_path(found.spec, source[1]), *([source[2]] if source[2] else []))
     elif key := _KEY.match(error):
         path = tuple(key[0].split("."))
     if path is None:
@@ -137,6 +141,31 @@ def _check_topic(document: "DocumentTable", path: "KeyPath", topic: str, known: 
 
 
 # --- databases ------------------------------------------------------------------------------------------------------------
+
+
+def _check_relation(document: "DocumentTable", found: "PipelineFile", source: "SourceSpec") -> None:
+    """A source in SQL: its table or query, and the columns by which it is read."""
+    from ...connect.relations.relation import RelationError, UnreachableError, checked_columns, open_relation
+
+    origin, path = source.origin, source_path(found.spec, source.name)
+    assert isinstance(origin, SqlSource)
+    try:
+        relation = open_relation(origin.database, found.base, table=origin.table, query=origin.query)
+        with relation.connected() as connection:
+            checked_columns(
+                relation,
+                connection,
+                types=origin.types(),
+                increasing=origin.increasing,
+                partition_by=origin.partition_by,
+            )
+    except RelationError as error:
+        document.refuse_path((*path, *error.key.split(".")), str(error))
+    except UnreachableError as error:
+        document.refuse_path((*path, "database"), str(error))
+    except ImportError as error:
+        words = f"PostgreSQL needs psycopg ({error}): pip install 'barnabas[postgres]', {OFFLINE}"
+        document.refuse_path((*path, "database"), words)
 
 
 def _needs_postgres(spec: "PipelineSpec") -> bool:

@@ -1,0 +1,1 @@
+"""Tables and queries of SQL databases as sources of rows: `relation.open_relation`."""

@@ -1,0 +1,231 @@
+"""Tables and queries of PostgreSQL and SQLite as sources: all of their rows, those that come, and lookups beside a stream."""
+
+import json
+import sqlite3
+import threading
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from integration import postgres, whole_topic
+from integration.cluster import Cluster
+from integration.spark_world import create_topic, send
+from pyspark.errors import StreamingQueryException
+
+from barnabas.net.connect.relations.relation import RelationError
+from barnabas.net.pipeline.files import read_pipeline
+from barnabas.spark_connector.pipeline.faults import PipelineFault, is_final
+from barnabas.spark_connector.pipeline.sources import table_options
+from barnabas.spark_connector.tables.table_stream_reader import Front
+
+if postgres.find()[0] is None:
+    pytest.skip(postgres.find()[1], allow_module_level=True)
+
+from integration import connect_world as world
+
+pytestmark = pytest.mark.timeout(300)
+BATCH = """
+name = "all-rows"
+mode = "batch"
+[source]
+{source}
+[[steps]]
+sql = "{sql}"
+[sink]
+parquet = "rows"
+"""
+STREAM = """
+name = "{topic}"
+[source]
+{source}
+[sink]
+topic = "{topic}"
+key = "id"
+"""
+
+
+def found(declared: Any, source: str, sql: str = "SELECT * FROM input") -> list[dict[str, Any]]:
+    """What a batch writes."""
+    import pyarrow.parquet as pq
+
+    pipeline = declared(BATCH.format(source=source, sql=sql))
+    pipeline.run()
+    return sorted(pq.read_table(pipeline.folder / "rows").to_pylist(), key=lambda row: str(row))
+
+
+def source_of(pipeline: Any) -> Any:
+    return read_pipeline(pipeline.file).spec.sources[0]
+
+
+def values(cluster: Cluster, topic: str) -> list[dict[str, Any]]:
+    """In the order of the log, of committed records."""
+    found = whole_topic.messages(cluster.bootstrap, topic, partitions=1)
+    return [json.loads(message.value() or b"") for message in found]
+
+
+def test_all_rows_and_types_of_a_table_in_several_tasks(declared: Any, server: postgres.Server) -> None:
+    dsn = world.database(server.address, "typed_rows")
+    world.execute(
+        dsn,
+        "CREATE TABLE things (id bigint, name text, price numeric(10,2), loose numeric, day date, at timestamptz, plain"
+        " timestamp, flag bool, raw bytea, tags text[], doc jsonb, small smallint, ratio float8)",
+        "INSERT INTO things SELECT n, 'n%' || n, n / 4.0, n / 3.0, '2026-01-02', '2026-01-02 03:04:05.678901+02', '2026-01-02"
+        " 03:04:05', n % 2 = 0, '\\x00ff', ARRAY['a', 'b'], '{\"a\": 1}', 7, 0.5 FROM generate_series(1, 1000) n",
+        "INSERT INTO things (name) VALUES ('without')",
+    )
+    source = f'database = "postgresql:{dsn}"\ntable = "public.things"\npartition_by = "id"\npartitions = 4'
+    rows = found(declared, source)
+    assert len(rows) == 1001 and sorted(row["id"] or 0 for row in rows) == list(range(1001))
+    row = next(row for row in rows if row["id"] == 3)
+    at = row.pop("at")
+    assert at.isoformat() == "2026-01-02T01:04:05.678901" and row.pop("plain").isoformat() == "2026-01-02T03:04:05"
+    assert row == {
+        "id": 3, "name": "n%3", "price": Decimal("0.75"), "loose": "1.00000000000000000000", "day": date(2026, 1, 2),
+        "flag": False, "raw": b"\x00\xff", "tags": "{a,b}", "doc": '{"a": 1}', "small": 7, "ratio": 0.5,
+    }  # fmt: skip
+
+
+def test_a_query_of_sqlite_and_a_value_of_another_type(declared: Any, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "shop.db") as shop:
+        shop.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, price DECIMAL(10,2), paid BOOLEAN, note TEXT)")
+        shop.execute("INSERT INTO orders VALUES (1, 9.99, 1, 'a'), (2, 5, 0, NULL)")
+    query = 'database = "sqlite:shop.db"\nquery = "SELECT *, id * 2 AS twice FROM orders -- all"'
+    rows = found(declared, f'{query}\nfields = {{ twice = "int" }}')
+    assert rows == [
+        {"id": 1, "price": Decimal("9.99"), "paid": True, "note": "a", "twice": 2},
+        {"id": 2, "price": Decimal("5.00"), "paid": False, "note": None, "twice": 4},
+    ]
+    with pytest.raises(
+        PipelineFault, match=r"source input\.query: SQLite knows no type of the column 'twice': add fields"
+    ):
+        declared(BATCH.format(source=query, sql="SELECT * FROM input")).job()
+    with sqlite3.connect(tmp_path / "shop.db") as shop:
+        shop.execute("UPDATE orders SET paid = 'perhaps' WHERE id = 2")
+    text = BATCH.format(source='database = "sqlite:shop.db"\ntable = "orders"', sql="SELECT id, paid FROM input")
+    pipeline = declared(text.replace("all-rows", "wrong").replace('"rows"', '"other"'))
+    with pytest.raises(Exception, match="column paid has 'perhaps', which is no boolean") as caught:
+        pipeline.run()
+    assert is_final(caught.value)
+
+
+def test_new_rows_once_in_spite_of_a_late_transaction_and_replays(
+    declared: Any, spark_cluster: Cluster, server: postgres.Server
+) -> None:
+    """A transaction with a smaller number ends after one with a larger number was seen: it is waited for."""
+    dsn = world.database(server.address, "growing")
+    world.execute(dsn, "CREATE TABLE orders (id bigserial PRIMARY KEY, name text)")
+    topic = create_topic(spark_cluster, "growing", partitions=1)
+    source = f'database = "postgresql:{dsn}"\ntable = "orders"\nincreasing = "id"\nmax_rows = 2'
+    pipeline = declared(STREAM.format(topic=topic, source=source))
+    world.execute(dsn, "INSERT INTO orders (name) VALUES ('a'), ('b'), ('c')")
+    pipeline.run()
+    pipeline.replay()
+    assert [row["id"] for row in values(spark_cluster, topic)] == [1, 2, 3]
+    late = psycopg.connect(dsn)
+    late.execute("INSERT INTO orders (name) VALUES ('late')")
+    world.execute(dsn, "INSERT INTO orders (name) VALUES ('early')")
+    options = table_options(pipeline.job()._world, source_of(pipeline), source_of(pipeline).origin)
+    with pytest.raises(RelationError, match=r"virtualtransaction [0-9/]+ in pg_locks\) could still bring earlier rows"):
+        Front(options, once_wait_s=0.1).stop_here()
+    front = Front(options)
+    assert [front.next(3, 0), front.next(3, 0)] == [3, 3]
+    ending = threading.Timer(2, late.commit)
+    ending.start()
+    pipeline.run()
+    ending.join()
+    late.close()
+    assert [(row["id"], row["name"]) for row in values(spark_cluster, topic)][3:] == [(4, "late"), (5, "early")]
+
+
+def test_a_time_follows_updates_and_a_lookup_is_read_again(
+    declared: Any, spark_cluster: Cluster, server: postgres.Server, tmp_path: Path
+) -> None:
+    dsn = world.database(server.address, "timed")
+    world.execute(
+        dsn,
+        "CREATE TABLE items (id int, name text, at timestamptz NOT NULL DEFAULT now())",
+        "INSERT INTO items VALUES (1, 'a'), (2, 'b')",
+    )
+    with sqlite3.connect(tmp_path / "names.db") as names:
+        names.execute("CREATE TABLE names (name TEXT, full TEXT)")
+        names.execute("INSERT INTO names VALUES ('a', 'Anna'), ('b', 'Berta')")
+    topic = create_topic(spark_cluster, "timed", partitions=1)
+    pipeline = declared(f"""
+name = "timed"
+[sources.items]
+database = "postgresql:{dsn}"
+query = "SELECT id, name, at FROM items"
+increasing = "at"
+[sources.names]
+database = "sqlite:names.db"
+table = "names"
+[[steps]]
+sql = "SELECT id, full FROM items JOIN names USING (name)"
+[sink]
+topic = "{topic}"
+key = "id"
+""")
+    pipeline.run()
+    with sqlite3.connect(tmp_path / "names.db") as names:
+        names.execute("UPDATE names SET full = 'Bertha' WHERE name = 'b'")
+    world.execute(dsn, "UPDATE items SET at = now() WHERE id = 2")
+    pipeline.run()
+    written = [(row["id"], row["full"]) for row in values(spark_cluster, topic)]
+    assert sorted(written[:2]) == [(1, "Anna"), (2, "Berta")] and written[2:] == [(2, "Bertha")]
+
+
+def test_a_lookup_beside_a_topic_sees_each_change(declared: Any, spark_cluster: Cluster, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "names.db") as names:
+        names.execute("CREATE TABLE names (id INTEGER, full TEXT)")
+        names.execute("INSERT INTO names VALUES (1, 'Anna')")
+    topic, result = (create_topic(spark_cluster, name, partitions=1) for name in ("looked-up", "with-names"))
+    pipeline = declared(f"""
+name = "looked-up"
+[sources.events]
+topics = ["{topic}"]
+value = {{ format = "json", fields = {{ id = "bigint" }} }}
+[sources.names]
+database = "sqlite:names.db"
+table = "names"
+[[steps]]
+sql = "SELECT events.id, full FROM events LEFT JOIN names ON events.id = names.id"
+[sink]
+topic = "{result}"
+""")
+    changes = iter(["Annette", "Antje"])
+
+    def changed(batch: Any, batch_id: int) -> None:
+        write(batch, batch_id)
+        with sqlite3.connect(tmp_path / "names.db") as names:
+            names.execute("UPDATE names SET full = ?", (next(changes),))
+
+    send(spark_cluster, topic, [b'{"id": 1}', b'{"id": 2}', b'{"id": 1}'])
+    pipeline.file.write_text(pipeline.file.read_text().replace("topics =", "max_records = 2\ntopics ="))
+    job = pipeline.job()  # one query, whose second micro-batch sees what has changed since the first
+    write = job._write
+    job._write = changed
+    job.run(is_once=True)
+    assert [row.get("full") for row in values(spark_cluster, result)] == ["Anna", None, "Annette"]
+
+
+def test_rows_without_a_value_are_told(declared: Any, spark_cluster: Cluster, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "a.db") as shop:
+        shop.execute("CREATE TABLE t (id INTEGER, name TEXT)")
+        shop.execute("INSERT INTO t VALUES (1, 'a'), (NULL, 'b')")
+    topic = create_topic(spark_cluster, "without-values", partitions=1)
+    source = 'database = "sqlite:a.db"\ntable = "t"\nincreasing = "id"'
+    pipeline = declared(STREAM.format(topic=topic, source=source))
+    with pytest.raises(StreamingQueryException, match="id is null in a row, which would never be read") as caught:
+        pipeline.run()
+    assert is_final(caught.value)
+    with sqlite3.connect(tmp_path / "a.db") as shop:
+        shop.execute("DELETE FROM t WHERE id IS NULL")
+        shop.execute("ALTER TABLE t ADD COLUMN number INTEGER")
+        shop.execute("UPDATE t SET number = 1")
+    pipeline.run()
+    pipeline.file.write_text(pipeline.file.read_text().replace('increasing = "id"', 'increasing = "number"'))
+    with pytest.raises(StreamingQueryException, match="name that column again, or run `barnabas pipeline reset`"):
+        pipeline.run()

@@ -1,0 +1,115 @@
+"""Tables and queries as sources of rows: parts of a range, types of SQLite, and when a stream may go on."""
+
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from barnabas.net.connect.relations.relation import (
+    Between,
+    Place,
+    Reached,
+    RelationError,
+    SqlColumn,
+    SqlRelation,
+    checked_columns,
+    from_json,
+    open_relation,
+    ranges_of,
+    to_json,
+)
+
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def edges(parts: list[Between]) -> list[Place | None]:
+    """Each part begins where the one before it ends."""
+    assert all(one.until == other.after for one, other in pairwise(parts))
+    return [parts[0].after, *(part.until for part in parts)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "between", "count", "expected"),
+    [
+        ((1, 100), None, 4, [None, 25, 50, 75, None]),
+        (None, None, 4, [None, None]),
+        ((7, 7), None, 4, [None, None]),
+        ((1, 2), None, 4, [None, 1, None]),
+        ((-10, 10), None, 2, [None, 0, None]),
+        ((11, 20), Between(column="id", after=10, until=20), 2, [10, 15, 20]),
+        ((20, 20), Between(column="id", after=10, until=20), 3, [10, 20]),
+        ((DAY, DAY + timedelta(days=2)), None, 2, [None, DAY + timedelta(days=1), None]),
+    ],
+)
+def test_parts_have_no_gap_and_no_overlap(
+    limits: tuple[Place, Place] | None, between: Between | None, count: int, expected: list[Place | None]
+) -> None:
+    parts = ranges_of("id", limits, between, count)
+    assert edges(parts) == expected
+    assert [part.with_nulls for part in parts] == [between is None, *[False] * (len(parts) - 1)]
+
+
+@pytest.mark.parametrize("place", [None, 0, -5, 1 << 62, DAY, datetime(2026, 1, 1, 2, 3, 4, 567891)])
+def test_places_in_a_checkpoint(place: Place | None) -> None:
+    assert from_json(to_json(place)) == place
+
+
+def test_a_value_counts_when_the_writers_that_began_before_it_have_ended() -> None:
+    assert Reached(last=5).is_complete(frozenset({"3/9"}))
+    reached = Reached(last=5, writers=frozenset({"3/7"}))
+    assert not reached.is_complete(frozenset({"3/7", "4/1"})) and reached.is_complete(frozenset({"3/8"}))
+    assert not reached.is_complete(frozenset({"-1/741"}))  # 3/7 may have been prepared
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    with sqlite3.connect(tmp_path / "shop.db") as connection:
+        connection.execute(
+            "CREATE TABLE orders (id INTEGER PRIMARY KEY, name VARCHAR(20), price DECIMAL(10, 2), paid BOOL, raw BLOB, x, r REAL)"
+        )
+    return tmp_path
+
+
+def columns(relation: SqlRelation, increasing: str = "", **types: str) -> tuple[SqlColumn, ...]:
+    with relation.connected() as connection:
+        return checked_columns(relation, connection, types=types, increasing=increasing, partition_by="")
+
+
+def test_types_of_a_table_and_of_a_query(file: Path) -> None:
+    table = open_relation("sqlite:shop.db", file, table="orders", query="")
+    assert [(column.name, column.type_name) for column in columns(table, x="string")] == [
+        ("id", "bigint"), ("name", "string"), ("price", "decimal(10,2)"), ("paid", "boolean"), ("raw", "binary"),
+        ("x", "string"), ("r", "double"),
+    ]  # fmt: skip
+    query = open_relation("sqlite:shop.db", file, table="", query="SELECT id, count(*) AS n FROM orders; ")
+    assert [column.type_name for column in columns(query, increasing="n", n="int")] == ["bigint", "int"]
+
+
+@pytest.mark.parametrize(
+    ("table", "query", "increasing", "types", "key", "told"),
+    [
+        ("order", "", "", {}, "table", r"there is no table 'order' in .*shop.db \(did you mean orders\?\)"),
+        ("", "SELECT nam FROM orders", "", {}, "query", "the database refuses it: no such column: nam"),
+        ("orders", "", "", {"y": "int"}, "fields.y", "there is no such column: the columns are id, name"),
+        ("orders", "", "", {}, "table", r"SQLite knows no type of the column 'x': add fields = \{ x = \"bigint\" \}"),
+        ("orders", "", "nam", {"x": "int"}, "increasing", r"there is no column 'nam' \(did you mean name\?\)"),
+        ("orders", "", "name", {"x": "int"}, "increasing", "is 'name', by which rows cannot be read: use a column that is"),
+    ],
+)  # fmt: skip
+def test_mistakes(
+    file: Path, table: str, query: str, increasing: str, types: dict[str, str], key: str, told: str
+) -> None:
+    with pytest.raises(RelationError, match=told) as caught:
+        columns(open_relation("sqlite:shop.db", file, table=table, query=query), increasing, **types)
+    assert caught.value.key == key
+
+
+def test_files_that_are_none(file: Path) -> None:
+    with pytest.raises(RelationError, match="there is no file .*none.db: correct the path"):
+        columns(open_relation("sqlite:none.db", file, table="orders", query=""))
+    assert not (file / "none.db").exists()
+    (file / "text.db").write_text("no database" * 100)
+    with pytest.raises(RelationError, match="cannot be read as a database of SQLite"):
+        columns(open_relation("sqlite:text.db", file, table="orders", query=""))

@@ -9,10 +9,11 @@ import json
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from integration.cluster import Cluster, until
@@ -64,12 +65,14 @@ def settings(bootstrap: str, port: int) -> dict[str, object]:
 
 
 class Workers:
-    """The processes, and Connect's HTTP interface of whichever answers."""
+    """The processes, and Connect's HTTP interface of whichever answers. `more`: settings besides those above."""
 
-    def __init__(self, folder: Path, libraries: Path, bootstrap: str) -> None:
+    def __init__(
+        self, folder: Path, libraries: Path, bootstrap: str, more: Mapping[str, object] = MappingProxyType({})
+    ) -> None:
         self._ports = [ports.client for ports in local_cluster.free_node_ports(len(WORKERS))]
         self.programs = [
-            self._worker(folder, libraries, name, settings(bootstrap, port))
+            self._worker(folder, libraries, name, {**settings(bootstrap, port), **more})
             for name, port in zip(WORKERS, self._ports, strict=True)
         ]
 
@@ -101,6 +104,11 @@ class Workers:
         found = await self.ask("GET", f"/connectors/{connector}/status")
         states = [found["connector"]["state"], *(task["state"] for task in found["tasks"])]
         return len(states) == 2 and set(states) == {"RUNNING"}
+
+    async def of_task(self, connector: str) -> int:
+        """The number of the worker that runs the only task of a connector."""
+        found = await self.ask("GET", f"/connectors/{connector}/status")
+        return self._ports.index(int(found["tasks"][0]["worker_id"].rpartition(":")[2]))
 
 
 def _ask(port: int, method: str, path: str, data: bytes | None) -> Any:
@@ -186,7 +194,7 @@ async def under_harm(folder: Path, cluster: Cluster, libraries: Path, steps: Cal
                 program.start()
             await until(lambda: workers.ask("GET", "/"), "Connect answers", timeout_s=START_LIMIT_S)
             for name, values in connectors(folder, lines.files).items():
-                await _made(workers, name, values)
+                await made(workers, name, values)
             await _all_run(workers)
             await until(lambda: reader.lines, "the first line", timeout_s=START_LIMIT_S)
             await steps(harm)
@@ -222,14 +230,14 @@ async def _state(cluster: Cluster, workers: Workers, reader: Reader, lines: Line
     return "\n".join(told)
 
 
-async def _made(workers: Workers, name: str, values: dict[str, object]) -> None:
+async def made(workers: Workers, name: str, values: Mapping[str, object]) -> None:
     """A worker that is joining its group answers 409 or 500."""
 
-    async def made() -> bool:
+    async def accepted() -> bool:
         await workers.ask("PUT", f"/connectors/{name}/config", values)
         return True
 
-    await until(made, f"connector {name} is made", timeout_s=START_LIMIT_S)
+    await until(accepted, f"connector {name} is made", timeout_s=START_LIMIT_S)
 
 
 async def _all_run(workers: Workers) -> None:

@@ -5,7 +5,7 @@ older (KIP-320), brokers and topics only by an answer whose metadata offset is n
 created again starts with new state, because its epochs restart.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, error_for
@@ -144,3 +144,31 @@ class MetadataCache:
         self._first_topic_ids.clear()
         for topic in self.topics():
             self.forget_topic(topic)
+
+
+class MissingTopics:
+    """How long a reader has waited for topics of which none exists. Pure. Ask `failure` after each answer with metadata: a
+    client asks for it again and again while a topic is missing."""
+
+    def __init__(self, metadata: MetadataCache, *, limit_ms: int) -> None:
+        self._metadata = metadata
+        self._limit_ms = limit_ms  # -1: no limit
+        self._since_ms: int | None = None  # None: one of the topics exists, or nothing was asked yet
+
+    def reset(self) -> None:
+        """The reader has other topics now."""
+        self._since_ms = None
+
+    def failure(self, topics: Collection[str], now_ms: int) -> BarnabasError | None:
+        """The error for the application, once the time is over. An application that goes on waits as long again."""
+        metadata = self._metadata
+        if not topics or self._limit_ms < 0 or any(metadata.partition_count(topic) for topic in topics):
+            self._since_ms = None
+            return None
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        if now_ms - self._since_ms < self._limit_ms:
+            return None
+        self._since_ms = None
+        error = metadata.topic_failure(next(iter(topics)))
+        return type(error)(f"{error.message} (missing_topic_timeout_ms={self._limit_ms} has passed)")

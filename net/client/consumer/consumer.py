@@ -79,9 +79,9 @@ class Consumer:
     leader among the members assigns; `assignor` is then a name, an object of the application (`assignors.Assignor`), or several
     of them. See `rebalancing` about listeners, and `session` about the time limit of handlers.
 
-    `missing_topic_timeout_ms` (-1: no limit): in a group, a call for records raises UnknownTopicOrPartitionError once none of the
-    topics has existed for so long. The consumer stays usable, and the next call waits again. While one of them exists, or with
-    a pattern, a group waits for others without a limit.
+    `missing_topic_timeout_ms` (-1: no limit): a call for records raises UnknownTopicOrPartitionError once none of the topics,
+    subscribed or assigned, has existed for so long. The consumer stays usable, and the next call waits again. While one of them
+    exists, or with a pattern, a consumer waits for others without a limit.
 
     With deserializers, keys and values are objects, as of Json(Order); `on_bad_record` is for records that they cannot read.
     """
@@ -373,7 +373,7 @@ class Consumer:
         while state.position < 0:
             if state.lacks_offset:
                 raise no_offset([state])
-            await self._positions.find()
+            await self._positions.find([state])
             self._polling.raise_error()
             state = self._state(partition)  # The group may have revoked it, or the consumer was closed.
         return self._reading.position(state)

@@ -3,7 +3,7 @@ policy."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from barnabas.log.vocabulary.errors import InconsistentTopicIdError
@@ -57,6 +57,7 @@ class PositionFinder:
         self._on_found = on_found
         self._on_error = on_error
         self._task: asyncio.Task[None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []  # calls of the application: one task may ask
         self._asked = asyncio.Event()  # for more positions, while others cannot be found
 
     def find_soon(self) -> None:
@@ -64,19 +65,39 @@ class PositionFinder:
         self._asked.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._find_all(), name="barnabas-positions")
+            self._task.add_done_callback(lambda _: self._looked())
 
-    async def find(self) -> None:
-        """Like `find_soon`, and wait. Errors go to `on_error`."""
+    async def find(self, states: Sequence[PartitionState]) -> None:
+        """Like `find_soon`, and wait for these, not for others. Errors go to `on_error`; raises what `fail` is called with."""
         self.find_soon()
         assert self._task is not None
-        await asyncio.wait([self._task])
+        while not self._task.done() and any(map(self._is_unknown, states)):
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
 
-    async def seek_to_time(self, states: Iterable[PartitionState], timestamp_ms: int) -> None:
+    def fail(self, error: BarnabasError) -> bool:
+        """End calls that wait for positions. False: there are none."""
+        waiters, self._waiters = [item for item in self._waiters if not item.done()], []
+        for waiter in waiters:
+            waiter.set_exception(error)
+        return bool(waiters)
+
+    def _looked(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _is_unknown(self, state: PartitionState) -> bool:
+        return state.must_be_found and self._reading.states.get(state.partition) is state
+
+    async def seek_to_time(self, states: Sequence[PartitionState], timestamp_ms: int) -> None:
         """Continue with the first record at or after this time, at the application's request."""
         for state in states:
             self._reading.stop_cursor(state)
             state.seek_to_time(timestamp_ms)
-        await self.find()
+        await self.find(states)
 
     def out_of_range(self, state: PartitionState) -> None:
         """The position is outside of the log: reset it, or raise an error in the application."""
@@ -136,6 +157,7 @@ class PositionFinder:
                 else:
                     self._client.note_trouble(_SEARCH, error)
                     self._client.request_refresh()
+                self._looked()
                 await self._pause(self._client.backoff.delay_ms(failures, self._client.rng.random) / 1000)
         for what in (_PENDING, _SEARCH):
             self._client.troubles.works(what)

@@ -10,6 +10,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.client import Client
 from ..connection.errors import InvalidRequestError
+from ..connection.metadata import MissingTopics
 from ..group.classic_session import matching
 from ..group.commits import Commits
 from ..group.ownership import Subscription
@@ -32,7 +33,7 @@ class Subscriber:
         self._client = client
         self._config = config
         self._reading = reading
-        self._missing_since_ms: int | None = None  # None: one of the topics exists, or the group has a pattern
+        self._missing = MissingTopics(client.metadata, limit_ms=config.missing_topic_timeout_ms)
 
     async def start(
         self, *, fetcher: Fetcher, positions: PositionFinder, polling: Polling, wake: asyncio.Event
@@ -47,7 +48,7 @@ class Subscriber:
 
     async def subscribe(self, subscription: Subscription) -> None:
         self.subscription = subscription
-        self._missing_since_ms = None
+        self._missing.reset()
         for topic in subscription.topics:
             self._client.want_topic(topic)
         if self._config.group is None:
@@ -79,6 +80,7 @@ class Subscriber:
         """Read exactly these partitions. Those that stay keep their position."""
         if self.session is not None:
             raise InvalidRequestError("the group of this consumer assigns its partitions; omit the topics")
+        self._missing.reset()
         kept = set(wanted)
         self._reading.drop([partition for partition in self._reading.states if partition not in kept])
         self._add(wanted)
@@ -98,7 +100,6 @@ class Subscriber:
         states = self._reading.states
         if self.session is not None:
             self.session.metadata_changed()
-            self._look_for_topics(self.subscription.topics)
         if self._config.group is None and (states or self.subscription.pattern is not None):
             for topic in self._topics_now():
                 added = [item for item in self._client.metadata.partitions(topic) if item not in states]
@@ -107,22 +108,17 @@ class Subscriber:
                     states[partition].seek_to_time(EARLIEST)
                 if added:
                     self._positions.find_soon()
+        self._look_for_topics()
         self._fetcher.pump_soon()
 
-    def _look_for_topics(self, topics: tuple[str, ...]) -> None:
-        """As long as none of the topics exists, the metadata is refreshed and this is called. An application that has waited for
-        its records long enough is told why there are none."""
-        metadata, limit_ms = self._client.metadata, self._config.missing_topic_timeout_ms
-        if not topics or limit_ms < 0 or any(metadata.partition_count(topic) for topic in topics):
-            self._missing_since_ms = None
+    def _look_for_topics(self) -> None:
+        """An application that has waited long enough is told why there are no records. A pattern waits without a limit."""
+        if self.subscription.pattern is not None:
             return
-        now_ms = self._client.clock.now_ms()
-        if self._missing_since_ms is None:
-            self._missing_since_ms = now_ms
-        if now_ms - self._missing_since_ms >= limit_ms:
-            self._missing_since_ms = None  # An application that goes on waits as long again.
-            error = metadata.topic_failure(topics[0])
-            self._polling.fail(type(error)(f"{error.message} (missing_topic_timeout_ms={limit_ms} has passed)"))
+        topics = self.subscription.topics or tuple(dict.fromkeys(item.topic for item in self._reading.states))
+        error = self._missing.failure(topics, self._client.clock.now_ms())
+        if error is not None and not self._positions.fail(error):
+            self._polling.fail(error)
 
     def _group_changed(self) -> None:
         """The assignment changes: wake up the application's call for records, which carries it out."""

@@ -31,7 +31,7 @@ from ..connection.errors import (
     error_for,
 )
 from ..connection.habits import asynchronous, topic_names, with_habits
-from ..connection.metadata import NO_LEADER
+from ..connection.metadata import NO_LEADER, MissingTopics
 from ..connection.security import SecurityOptions
 from ..serde.bad_records import Handler
 from ..serde.serdes import AnyDeserializer
@@ -86,6 +86,7 @@ class ShareConsumer:
         on_bad_record: str | Handler | None = None,
         dead_letter: DeadLetter | None = None,
         max_deliveries: int | None = None,
+        missing_topic_timeout_ms: int = API_TIMEOUT_MS,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         retry_backoff_ms: float = RETRY_BACKOFF_MS,
         client_id: str = "barnabas-share-consumer",
@@ -100,7 +101,9 @@ class ShareConsumer:
         `acknowledge(error.record, "reject")`), "skip" (rejects them) or a function of the record and the error, by default
         `dead_letter`, or else "stop". `dead_letter`: a function or coroutine function of a record and the reason as an exception.
         `max_deliveries` (4 with `dead_letter`): deliveries to the application; it must be below `share.delivery.count.limit`
-        of the group. `request_timeout_ms`, `retry_backoff_ms`: of one request, and the first wait before it is repeated.
+        of the group. `missing_topic_timeout_ms` (-1: no limit): `poll` raises UnknownTopicOrPartitionError once none of the
+        topics has existed for so long; the next one waits again. `request_timeout_ms`, `retry_backoff_ms`: of one request, and
+        the first wait before it is repeated.
         `client_id`: the name in logs and quotas of brokers. `client`: a connected client, which this consumer closes.
         `security`: `ssl_cafile`, `sasl_mechanism` and so on, as for `Consumer`. Raises InvalidConfigError.
         """
@@ -125,6 +128,8 @@ class ShareConsumer:
             retry_backoff_ms=retry_backoff_ms,
             **security,
         )
+        self._missing = MissingTopics(self._client.metadata, limit_ms=missing_topic_timeout_ms)
+        self._missing_error: BarnabasError | None = None  # for the next call of the application
         self._membership: ShareMembership | None = None
         self._is_closed = False
         self._sessions: dict[int, LeaderSession] = {}  # by broker
@@ -153,7 +158,7 @@ class ShareConsumer:
             self._client.want_topic(topic)
         await self._client.start()
         self._wake = asyncio.Event()
-        self._client.on_metadata(self._wake.set)
+        self._client.on_metadata(self._metadata_changed)
         self._membership = ShareMembership(self._client, self._group, self._topics, self._wake.set)
         self._membership.start()
 
@@ -217,7 +222,7 @@ class ShareConsumer:
         Raises the error that ended the membership, DeserializationError, SchemaRegistryError, and what the function for bad
         records or dead letters raises: then the record comes next again.
         """
-        self._check()
+        self._check_topics()
         for place in self._returned:
             self._settle(place, Acknowledgement.ACCEPT)
         self._returned.clear()
@@ -234,7 +239,7 @@ class ShareConsumer:
                         await self._wake.wait()
                 except TimeoutError:
                     return []
-                self._check()
+                self._check_topics()
             self._start_fetches(only_waited_for=True)
             found = await self._read(max_records, until_ms)
             if found:
@@ -328,6 +333,16 @@ class ShareConsumer:
     def _is_sending(self) -> bool:
         """A request with acknowledgements is on its way."""
         return any(session.is_sending for session in self._sessions.values())
+
+    def _metadata_changed(self) -> None:
+        self._missing_error = self._missing.failure(self._topics, self._client.clock.now_ms()) or self._missing_error
+        self._wake.set()
+
+    def _check_topics(self) -> None:
+        self._check()
+        error, self._missing_error = self._missing_error, None
+        if error is not None:
+            raise error
 
     def _check(self) -> None:
         error = self._member.error

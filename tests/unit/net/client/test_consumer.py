@@ -234,6 +234,47 @@ def test_a_group_member_is_told_when_none_of_its_topics_exists_for_long(protocol
     run(main())
 
 
+def test_a_consumer_that_assigns_by_itself_is_told_when_none_of_its_topics_exists_for_long() -> None:
+    async def main() -> None:
+        cluster = filled(10)
+        now_s = asyncio.get_running_loop().time
+        async with consumer(cluster) as reader:
+            for partitions in ([("typo", 0)], [("typo", 0), ("other", 1)]):
+                reader.assign(partitions)
+                began_s = now_s()
+                with pytest.raises(
+                    UnknownTopicOrPartitionError, match="no topic 'typo'.*missing_topic_timeout_ms=60000"
+                ):
+                    while True:  # calls that end soon add up
+                        assert await reader.poll(timeout_ms=2_000) == {}
+                assert 55 <= now_s() - began_s <= 75
+            reader.assign([("typo", 0)])
+            for call in (reader.seek_to_start, partial(reader.position, ("typo", 0))):
+                with pytest.raises(UnknownTopicOrPartitionError, match="no topic 'typo'.*missing_topic_timeout_ms"):
+                    await call()
+            reader.assign([("typo", 0), T0])  # one of them is enough, for any time
+            await reader.seek_to_start(T0)
+            assert len(await read(reader, 10)) == 10
+            assert await reader.poll(timeout_ms=600_000) == {}
+        async with consumer(cluster, missing_topic_timeout_ms=-1) as reader:
+            reader.assign([("typo", 0)])
+            assert await reader.poll(timeout_ms=600_000) == {}
+
+    run(main())
+
+
+def test_a_consumer_without_a_group_is_told_when_its_topic_is_deleted_for_long() -> None:
+    async def main() -> None:
+        cluster = filled(10)
+        async with consumer(cluster, "t") as reader:
+            assert len(await read(reader, 10)) == 10
+            cluster.delete("t")
+            with pytest.raises(UnknownTopicOrPartitionError, match="no topic 't'.*missing_topic_timeout_ms=60000"):
+                await reader.poll(timeout_ms=600_000)
+
+    run(main())
+
+
 def test_a_group_waits_without_a_limit_where_it_is_asked_to() -> None:
     async def main() -> None:
         cluster = filled(10)

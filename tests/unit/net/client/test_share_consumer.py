@@ -1,6 +1,7 @@
 """`ShareConsumer` with a client whose connections a test can hold up: what its end does to acknowledgements."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,8 @@ from barnabas.log.vocabulary.share.messages import (
     ShareFetchResponse,
     SharePartitionAnswer,
 )
+from barnabas.log.vocabulary.topic_partition import no_such_topic
+from barnabas.net.client.connection.errors import UnknownTopicOrPartitionError
 from barnabas.net.client.share.leader_session import FINAL_EPOCH
 from barnabas.net.client.share.share_consumer import ShareConsumer
 
@@ -39,10 +42,23 @@ class Broker:
         self.rng = SimpleNamespace(random=lambda: 0.5, getrandbits=lambda count: 5)
         self.backoff = SimpleNamespace(delay_ms=lambda failures, random: 10)
         self.coordinators = SimpleNamespace(ask=self._heartbeat)
-        self.metadata = SimpleNamespace(topic_id=lambda name: "id", leader=lambda partition: SimpleNamespace(node_id=0))
+        self.count = 1  # of the partitions of "t"; 0: it does not exist
+        self.metadata = SimpleNamespace(
+            topic_id=lambda name: "id" if self.count else "",
+            leader=lambda partition: SimpleNamespace(node_id=0 if self.count else -1),
+            partition_count=lambda name: self.count,
+            topic_failure=lambda name: UnknownTopicOrPartitionError(no_such_topic(name)),
+        )
 
     def want_topic(self, name: str) -> None: ...
-    def on_metadata(self, callback: object) -> None: ...
+    def on_metadata(self, callback: Callable[[], None]) -> None:
+        self.listener = callback
+
+    async def refresh(self) -> None:
+        while True:
+            self.listener()
+            await asyncio.sleep(1)
+
     def request_refresh(self) -> None: ...
     async def start(self) -> None: ...
     async def close(self) -> None: ...
@@ -139,6 +155,28 @@ async def test_refusals_do_not_pile_up_in_a_consumer_that_only_polls() -> None:
         await consumer.commit()
     await consumer.commit()  # told once
     assert broker.acknowledged == [0, 1, 2, 3, 4]
+    await consumer.close()
+
+
+@simulated
+async def test_an_application_is_told_when_none_of_its_topics_exists_for_long() -> None:
+    broker = Broker()
+    broker.count = 0
+    consumer = ShareConsumer("t", group="g", client=broker, missing_topic_timeout_ms=9_000)  # type: ignore[arg-type]
+    await consumer.start()
+    refreshing = asyncio.create_task(broker.refresh())
+    now_s = asyncio.get_running_loop().time
+    for _ in range(2):  # an application that goes on waits as long again
+        began_s = now_s()
+        with pytest.raises(UnknownTopicOrPartitionError, match="no topic 't'.*missing_topic_timeout_ms=9000"):
+            await consumer.poll(timeout_ms=60_000)
+        assert 8 <= now_s() - began_s <= 11
+    with pytest.raises(UnknownTopicOrPartitionError):  # calls that end soon add up
+        while True:
+            assert await consumer.poll(timeout_ms=1_000) == []
+    broker.count = 1
+    assert await consumer.poll(timeout_ms=60_000)
+    refreshing.cancel()
     await consumer.close()
 
 

@@ -69,6 +69,39 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     "timeout_ms": "time for one operation, with all its requests and retries",
 }
 
+MAX_INT32: Final = 2**31 - 1  # most numbers go to brokers as four bytes; of milliseconds these are 24 days
+MAX_MEMORY_BYTES: Final = 2**50
+# Of the clients' numbers: the smallest and the largest. Others are limited where they are used, by other arguments as well.
+RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    "request_timeout_ms": (1, MAX_INT32),
+    "retry_backoff_ms": (0, MAX_INT32),
+    "timeout_ms": (1, MAX_INT32),
+    # --- of producers ---
+    "linger_ms": (0, MAX_INT32),
+    "batch_size": (1, MAX_INT32),
+    "max_batch_size": (1, MAX_INT32),
+    "buffer_memory": (1, MAX_MEMORY_BYTES),
+    "max_in_flight": (1, MAX_INT32),
+    "max_request_bytes": (1, MAX_INT32),
+    "delivery_timeout_ms": (0, MAX_INT32),
+    "max_block_ms": (0, MAX_INT32),
+    "transaction_timeout_ms": (1, MAX_INT32),
+    # --- of consumers ---
+    "auto_commit_interval_ms": (1, MAX_INT32),
+    "heartbeat_interval_ms": (1, MAX_INT32),
+    "session_timeout_ms": (-1, MAX_INT32),
+    "rebalance_timeout_ms": (-1, MAX_INT32),
+    "max_poll_interval_ms": (1, MAX_INT32),
+    "missing_topic_timeout_ms": (-1, MAX_INT32),
+    "fetch_min_bytes": (0, MAX_INT32),
+    "fetch_max_bytes": (1, MAX_INT32),
+    "fetch_max_wait_ms": (0, MAX_INT32),
+    "partition_max_bytes": (1, MAX_INT32),
+    "max_buffered_bytes": (1, MAX_MEMORY_BYTES),
+    "max_records": (1, MAX_INT32),
+    "max_deliveries": (1, MAX_INT32),
+}
+
 PARTITION_OF_A_RECORD: Final = "the number of a partition; None: chosen by the key, or to fill batches"
 # Of methods, where the docstring of a method does not name them. A class has other meanings of its own (`explained`).
 OF_METHODS: Final[Mapping[str, str]] = {

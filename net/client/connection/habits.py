@@ -11,8 +11,9 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast, get_args
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...base.near_words import did_you_mean
-from .arguments import documented
+from .arguments import RANGES, documented
 from .client import Client
+from .errors import InvalidConfigError, InvalidRequestError
 from .security import SecurityOptions
 
 P = ParamSpec("P")
@@ -111,6 +112,7 @@ def with_habits(
             _rename(options, known, accepted, is_bootstrap_given=bool(arguments) and "bootstrap" in _positional(init))
         for name, value in options.items():
             _check_kind(name, value, kinds)
+            _check_range(name, value)
         init(self, *arguments, **options)
 
     wrapped = wraps(init)(checked)
@@ -179,7 +181,7 @@ def keyworded(method: Callable[P, Result]) -> Callable[P, Result]:
 
 
 def topic_names(topics: Iterable[object]) -> list[str]:
-    """Of arguments that are names, or lists of names. Raises TypeError."""
+    """Of arguments that are names, or lists of names. Raises TypeError, InvalidConfigError."""
     names = [
         name
         for item in topics
@@ -188,6 +190,8 @@ def topic_names(topics: Iterable[object]) -> list[str]:
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"a topic must be a str, not {type(name).__name__}: {name!r}")
+        if not name:
+            raise InvalidConfigError("the name of a topic is empty")
     return cast(list[str], names)
 
 
@@ -197,6 +201,9 @@ def partition_of(given: PartitionLike) -> TopicPartition:
         raise TypeError(
             f"{given!r} is not a partition: give TopicPartition(topic, number), or a tuple such as ('orders', 0)"
         )
+    topic, number = given
+    if not topic or not isinstance(number, int) or number < 0:
+        raise InvalidRequestError(f"{tuple(given)!r} is not a partition: it needs a name, and a number of 0 or more")
     return TopicPartition(*given)
 
 
@@ -220,13 +227,22 @@ def _plain_kinds(init: Callable[..., None]) -> dict[str, tuple[type, ...]]:
 
 
 def _check_kind(name: str, value: object, kinds: Mapping[str, tuple[type, ...]]) -> None:
-    """Raises TypeError. A float is taken for an int, as of 1e3 milliseconds."""
+    """Raises TypeError. A float is taken for an int, as of 1e3 milliseconds; True is no number."""
     kind = kinds.get(name)
-    if kind is not None and not isinstance(value, kind):
+    is_wrong = kind is not None and not isinstance(value, kind)
+    if kind is not None and (is_wrong or (isinstance(value, bool) and bool not in kind)):
         wanted = " or ".join(_WORDS[one] for one in kind if one is not NoneType)
         raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}: {value!r}")
     if name in _LISTENERS and value is not None and not callable(value):
         raise TypeError(f"{name} must be a function, not {type(value).__name__}: {value!r}")
+
+
+def _check_range(name: str, value: object) -> None:
+    """Raises InvalidConfigError."""
+    if name in RANGES and isinstance(value, int | float):
+        least, most = RANGES[name]
+        if not least <= value <= most:  # NaN is refused, too
+            raise InvalidConfigError(f"{name} is {value}; it must be from {least} to {most}")
 
 
 def _positional(init: Callable[..., None]) -> list[str]:

@@ -28,6 +28,7 @@ from ..connection.habits import PartitionLike, asynchronous, keyworded, partitio
 from ..connection.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, ReadingOrigin, RecordColumns
 from ..connection.security import SecurityOptions
 from ..group.assignors import Assignor
+from ..group.classic_session import matching
 from ..group.commits import Commits, ToCommit
 from ..group.group_offsets import fetch_committed, with_metadata
 from ..group.group_positions import GroupPositions
@@ -548,4 +549,6 @@ def _subscription(topics: tuple[str | Iterable[str], ...], pattern: str | None) 
     names = topic_names(topics)
     if names and pattern is not None:
         raise InvalidConfigError(f"topics and a pattern are given: {names[0]!r} and {pattern!r}; give one of them")
+    if pattern is not None:
+        matching(pattern, [])  # Raises InvalidRegularExpressionError.
     return Subscription(topics=tuple(dict.fromkeys(names)), pattern=pattern)

@@ -51,11 +51,6 @@ class ConsumerConfig:
         for name in ("auto_commit", "instance_id"):
             if self.group is None and getattr(self, name):
                 raise InvalidConfigError(f"{name} has no effect without a group: give group=..., or omit {name}")
-        for name in ("auto_commit_interval_ms", "max_poll_interval_ms", "partition_max_bytes"):
-            if getattr(self, name) <= 0:
-                raise InvalidConfigError(f"{name} must be positive")
-        if self.missing_topic_timeout_ms < -1:
-            raise InvalidConfigError("missing_topic_timeout_ms must be 0 or more, or -1: no limit")
         if self.group_protocol not in ("consumer", "classic"):
             raise InvalidConfigError(f"group_protocol is {self.group_protocol!r}; use consumer or classic")
         if self.group_protocol == "classic":

@@ -65,25 +65,18 @@ class ProducerConfig:
             raise InvalidConfigError(
                 f"buffer_memory ({self.buffer_memory}) must hold at least one batch ({self.batch_size} bytes)"
             )
-        if self.max_in_flight < 1:
-            raise InvalidConfigError("max_in_flight must be 1 or more")
         if self.delivery_timeout_ms < self.request_timeout_ms + self.linger_ms:
             raise InvalidConfigError(
                 f"delivery_timeout_ms ({self.delivery_timeout_ms}) must be at least request_timeout_ms + linger_ms"
             )
         if self.transactional_id is not None:
             self._check_transactions()
-        for name in ("linger_ms", "max_block_ms", "request_timeout_ms"):
-            if getattr(self, name) < 0:
-                raise InvalidConfigError(f"{name} must not be negative")
 
     def _check_transactions(self) -> None:
         if not self.transactional_id:
             raise InvalidConfigError("transactional_id is empty; omit it for a producer without transactions")
         if not self.enable_idempotence:
             raise InvalidConfigError("a producer with a transactional_id is idempotent; omit enable_idempotence")
-        if self.transaction_timeout_ms < 1:
-            raise InvalidConfigError(f"transaction_timeout_ms is {self.transaction_timeout_ms}; use 1 or more")
 
 
 def acks_of(acks: str | int) -> int:

@@ -112,8 +112,6 @@ class ShareConsumer:
             raise InvalidConfigError(
                 "a share consumer needs topics and a group: ShareConsumer('jobs', group='workers')"
             )
-        if max_records < 1 or fetch_max_bytes < 1:
-            raise InvalidConfigError("max_records and fetch_max_bytes must be positive")
         self._reading = ShareReading(key_deserializer, value_deserializer, on_bad_record, dead_letter, max_deliveries)
         self._rejections = Rejections(self._reading)
         self._topics = tuple(dict.fromkeys(names))

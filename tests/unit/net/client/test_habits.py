@@ -6,7 +6,7 @@ import logging
 import pydoc
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from unit.net.client.consumer_world import consumer, filled, read
@@ -15,15 +15,48 @@ from unit.net.client.virtual_time import run
 
 import barnabas.sync
 from barnabas import Admin, Consumer, Producer, ShareConsumer
-from barnabas.net.client.connection.arguments import ARGUMENTS
+from barnabas.log.vocabulary.errors import InvalidRegularExpressionError
+from barnabas.net.client.connection.arguments import ARGUMENTS, RANGES
 from barnabas.net.client.connection.errors import (
     InvalidConfigError,
+    InvalidRequestError,
     InvalidTopicError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from barnabas.net.client.connection.habits import partition_of, texts_of
 from barnabas.net.client.connection.security import SecurityOptions
+
+_CLIENTS: dict[type, tuple[Any, ...]] = {Consumer: ("t",), Producer: (), Admin: (), ShareConsumer: ("t",)}
+_NUMBERS = [
+    (kind, name)
+    for kind in _CLIENTS
+    for name, parameter in inspect.signature(kind.__init__).parameters.items()  # type: ignore[misc]
+    if {int, float} & {parameter.annotation, *get_args(parameter.annotation)} and parameter.annotation != str | int
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), _NUMBERS, ids=lambda item: getattr(item, "__name__", item))
+def test_every_number_that_no_broker_takes_is_refused_at_the_start(kind: Any, name: str) -> None:
+    group = {"group": "g"} if kind in (Consumer, ShareConsumer) else {}
+    least, _ = RANGES[name]
+    for value in (least - 1, 2**63, -(2**63), float("nan"), float("inf")):
+        with pytest.raises(InvalidConfigError, match=f"^{name} is {value}; it must be from {least} to"):
+            kind(*_CLIENTS[kind], **group, **{name: value})
+    for text in ("x", b"5", True, [5]):
+        with pytest.raises(TypeError, match=f"^{name} must be a number, not "):
+            kind(*_CLIENTS[kind], **group, **{name: text})
+
+
+def test_empty_names_and_patterns_that_are_none_are_refused_at_the_start() -> None:
+    for make in (lambda: Consumer(""), lambda: Consumer(["t", ""]), lambda: ShareConsumer("", group="g")):
+        with pytest.raises(InvalidConfigError, match="the name of a topic is empty"):
+            make()
+    with pytest.raises(InvalidRegularExpressionError):
+        Consumer(pattern="(", group="g")
+    for given in (("", 0), ("t", -1), ("t", "0"), ("t", None)):
+        with pytest.raises(InvalidRequestError, match="it needs a name, and a number of 0 or more"):
+            partition_of(given)  # type: ignore[arg-type]
 
 
 def test_bootstrap_servers_group_id_and_lists_of_topics_are_taken() -> None:

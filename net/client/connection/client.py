@@ -124,8 +124,11 @@ class Client:
         self._keeper = asyncio.create_task(self._keep_fresh(), name="barnabas-metadata")
 
     async def close(self) -> None:
+        """Raises ConcurrentUseError on another loop than that of the start: tasks of a loop that does not run never end."""
         if self._is_closed:
             return
+        if self._keeper is not None:
+            check_loop(self._loop, "client")
         self._is_closed = True
         tasks = [task for task in (self._keeper, self._refreshing) if task is not None]
         for task in tasks:

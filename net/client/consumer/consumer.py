@@ -248,10 +248,12 @@ class Consumer:
 
         Auto-commit covers only the records returned before the last poll or the last step of `async for`, as at any other time:
         the handler of the last records may have failed. If they are finished too, call `commit()` before.
+        Raises ConcurrentUseError on another event loop than that of the start.
         """
         if self._is_closed or not self._is_started or self._polling.is_closing:
             self._is_closed = True
             return
+        check_loop(self._loop, "consumer")
         self._polling.close()
         try:
             await self._commits.stop(timeout_ms=CLOSE_COMMIT_TIMEOUT_MS)

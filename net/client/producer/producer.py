@@ -201,10 +201,11 @@ class Producer:
 
     async def close(self, timeout_ms: float | None = None) -> None:
         """Flush for at most `timeout_ms` (None: as long as delivery takes), fail what is left, and disconnect. An open
-        transaction is aborted."""
+        transaction is aborted. Raises ConcurrentUseError on another event loop than that of the start."""
         if self._buffer.is_closed or not self._is_started:
             self._buffer.is_closed = True
             return
+        check_loop(self._loop, "producer")
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 if self._transactions is not None:

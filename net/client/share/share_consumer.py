@@ -21,7 +21,14 @@ from barnabas.log.vocabulary.share.messages import (
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.arguments import explained
-from ..connection.client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client
+from ..connection.client import (
+    API_TIMEOUT_MS,
+    DEFAULT_BOOTSTRAP,
+    REQUEST_TIMEOUT_MS,
+    RETRY_BACKOFF_MS,
+    Client,
+    check_loop,
+)
 from ..connection.errors import (
     BarnabasError,
     ClientClosedError,
@@ -155,15 +162,18 @@ class ShareConsumer:
         for topic in self._topics:
             self._client.want_topic(topic)
         await self._client.start()
+        self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._client.on_metadata(self._metadata_changed)
         self._membership = ShareMembership(self._client, self._group, self._topics, self._wake.set)
         self._membership.start()
 
     async def close(self) -> None:
-        """Send what is acknowledged, release the other records, and leave the group."""
+        """Send what is acknowledged, release the other records, and leave the group. Raises ConcurrentUseError on another
+        event loop than that of the start."""
         if self._is_closed or self._membership is None:
             return
+        check_loop(self._loop, "share consumer")
         await self._rejections.settle(CLOSE_TIMEOUT_MS / 1000)
         self._is_closed, member_id = True, self._membership.member_id
         await self._sent()

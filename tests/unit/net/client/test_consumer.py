@@ -400,9 +400,18 @@ def test_a_call_from_another_loop_is_refused() -> None:
         await writer.start()
 
     async def elsewhere() -> None:
-        for call in (reader.poll, reader.end_offsets, partial(writer.send, "t", b"v"), partial(writer.prepare, "t")):
+        for call in (
+            reader.poll,
+            reader.end_offsets,
+            partial(writer.send, "t", b"v"),
+            partial(writer.prepare, "t"),
+            reader.close,
+            writer.close,
+            reader.client.close,
+        ):
             with pytest.raises(ConcurrentUseError, match="another event loop"):
-                await call()
+                async with asyncio.timeout(100):
+                    await call()
         with pytest.raises(ConcurrentUseError, match="consumer was started on another"):
             reader.seek(T0, 0)
 

@@ -20,9 +20,10 @@ from barnabas.log.vocabulary.share.messages import (
     SharePartitionAnswer,
 )
 from barnabas.log.vocabulary.topic_partition import no_such_topic
-from barnabas.net.client.connection.errors import UnknownTopicOrPartitionError
+from barnabas.net.client.connection.errors import ConcurrentUseError, UnknownTopicOrPartitionError
 from barnabas.net.client.share.leader_session import FINAL_EPOCH
 from barnabas.net.client.share.share_consumer import ShareConsumer
+from barnabas.net.testing.simulation.loop import SimulatedLoop
 
 
 class Broker:
@@ -156,6 +157,16 @@ async def test_refusals_do_not_pile_up_in_a_consumer_that_only_polls() -> None:
     await consumer.commit()  # told once
     assert broker.acknowledged == [0, 1, 2, 3, 4]
     await consumer.close()
+
+
+def test_it_is_closed_on_the_loop_of_its_start_only() -> None:
+    broker = Broker()
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        consumer = runner.run(consumer_of(broker))
+        refused = pytest.raises(ConcurrentUseError, match="share consumer was started on another event loop")
+        with asyncio.Runner(loop_factory=SimulatedLoop) as other, refused:
+            other.run(consumer.close())
+        runner.run(consumer.close())
 
 
 @simulated

@@ -6,6 +6,7 @@ import os
 import tarfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,7 +73,8 @@ class Archive:
                 file.write(packed.getbuffer())
             temporary.replace(path)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # On a read-only file system this fails, too.
+                temporary.unlink(missing_ok=True)
             raise InvalidConfigError(
                 f"--bundle {path} cannot be written: {error.strerror}; name another file"
             ) from error

@@ -1,5 +1,6 @@
 """Exit codes of the command, and the error behind each: scripts that call the command rely on them."""
 
+import errno
 from enum import IntEnum
 from typing import Final
 
@@ -26,6 +27,13 @@ _UNREACHABLE_CODES: Final = frozenset(
         ErrorCode.LEADER_NOT_AVAILABLE,
     }
 )
+# Of files and folders that the command cannot use.
+_CURES: Final = {
+    errno.EROFS: "name a file or folder of another file system",
+    errno.EACCES: "name another file or folder, or give this user the rights to it",
+    errno.EPERM: "name another file or folder, or give this user the rights to it",
+    errno.ENOSPC: "free space, or name a file or folder of another file system",
+}
 
 
 class CommandError(Exception):
@@ -61,4 +69,6 @@ def _message_of(error: BaseException) -> str:
             "no answer in time; a change may still be applied, so check before you repeat it. Is the cluster up? "
             "Raise the limit with --timeout SECONDS"
         )
+    if isinstance(error, OSError) and error.filename and error.errno in _CURES:
+        return f"{error.filename}: {error.strerror}; {_CURES[error.errno]}"
     return " ".join(str(error).split()) or type(error).__name__

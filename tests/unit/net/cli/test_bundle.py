@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.net.cli.bundle.archive import MAX_BYTES, MAX_PART_BYTES, Archive
 from barnabas.net.cli.bundle.gathering import Gathering
 from barnabas.net.cli.bundle.secrets import REMOVED, clean_text, without_secrets
@@ -72,6 +73,12 @@ def test_parts_and_the_whole_are_bounded(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "b.tar.gz") as tar:
         assert sum(item.size for item in tar) <= MAX_BYTES
     assert [path.name for path in tmp_path.iterdir()] == ["b.tar.gz"]
+
+
+def test_a_file_that_cannot_be_written_is_told_with_the_cure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InvalidConfigError, match="cannot be written: Not a directory; name another file"):
+        Archive().write(tmp_path / "file" / "b.tar.gz")
 
 
 @pytest.mark.timeout(20)

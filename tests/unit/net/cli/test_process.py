@@ -1,11 +1,15 @@
 """What only a real process shows: pipes that break, stdin that waits, interrupts. The cluster is still one in memory."""
 
+import errno
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final
+
+from barnabas.net.cli.frame.exit_codes import message_of
 
 TESTS: Final = Path(__file__).resolve().parents[3]
 WAIT_S: Final = 30
@@ -57,3 +61,25 @@ def test_an_interrupt_while_stdin_waits_is_quiet() -> None:
         told = process.stderr.read()
         assert process.wait(WAIT_S) == 130
         assert b"Traceback" not in told
+
+
+def test_an_interrupt_during_the_imports_is_quiet() -> None:
+    program = """
+import sys
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "barnabas.net.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from barnabas.__main__ import main
+raise SystemExit(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
+
+
+def test_a_place_that_cannot_be_written_is_told_with_the_cure() -> None:
+    for number in (errno.EROFS, errno.EACCES, errno.ENOSPC):
+        told = message_of(OSError(number, os.strerror(number), "/x/0"))
+        assert re.fullmatch(rf"/x/0: {os.strerror(number)}; .*\bname a.* file or folder.*", told)
+    assert message_of(FileNotFoundError(errno.ENOENT, "No such file", "/x")) == "[Errno 2] No such file: '/x'"

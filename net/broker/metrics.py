@@ -93,6 +93,9 @@ def _replicas(broker: Broker) -> Iterator[Sample]:
     yield _gauge("offline_log_directories", "Data folders that have failed.", len(logs.offline_folders))
     full = sum(folder.is_full for folder in logs.folders)
     yield _gauge("full_log_directories", "Data folders on full disks; they refuse writes and serve reads.", full)
+    for folder in logs.folders:
+        size_bytes = sum(log.size_bytes for log in logs.registry.in_folder(folder))
+        yield _gauge("log_directory_size_bytes", "Bytes of the logs in a data folder.", size_bytes, folder=folder.path)
     yield Sample(
         name="kafka_log_logmanager_offlinelogdirectorycount",
         type="gauge",

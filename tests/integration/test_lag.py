@@ -134,6 +134,8 @@ def check_faces(cluster: Cluster, first_s: float) -> None:
         with urlopen(f"http://{node.property('admin.listener')}/metrics") as answer:
             lines = answer.read().decode().splitlines()
         found += [line for line in lines if line.startswith('kafka_consumergroup_lag_seconds{consumergroup="stopped"')]
+        (size,) = [line for line in lines if line.startswith("barnabas_log_directory_size_bytes{folder=")]
+        assert int(size.split()[-1]) > 0
     assert len(found) == 1, "one broker coordinates the group, and only it tells of it"
     assert is_right(float(found[0].split()[-1]), asked_s - first_s, time.time() - asked_s + 1)  # cached for a second
 

@@ -106,7 +106,33 @@ def _topics(table: DocumentTable) -> TopicSource:
         group=_group(table),
         bootstrap=(bootstrap := read_bootstrap(table)),
         config=_config(table, bootstrap),
+        collect=(collect := _collect(table, topics, bootstrap)),
+        first_line=_first_line(table, collect),
     )
+
+
+def _collect(table: DocumentTable, topics: tuple[str, ...], bootstrap: str) -> tuple[str, ...]:
+    patterns = table.texts("collect")
+    if patterns and len(topics) != 1:
+        example = table.words.pair("topics", ["access-log"])
+        table.refuse("collect", f"sends lines to one topic, which the pipeline reads: add {example}")
+    if patterns and bootstrap:
+        table.refuse(
+            "collect", "sends lines to the pipeline's own cluster: remove bootstrap, or run `barnabas collect`"
+        )
+    return patterns
+
+
+def _first_line(table: DocumentTable, collect: tuple[str, ...]) -> str:
+    pattern = table.text("first_line")
+    if pattern and not collect:
+        table.refuse("first_line", "has an effect only with collect: remove it")
+    try:
+        if pattern:
+            name_pattern(pattern)
+    except InvalidRegularExpressionError as error:
+        table.refuse("first_line", error.message)
+    return pattern
 
 
 def read_bootstrap(table: DocumentTable) -> str:

@@ -62,6 +62,8 @@ class TopicSource:
     group: str = ""  # of a stream: its positions are published under this name, for those who watch lags
     bootstrap: str = ""  # of another cluster; "": that of the pipeline
     config: str = ""  # a file with TLS and the login of the other cluster
+    collect: tuple[str, ...] = ()  # patterns of log files, whose lines a collector beside the driver sends to the topic
+    first_line: str = ""  # with collect, RE2: records of several lines begin with a line in which this is found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,16 +29,18 @@ TABLES = {
 class Connector:
     """`barnabas connect run FILE`, which can be killed and started again."""
 
-    def __init__(self, file: Path, bootstrap: str) -> None:
+    def __init__(self, file: Path, bootstrap: str, *options: str) -> None:
         self.file = file
         self.log = file.with_suffix(".log")
         self._bootstrap = bootstrap
+        self._options = options
         self.start()
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "barnabas", "connect", "run", str(self.file), "--bootstrap", self._bootstrap],
+                [sys.executable, "-m", "barnabas", "connect", "run", str(self.file), "--bootstrap", self._bootstrap,
+                 *self._options],
                 stdout=log, stderr=log, env=clean_environment(),
             )  # fmt: skip
 

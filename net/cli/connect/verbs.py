@@ -3,6 +3,8 @@
 import logging
 import os
 from argparse import ArgumentParser
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +18,13 @@ if TYPE_CHECKING:
 
 def _file_argument(parser: ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="the connector's file (TOML)")
+
+
+def _run_arguments(parser: ArgumentParser) -> None:
+    _file_argument(parser)
+    parser.add_argument(
+        "--metrics", default="", metavar="HOST:PORT", help="serve the metrics of a source's slot there, for Prometheus"
+    )
 
 
 def _reset_arguments(parser: ArgumentParser) -> None:
@@ -42,12 +51,34 @@ async def _run(context: Context) -> int:
     try:
         if isinstance(settings, SourceSettings):
             bootstrap, security = _bootstrap(context, settings), context.connector.security
-            await run_source(settings, partial(TopicWriter, settings, bootstrap, security))
+            async with _reported(context, settings, bootstrap):
+                await run_source(settings, partial(TopicWriter, settings, bootstrap, security))
         else:
             await run_sink(settings, _bootstrap(context, settings), context.connector.security)
     except ConnectorError as error:
         raise CommandError(error.message) from error
     return ExitCode.OK
+
+
+@asynccontextmanager
+async def _reported(context: Context, settings: "SourceSettings", bootstrap: str) -> AsyncIterator[None]:
+    """How the slot is: to the cluster, for `barnabas doctor`, and as metrics."""
+    from barnabas.net.connect.postgres.slot_reports import SlotReporter, rendered
+
+    from ..pipeline.metrics_server import PATH, served
+
+    reporter = SlotReporter(
+        program=f"connector {settings.name}",
+        dsn=settings.dsn,
+        slot=settings.slot,
+        warn_bytes=settings.health.warn_lag_bytes,
+        bootstrap=bootstrap,
+        security=context.connector.security,
+    )
+    async with reporter.running(), served(lambda: rendered([reporter]), context.arguments.metrics) as port:
+        if port:
+            context.out.note(f"metrics on port {port}, path {PATH}")
+        yield
 
 
 async def _reset(context: Context) -> int:
@@ -113,7 +144,7 @@ def _bootstrap(context: Context, settings: "SourceSettings | SinkSettings") -> s
 
 
 VERBS = (
-    Verb(name="run", summary="run a connector in the foreground", arguments=_file_argument, run=_run, timed=False),
+    Verb(name="run", summary="run a connector in the foreground", arguments=_run_arguments, run=_run, timed=False),
     Verb(name="status", summary="position and slot of a source connector", arguments=_file_argument, run=_status),
     Verb(
         name="reset",

@@ -1,6 +1,6 @@
-"""`barnabas pipeline run --metrics HOST:PORT`: the metrics of a pipeline over HTTP, for Prometheus."""
+"""`barnabas pipeline run` and `barnabas connect run` with `--metrics HOST:PORT`: metrics over HTTP, for Prometheus."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +15,7 @@ MAX_WAITING: Final = 16  # connections that are not accepted yet
 
 
 @asynccontextmanager
-async def served(found: "PipelineFile", address: str) -> AsyncIterator[int]:
+async def served(text: Callable[[], str], address: str) -> AsyncIterator[int]:
     """While the context is open; its value is the port. An empty address serves nothing. Raises CommandError."""
     if not address:
         yield 0
@@ -24,7 +24,7 @@ async def served(found: "PipelineFile", address: str) -> AsyncIterator[int]:
 
     host, port = _place(address)
     app = web.Application()
-    app.router.add_get(PATH, _handler(found))
+    app.router.add_get(PATH, _handler(text))
     runner = web.AppRunner(app, access_log=None, keepalive_timeout=READ_TIMEOUT_S, handler_cancellation=True)
     await runner.setup()
     try:
@@ -38,16 +38,20 @@ async def served(found: "PipelineFile", address: str) -> AsyncIterator[int]:
         await runner.cleanup()
 
 
-def _handler(found: "PipelineFile"):  # type: ignore[no-untyped-def]  # aiohttp is imported where it is needed
-    from aiohttp import web
-
-    from barnabas.net.pipeline.metrics import CONTENT_TYPE, rendered
+def pipeline_metrics(found: "PipelineFile") -> Callable[[], str]:
+    from barnabas.net.pipeline.metrics import rendered
 
     folder, name = found.state_folder(), found.spec.name
+    return lambda: rendered(name, folder.read_run(), folder.read_progress())
+
+
+def _handler(text: Callable[[], str]):  # type: ignore[no-untyped-def]  # aiohttp is imported where it is needed
+    from aiohttp import web
+
+    from barnabas.net.pipeline.metrics import CONTENT_TYPE
 
     async def answer(_: web.Request) -> web.Response:
-        text = rendered(name, folder.read_run(), folder.read_progress())
-        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=text().encode(), headers={"Content-Type": CONTENT_TYPE})
 
     return answer
 

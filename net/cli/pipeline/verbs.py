@@ -143,17 +143,24 @@ def _refuse_other_pipeline(found: "PipelineFile", folder: "StateFolder") -> None
 async def _supervised(context: Context, found: "PipelineFile") -> "RunState":
     from barnabas.net.pipeline.supervisor import Supervisor
 
-    from .metrics_server import PATH, served
+    from .collecting import Collecting
+    from .metrics_server import PATH, pipeline_metrics, served
+    from .slots import reported_slots
 
     folder = found.state_folder()
     is_bounded = context.arguments.once or found.spec.is_batch
     bar = _Bar(folder.read_progress().records, is_visible=is_bounded)
     supervisor = Supervisor(_order(context, found, folder), found.spec.restarts, folder, on_progress=bar.show)
+    collecting = Collecting(found, context, _bootstrap(context, found), is_once=is_bounded)
+    own_metrics = pipeline_metrics(found)
     try:
-        async with served(found, context.arguments.metrics) as port:
+        async with (
+            reported_slots(found, context, _bootstrap(context, found)) as slot_metrics,
+            served(lambda: own_metrics() + slot_metrics(), context.arguments.metrics) as port,
+        ):
             if port:
                 context.out.note(f"metrics on port {port}, path {PATH}")
-            return await until_signalled(supervisor.run, supervisor.stop)
+            return await until_signalled(lambda: collecting.run(supervisor.run, supervisor.stop), collecting.stop)
     finally:
         bar.finish()
 

@@ -5,13 +5,14 @@ for more.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.log.vocabulary.transaction_messages import TransactionState
 
 from ...protocol.doubt import doubt_in_words
@@ -24,6 +25,7 @@ from ...protocol.responses import (
     TroubledFolder,
 )
 from ..connection.errors import BarnabasError
+from ..positions.slot_reports import MAX_REPORTS, SLOTS_TOPIC, SlotReport, read_report
 from .finding import Finding, Weight, utc_time
 
 if TYPE_CHECKING:  # commands import this module without importing a client
@@ -32,6 +34,8 @@ if TYPE_CHECKING:  # commands import this module without importing a client
 logger = logging.getLogger("barnabas.client")
 
 OVERDUE_AFTER_MS: Final = 5_000  # after its timeout a transaction is aborted at once; the markers take less than this
+REPORTS_TIMEOUT_MS: Final = 5_000  # for each piece of the topic of reports
+REPORTS_AT_ONCE_BYTES: Final = 1 << 20
 NAMES_SHOWN: Final = 10  # enough to see the problem; the count shows its size
 
 
@@ -238,3 +242,72 @@ def ignored_settings(cluster: DescribeClusterResponse) -> list[str]:
 
 def some(names: list[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + (" ..." if len(names) > NAMES_SHOWN else "")
+
+
+# --- slots of PostgreSQL --------------------------------------------------------------------------------------------------
+
+_AGAIN: Final = (
+    "drop the slot, if it is there, and run `barnabas connect reset FILE` or `barnabas pipeline reset FILE`: tables are read"
+    " again"
+)
+
+
+async def slot_reports(admin: "Admin", topics: Sequence[TopicMetadata]) -> Sequence[SlotReport]:
+    """The newest of each program; nothing is asked of a cluster into which none captures."""
+    if all(topic.name != SLOTS_TOPIC for topic in topics):
+        return ()
+    from ..consumer.range_reader import RangeReader, batches_of
+    from ..positions.offset_lookup import EARLIEST, LATEST
+
+    place = TopicPartition(SLOTS_TOPIC, 0)
+    await admin.client.wait_for_topic(SLOTS_TOPIC, timeout_ms=REPORTS_TIMEOUT_MS)
+    start, end = [(await admin.list_offsets(SLOTS_TOPIC, timestamp_ms=at))[place].offset for at in (EARLIEST, LATEST)]
+    reader = RangeReader(
+        admin.client,
+        place,
+        start=max(start, end - MAX_REPORTS),
+        end=end,
+        max_bytes=REPORTS_AT_ONCE_BYTES,
+        is_committed_only=False,
+        timeout_ms=REPORTS_TIMEOUT_MS,
+    )
+    found: dict[bytes | None, SlotReport] = {}
+    while (chunk := await reader.next_chunk()) is not None:
+        for _, records in batches_of(chunk, end=end):
+            for record in records:
+                if (report := read_report(record.value)) is not None:
+                    found[record.key] = report
+    return tuple(found.values())
+
+
+def slot_problems(slots: Sequence[SlotReport], now_ms: int) -> Iterator[Finding]:
+    for slot in slots:
+        if slot.is_lost:
+            what = (
+                "does not exist any more" if not slot.exists else "is lost: the server has discarded log that it needs"
+            )
+            yield Finding(
+                weight=Weight.CRITICAL,
+                what=f"{slot.name} {what}",
+                costs="changes of its tables since then are in no topic and in no table",
+                cure=_AGAIN if not slot.exists else f"raise max_slot_wal_keep_size, {_AGAIN}",
+                since_ms=slot.at_ms,
+            )
+        elif slot.is_silent(now_ms) or not slot.is_active:
+            yield Finding(
+                weight=Weight.PROBLEM,
+                what=f"{slot.name} is not read",
+                costs=f"the server keeps its log for it, {slot.retained_bytes} bytes at the last look, until its disk is full",
+                cure=f"start {slot.program} again, or run SELECT pg_drop_replication_slot('{slot.slot}') if it is not needed",
+                since_ms=slot.at_ms,
+            )
+        elif slot.retained_bytes > slot.warn_bytes:
+            yield Finding(
+                weight=Weight.RISK,
+                what=f"{slot.name} retains {slot.retained_bytes} bytes of log, more than {slot.warn_bytes}",
+                key=f"{slot.name} retains log",
+                costs="the disk of the server fills"
+                if slot.safe_bytes is None
+                else f"the slot is lost after {slot.safe_bytes} more bytes",
+                cure="look for long transactions of the source, and whether the sink or the brokers are slow",
+            )

@@ -28,10 +28,13 @@ from ...protocol.responses import (
 )
 from ...protocol.transaction_operations import ListedTransaction, ListTransactionsResponse
 from ..connection.errors import BarnabasError
+from ..positions.slot_reports import SlotReport
 from .cluster_health import (
     ignored_settings,
     partitions_by_name,
     problems,
+    slot_problems,
+    slot_reports,
     some,
     transaction_problems,
     unclean_elections,
@@ -86,6 +89,7 @@ class Picture:
     figures: Sequence[BrokerLook] = ()
     events: Sequence[ClusterEvent] = ()  # the oldest first
     now_ms: int = -1  # wall clock of who looks
+    slots: Sequence[SlotReport] = ()  # of PostgreSQL, as the programs say that capture changes with them
     unreachable: Sequence[str] = ()  # what is wrong with brokers' addresses, as seen by who looks
 
 
@@ -98,13 +102,13 @@ async def look(admin: "Admin", *, limit_s: float) -> Picture:
     cluster, quorum, topics = await _frame(admin)
     user_topics = [topic.name for topic in topics if not topic.internal][:MAX_TOPICS]
     present = [broker.node_id for broker in cluster.brokers if not broker.fenced]
-    (figures, events), moves, limits, storage, (groups, lags), (long_ones, found) = await asyncio.gather(
+    (figures, events), moves, limits, storage, (groups, lags), (long_ones, found, slots) = await asyncio.gather(
         _figures_and_events(admin, questions, present),
         questions.one("moves of partitions", admin.describe_moves, DescribeMovesResponse(moves=())),
         questions.each("configuration of", user_topics, lambda name: _limits(admin, name)),
         questions.each("data folders of broker", present, admin.describe_storage),
         _groups_and_lags(admin, questions),
-        _transactions(admin, questions),
+        _transactions_and_slots(admin, questions, topics),
     )
     if questions.unanswered:  # the cluster may have noticed the cause meanwhile
         cluster, quorum, topics = await _Questions(AGAIN_SHARE * limit_s).one(
@@ -123,6 +127,7 @@ async def look(admin: "Admin", *, limit_s: float) -> Picture:
         lags=lags,
         long_transactions=() if long_ones is None else long_ones.transactions,
         transaction_problems=found,
+        slots=slots,
         unanswered=sorted(questions.unanswered),
     )
 
@@ -140,12 +145,13 @@ async def _figures_and_events(
     )
 
 
-async def _transactions(
-    admin: "Admin", questions: "_Questions"
-) -> tuple["ListTransactionsResponse | None", Sequence[Finding]]:
+async def _transactions_and_slots(
+    admin: "Admin", questions: "_Questions", topics: Sequence[TopicMetadata]
+) -> tuple["ListTransactionsResponse | None", Sequence[Finding], Sequence[SlotReport]]:
     return await asyncio.gather(
         questions.one("long transactions", lambda: admin.transactions.list(longer_than_ms=LONG_TRANSACTION_MS), None),
         questions.one("transactions that hang", lambda: transaction_problems(admin), ()),
+        questions.one("slots of PostgreSQL", lambda: slot_reports(admin, topics), ()),
     )
 
 
@@ -218,6 +224,7 @@ def diagnose(picture: Picture) -> list[Finding]:
         *_single_copies(picture),
         *_leaders(picture),
         *_long_transactions(picture),
+        *slot_problems(picture.slots, picture.now_ms),
         *_past(picture),
         *_unanswered(picture),
         *_addresses(picture),

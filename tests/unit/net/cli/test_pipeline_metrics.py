@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.net.cli.frame.exit_codes import CommandError
-from barnabas.net.cli.pipeline.metrics_server import served
+from barnabas.net.cli.pipeline.metrics_server import pipeline_metrics, served
 from barnabas.net.pipeline.files import PipelineFile, read_pipeline
 from barnabas.net.pipeline.state import RunProgress
 
@@ -31,7 +31,7 @@ async def asked(port: int, path: str) -> str:
 async def test_metrics_are_those_of_the_moment(found: PipelineFile) -> None:
     folder = found.state_folder()
     folder.prepare()
-    async with served(found, "127.0.0.1:0") as port:
+    async with served(pipeline_metrics(found), "127.0.0.1:0") as port:
         assert 'barnabas_pipeline_rows_total{pipeline="p"} 0' in await asked(port, "/metrics")
         folder.write_progress(RunProgress(rows=7))
         answer = await asked(port, "/metrics")
@@ -40,14 +40,14 @@ async def test_metrics_are_those_of_the_moment(found: PipelineFile) -> None:
 
 
 async def test_without_an_address_nothing_is_served(found: PipelineFile) -> None:
-    async with served(found, "") as port:
+    async with served(pipeline_metrics(found), "") as port:
         assert port == 0
 
 
 @pytest.mark.parametrize("address", ["9400", ":9400", "localhost", "localhost:x", "localhost:70000"])
 async def test_addresses_that_are_none(found: PipelineFile, address: str) -> None:
     with pytest.raises(CommandError, match="give HOST:PORT"):
-        async with served(found, address):
+        async with served(pipeline_metrics(found), address):
             pass
 
 
@@ -55,5 +55,5 @@ async def test_an_address_that_is_taken(found: PipelineFile) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(CommandError, match=f"--metrics {address}: .*choose another address"):
-            async with served(found, address):
+            async with served(pipeline_metrics(found), address):
                 pass

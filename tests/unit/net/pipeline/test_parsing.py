@@ -376,3 +376,36 @@ def test_a_sink_of_protobuf() -> None:
     sink = spec_of(f'{SOURCE}[sink]\ntopic = "out"\n{text}\n').sink
     assert isinstance(sink, TopicSink)
     assert (sink.schema_format, sink.schema, sink.message) == ("protobuf", "o.desc", "shop.Order")
+
+
+COLLECT = """\
+name = "logs"
+[source]
+collect = ["/var/log/web.log*"]
+first_line = "^[0-9]"
+topics = ["lines"]
+value = { format = "text" }
+[sink]
+console = true
+"""
+
+
+def test_log_files_that_are_collected_into_a_topic() -> None:
+    origin = spec_of(COLLECT).sources[0].origin
+    assert origin == TopicSource(topics=("lines",), collect=("/var/log/web.log*",), first_line="^[0-9]")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('topics = ["lines"]', 'pattern = "lines"', "3:1: source.collect: sends lines to one topic, which the pipeline reads"),
+        ('topics = ["lines"]', 'topics = ["a", "b"]', "3:1: source.collect: sends lines to one topic, which the pipeline"),
+        ('topics = ["lines"]', 'topics = ["a"]\nbootstrap = "b:1"', "3:1: source.collect: sends lines to the pipeline's own"),
+        ('collect = ["/var/log/web.log*"]\n', "", "3:1: source.first_line: has an effect only with collect: remove it"),
+        ('"^[0-9]"', '"("', "4:1: source.first_line: "),
+    ],
+)  # fmt: skip
+def test_mistakes_of_log_files(old: str, new: str, told: str) -> None:
+    problems = parse_pipeline(COLLECT.replace(old, new))
+    assert isinstance(problems, list)
+    assert [problem.text("p").removeprefix("p:")[: len(told)] for problem in problems] == [told]

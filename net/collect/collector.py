@@ -230,8 +230,9 @@ class Collector:
             await transaction.send_many(config.topic, piece.records, partition=partition)
         else:
             now = datetime.now().astimezone()
+            last_ms = int(now.timestamp() * 1_000) + MAX_AHEAD_MS
             for record in piece.records:
-                parsed, headers = self._parsed(record, piece, now)
+                parsed, headers = self._parsed(record, piece, now, last_ms)
                 if parsed is not None:
                     await transaction.send(
                         config.topic,
@@ -244,12 +245,12 @@ class Collector:
         await transaction.send(POSITIONS_TOPIC, saved, key=key_of(config.name, piece.file.file_id), partition=0)
 
     def _parsed(
-        self, record: bytes, piece: Piece, now: datetime
+        self, record: bytes, piece: Piece, now: datetime, last_ms: int
     ) -> tuple[Parsed | None, Sequence[tuple[str, bytes | None]] | None]:
         assert self._parser is not None
         parsed = self._parser(record, now)
         if parsed is not None and len(parsed.value) <= MAX_PARSED_BYTES:
-            if parsed.timestamp_ms is not None and parsed.timestamp_ms > now.timestamp() * 1_000 + MAX_AHEAD_MS:
+            if parsed.timestamp_ms is not None and parsed.timestamp_ms > last_ms:
                 parsed = parsed._replace(timestamp_ms=None)
             return parsed, None
         config = self._config

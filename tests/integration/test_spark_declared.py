@@ -90,7 +90,7 @@ def closed(requests: list[facts.Request]) -> datetime:
 
 def test_each_declared_form_is_short_and_valid() -> None:
     files = sorted(file for file in DECLARED.iterdir() if file.suffix in (".toml", *YAML_SUFFIXES))
-    assert len(files) >= 4
+    assert len(files) >= 6
     for file in files:
         read_pipeline(file)
         assert len(file.read_text().splitlines()) <= MAX_LINES, file.name
@@ -141,6 +141,29 @@ def test_sessions_in_a_table(declared: Any, log: str, lines: list[bytes]) -> Non
     requests = facts.parse(lines)
     expected = [row for row in facts.sessions(requests, GAP) if row[2] + GAP <= closed(requests)]
     assert sorted(rows) == sorted(expected) and len(rows) > 1_000
+
+
+def test_requests_in_a_database_each_once(declared: Any, log: str, lines: list[bytes]) -> None:
+    pipeline: Declared = declared(form("to_database", access_log=log))
+    pipeline.run()
+    pipeline.replay()
+    with closing(sqlite3.connect(pipeline.folder / "web.db")) as database:
+        found = database.execute("SELECT client, path, status, size FROM requests").fetchall()
+    requests = facts.parse(lines)
+    assert sorted((client, path.partition("?")[0], status, size) for client, path, status, size in found) == sorted(
+        (item.client, item.path, item.status, item.size) for item in requests
+    )
+
+
+def test_a_select_over_the_records_of_a_topic(declared: Any, spark_cluster: Cluster) -> None:
+    for topic in ("small-and-large", "only-large"):
+        create_topic(spark_cluster, topic, partitions=1)
+    send(spark_cluster, "small-and-large", [b'{"amount": 999}', b'{"amount": 1001}', b"poison"], key=b"k")
+    pipeline: Declared = declared(form("sql", orders="small-and-large", large_orders="only-large"))
+    pipeline.run()
+    pipeline.replay()
+    found = [(record.key, bytes(record.value or b"")) for record in read(spark_cluster, "only-large")]
+    assert found == [(b"k", b'{"amount": 1001}')]
 
 
 def test_page_loads_by_a_python_step_in_parquet(

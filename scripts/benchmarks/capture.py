@@ -1,14 +1,14 @@
 """`scripts/benchmark capture`: how fast `barnabas connect` reads the rows of a table and follows its changes.
 
 A PostgreSQL server (Debian's programs), three brokers and the connector are processes of this machine. The rows have 100 bytes,
-the topic has factor 3. The stream is written before it is read: its rate is that of the connector, not of the database's writers.
+the topic has factor 3. With --debezium, Debezium on Kafka Connect does the same afterwards, while nothing else runs. The stream
+is written before it is read: its rate is that of the connector, not of the database's writers.
 """
 
 import argparse
 import asyncio
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -23,10 +23,14 @@ from clusters import Cluster
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))  # the server of tests
 
-from integration import postgres  # noqa: E402 - needs the path
+from debezium import TOPIC as DEBEZIUM_TOPIC  # noqa: E402 - needs the path
+from debezium import Debezium, MissingError  # noqa: E402 - needs the path
+from integration import postgres  # noqa: E402 - as above
 
 from barnabas import Admin, Consumer, TopicPartition  # noqa: E402 - as above
+from barnabas.log.vocabulary.errors import UnknownTopicOrPartitionError  # noqa: E402 - as above
 
+Process = subprocess.Popen[bytes]
 TOPIC = "rate.public.t"
 FILE = """connector = "postgres-source"
 name = "rate"
@@ -37,6 +41,7 @@ prefix = "rate"
 topics = {{ partitions = 3, replication_factor = 3 }}
 """
 WAIT_S = 600.0
+POLL_S = 0.1
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the table, for the snapshot")
     parser.add_argument("--changes", type=int, default=300_000, help="of each stream")
     parser.add_argument("--seconds", type=int, default=10, help="of single transactions, for their delay")
+    parser.add_argument("--debezium", action="store_true", help="then the same with Debezium, which mvn fetches")
     options = parser.parse_args(arguments)
     if postgres.find()[0] is None:
         sys.exit(postgres.find()[1])
@@ -52,62 +58,103 @@ def main(arguments: Sequence[str]) -> int:
         Cluster(3) as cluster,
         tempfile.TemporaryDirectory() as folder,
     ):
-        asyncio.run(_measure(options, server.address, cluster.bootstrap, Path(folder)))
+        try:
+            asyncio.run(_measure(options, server.address, cluster.bootstrap, Path(folder)))
+        except MissingError as error:
+            sys.exit(f"--debezium: {error}")
     return 0
 
 
 async def _measure(options: argparse.Namespace, dsn: str, bootstrap: str, folder: Path) -> None:
     import psycopg
 
+    debezium = (
+        Debezium(folder, bootstrap) if options.debezium else None
+    )  # before anything is measured: it fetches programs
     file = folder / "rate.toml"
     file.write_text(FILE.format(dsn=dsn))
     with psycopg.connect(dsn, autocommit=True) as database:
-        database.execute("CREATE TABLE t (id bigint PRIMARY KEY, number int, text text, at timestamptz DEFAULT now())")
-        database.execute(
-            "INSERT INTO t SELECT i, 0, md5(i::text) || md5(i::text) FROM generate_series(1, %s) i", (options.rows,)
-        )
-        database.execute("CREATE PUBLICATION rate FOR TABLE t")
+        _fill(database, options.rows)
         connector = _start(file, bootstrap)
         try:
-            took = await _said(connector, r"snapshot ends connector=rate rows=(\d+) seconds=([\d.]+)")
-            _print("snapshot", int(took[1]), float(took[2]))
-            await _said(connector, "stream begins")
-            statement = "UPDATE t SET number = number + 1 WHERE id BETWEEN {} AND {}"
-            for label, size in (("stream, transactions of 1 change", 1), ("stream, transactions of 100 changes", 100)):
-                connector.send_signal(signal.SIGSTOP)
-                first = 1
-                with database.pipeline():
-                    for first in range(1, options.changes, size):
-                        database.execute(statement.format(first, first + size - 1))
-                before = await _records(bootstrap)
-                connector.send_signal(signal.SIGCONT)
-                began = time.perf_counter()
-                while await _records(bootstrap) < before + options.changes:
-                    assert time.perf_counter() - began < WAIT_S
-                    await asyncio.sleep(0.1)
-                _print(label, options.changes, time.perf_counter() - began)
+            await _rates("barnabas connect", options, database, connector, bootstrap, TOPIC)
             await _delays(options.seconds, database, bootstrap)
         finally:
             connector.kill()
+            connector.wait()
+        if debezium is not None:
+            _fill(database, options.rows)  # the same table as before, not one that was updated
+            worker = await debezium.start(dsn, "rate")
+            try:
+                await _rates("Debezium", options, database, worker, bootstrap, DEBEZIUM_TOPIC)
+            finally:
+                worker.kill()
+                worker.wait()
 
 
-def _start(file: Path, bootstrap: str) -> "subprocess.Popen[str]":
+def _fill(database: Any, rows: int) -> None:
+    """A new table, and no slot of a connector before."""
+    database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active")
+    database.execute("DROP TABLE IF EXISTS t")
+    database.execute("DROP PUBLICATION IF EXISTS rate")
+    database.execute("CREATE TABLE t (id bigint PRIMARY KEY, number int, text text, at timestamptz DEFAULT now())")
+    database.execute("INSERT INTO t SELECT i, 0, md5(i::text) || md5(i::text) FROM generate_series(1, %s) i", (rows,))
+    database.execute("CREATE PUBLICATION rate FOR TABLE t")
+    database.execute("CHECKPOINT")
+
+
+async def _rates(
+    name: str, options: argparse.Namespace, database: Any, connector: Process, bootstrap: str, topic: str
+) -> None:
+    """A snapshot from the first record that is in the topic, then two streams that wait when the connector goes on."""
+    before = await _until_more(connector, bootstrap, topic, 0)
+    began = time.perf_counter()
+    await _until_more(connector, bootstrap, topic, options.rows - 1)
+    _print(f"{name}: snapshot", options.rows - before, time.perf_counter() - began)
+    await _until_streams(database)
+    statement = "UPDATE t SET number = number + 1 WHERE id BETWEEN {} AND {}"
+    for label, size in (("stream, transactions of 1 change", 1), ("stream, transactions of 100 changes", 100)):
+        connector.send_signal(signal.SIGSTOP)
+        with database.pipeline():
+            for first in range(1, options.changes, size):
+                database.execute(statement.format(first, first + size - 1))
+        before = await _records(bootstrap, topic)
+        connector.send_signal(signal.SIGCONT)
+        began = time.perf_counter()
+        await _until_more(connector, bootstrap, topic, before + options.changes - 1)
+        _print(f"{name}: {label}", options.changes, time.perf_counter() - began)
+
+
+async def _until_more(connector: Process, bootstrap: str, topic: str, count: int) -> int:
+    ends_s = time.perf_counter() + WAIT_S
+    while (found := await _records(bootstrap, topic)) <= count:
+        assert connector.poll() is None, "the connector has ended"
+        assert time.perf_counter() < ends_s, f"{found} of {count} records"
+        await asyncio.sleep(POLL_S)
+    return found
+
+
+async def _until_streams(database: Any) -> None:
+    """A slot that stays is in use: the snapshot is over."""
+    ends_s = time.perf_counter() + WAIT_S
+    query = "SELECT count(*) FROM pg_replication_slots WHERE active AND NOT temporary"
+    while database.execute(query).fetchone()[0] == 0:
+        assert time.perf_counter() < ends_s
+        await asyncio.sleep(POLL_S)
+
+
+def _start(file: Path, bootstrap: str) -> Process:
     command = [sys.executable, "-m", "barnabas", "connect", "run", str(file), "--bootstrap", bootstrap]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ)
 
 
-async def _said(connector: "subprocess.Popen[str]", pattern: str) -> "re.Match[str]":
-    assert connector.stderr is not None
-    while line := await asyncio.to_thread(connector.stderr.readline):
-        if found := re.search(pattern, line):
-            return found
-    raise AssertionError(f"the connector has ended with {connector.wait()}")
-
-
-async def _records(bootstrap: str) -> int:
-    """Offsets of the topic; the markers of transactions are few."""
+async def _records(bootstrap: str, topic: str) -> int:
+    """Offsets of the topic, 0 before there is one; the markers of transactions are few."""
     async with Admin(bootstrap) as admin:
-        return sum(found.offset for found in (await admin.list_offsets(TOPIC)).values())
+        try:
+            return sum(found.offset for found in (await admin.list_offsets(topic)).values())
+        except UnknownTopicOrPartitionError:
+            return 0
 
 
 async def _delays(seconds: int, database: Any, bootstrap: str) -> None:

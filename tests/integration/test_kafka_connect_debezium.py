@@ -38,7 +38,7 @@ if postgres.find()[0] is None:
     pytest.skip(postgres.find()[1], allow_module_level=True)
 
 
-def _connector(dsn: str) -> dict[str, object]:
+def connector(dsn: str) -> dict[str, object]:
     said = dict(item.split("=") for item in dsn.split())
     return {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -107,7 +107,7 @@ async def _capture(cluster: Cluster, workers: copied_lines.Workers, source: str,
     for program in workers.programs:
         program.start()
     await until(lambda: workers.ask("GET", "/"), "Connect answers", timeout_s=START_LIMIT_S)
-    await copied_lines.made(workers, NAME, _connector(source))
+    await copied_lines.made(workers, NAME, connector(source))
     await until(lambda: workers.is_running(NAME), "the connector runs", timeout_s=START_LIMIT_S)
     async with cluster.admin() as admin:
 

@@ -1,0 +1,35 @@
+"""Lines of a web server's log in a topic: all requests go to Parquet files, and those that failed to another topic."""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+spark = SparkSession.getActiveSession()
+assert spark is not None, "spark-pipelines gives a session"
+BROKERS = {"bootstrap.servers": spark.conf.get("requests.bootstrap")}
+LINE = r'^(\S+) \S+ \S+ \[[^\]]+\] "(\S+) (\S+)[^"]*" (\d{3})'
+
+dp.create_sink("all_requests", "parquet", {"path": spark.conf.get("requests.folder")})
+dp.create_sink("failed_requests", "barnabas", {**BROKERS, "topic": "failed-requests", "delivery": "effectively_once"})
+
+
+@dp.temporary_view
+def requests() -> DataFrame:
+    records = spark.readStream.format("barnabas").options(**BROKERS, subscribe="access-log", startingOffsets="earliest")
+    line = F.col("value").cast("string")
+    columns = [
+        F.regexp_extract(line, LINE, at + 1).alias(name)
+        for at, name in enumerate(("client", "method", "path", "status"))
+    ]
+    return records.load().select(*columns).where("status != ''")
+
+
+@dp.append_flow(target="all_requests")
+def every_request() -> DataFrame:
+    return spark.readStream.table("requests")
+
+
+@dp.append_flow(target="failed_requests")
+def failed_request() -> DataFrame:
+    failed = spark.readStream.table("requests").where("status >= '400'")
+    return failed.selectExpr("path AS key", "to_json(struct(*)) AS value")

@@ -6,7 +6,7 @@ each leader run in the background; everything else happens in the calls of the a
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Self, Unpack, cast
 
 from barnabas.log.format.record_batch import BatchHeader, iter_headers
@@ -204,7 +204,7 @@ class ShareConsumer:
             logger.info("share session at broker %d was not ended: %s", session.node_id, error.message)
         else:
             for item in answer.partitions:
-                self._note_refusal(item)
+                _note_refusal(self._refusals, self._names, item)
 
     @property
     def _member(self) -> ShareMembership:
@@ -251,7 +251,7 @@ class ShareConsumer:
             self._start_fetches(only_waited_for=True)
             found = await self._read(max_records, until_ms)
             if found:
-                self._returned.update((self._place(record), None) for record in found)
+                self._returned.update((_place_of(record), None) for record in found)
                 return found
             if self._client.clock.now_ms() >= until_ms:
                 return []
@@ -279,7 +279,7 @@ class ShareConsumer:
                     continue  # Its lock ended meanwhile.
             self._ready.take()
             if read is None:
-                self._settle(self._place(record), Acknowledgement.REJECT)
+                self._settle(_place_of(record), Acknowledgement.REJECT)
             else:
                 found.append(cast(ShareRecord, read))
         return found
@@ -291,13 +291,13 @@ class ShareConsumer:
         self._check()
         if kind not in _KINDS:
             raise InvalidRequestError(f"acknowledgement {kind!r} is not known: use accept, release or reject")
-        place = self._place(record)
+        place = _place_of(record)
         if place not in self._home:
             raise InvalidRequestError(
                 f"{record.topic_partition} offset {record.offset} is not locked here: it is acknowledged"
             )
         self._returned.pop(place, None)
-        if (first := self._ready.first) is not None and self._place(first) == place:
+        if (first := self._ready.first) is not None and _place_of(first) == place:
             self._ready.take()  # It could not be read.
         if kind == "reject" and self._reading.has_dead_letters:
             self._reject(record, place, reason)
@@ -356,9 +356,6 @@ class ShareConsumer:
         error = self._member.error
         if error is not None:
             raise error
-
-    def _place(self, record: ShareRecord) -> _Place:
-        return (record.topic_id, record.partition), record.offset
 
     def _settle(self, place: _Place, kind: int) -> None:
         node_id = self._home.pop(place, None)
@@ -432,23 +429,23 @@ class ShareConsumer:
         self._failures.pop(session.node_id, None)
         session.answered(wanted, answer.lock_duration_ms)
         for item in answer.partitions:
-            self._note_refusal(item)
+            _note_refusal(self._refusals, self._names, item)
             if item.error:
-                self._note_error(item, session.node_id)
+                _note_error(self._client, self._names, item, session.node_id)
             self._take(item, session, asked_ms + answer.lock_duration_ms)
 
     def _drop_ready(self, node_id: int) -> None:
         """The session is over, and with it the locks of what was not returned yet: the group delivers it again."""
-        self._forget(self._ready.drop(lambda record: self._home.get(self._place(record)) == node_id))
+        self._forget(self._ready.drop(lambda record: self._home.get(_place_of(record)) == node_id))
 
     def _has_moved(self, record: ShareRecord) -> bool:
         """Another broker leads its partition: its lock is over."""
         leader = self._client.metadata.leader(record.topic_partition).node_id
-        return leader not in (self._home[self._place(record)], NO_LEADER)
+        return leader not in (self._home[_place_of(record)], NO_LEADER)
 
     def _forget(self, records: list[ShareRecord]) -> None:
         for record in records:
-            self._home.pop(self._place(record), None)
+            self._home.pop(_place_of(record), None)
 
     def _take(self, item: SharePartitionAnswer, session: LeaderSession, deadline_ms: float) -> None:
         """The records that are locked for us until then at least. Offsets without a record are acknowledged as gaps."""
@@ -460,20 +457,24 @@ class ShareConsumer:
             self._ready.extend(found, deadline_ms)
             _acknowledge_gaps(session, partition, acquired, found)
 
-    def _note_refusal(self, item: SharePartitionAnswer) -> None:
-        if not item.acknowledge_error:
-            return
-        place = TopicPartition(self._names.get(item.topic_id, "?"), item.partition)
-        self._refusals.note(place, error_for(item.acknowledge_error, item.acknowledge_message))
 
-    def _note_error(self, item: SharePartitionAnswer, node_id: int) -> None:
-        """The partition has moved, in most cases."""
-        partition = TopicPartition(self._names.get(item.topic_id, ""), item.partition)
-        metadata = self._client.metadata
-        if not metadata.hint(partition, node_id=item.leader_id, epoch=item.leader_epoch):
-            metadata.forget_leader(partition, node_id=node_id)
-        self._client.request_refresh()
-        self._client.note_trouble(f"{partition}", error_for(item.error, item.message))
+def _place_of(record: ShareRecord) -> _Place:
+    return (record.topic_id, record.partition), record.offset
+
+
+def _note_refusal(refusals: Refusals, names: Mapping[str, str], item: SharePartitionAnswer) -> None:
+    if item.acknowledge_error:
+        place = TopicPartition(names.get(item.topic_id, "?"), item.partition)
+        refusals.note(place, error_for(item.acknowledge_error, item.acknowledge_message))
+
+
+def _note_error(client: Client, names: Mapping[str, str], item: SharePartitionAnswer, node_id: int) -> None:
+    """The partition has moved, in most cases."""
+    partition, metadata = TopicPartition(names.get(item.topic_id, ""), item.partition), client.metadata
+    if not metadata.hint(partition, node_id=item.leader_id, epoch=item.leader_epoch):
+        metadata.forget_leader(partition, node_id=node_id)
+    client.request_refresh()
+    client.note_trouble(f"{partition}", error_for(item.error, item.message))
 
 
 def _records_of(

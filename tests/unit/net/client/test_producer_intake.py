@@ -1,6 +1,7 @@
 """The short way of records into open batches, as callers of a producer see it."""
 
 import asyncio
+import inspect
 from typing import Any
 
 from unit.net.client.fake_cluster import FakeCluster
@@ -24,6 +25,24 @@ def test_records_that_are_sent_without_waiting_keep_their_order() -> None:
                 await producer.send("t", values[0], key=key)  # leaves room for small ones
                 await asyncio.gather(*[producer.send("t", value, key=key) for value in values[1:]])
         assert cluster.logs[T0].values() == values + values
+
+    run(main())
+
+
+def test_records_behind_an_unusual_one_go_the_short_way_again() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        async with Producer(client=cluster.client(), linger_ms=1_000) as producer:
+            await producer.send("t", b"first")
+            for unusual in ({"headers": [("h", b"1")]}, {"timestamp_ms": 5}, {"partition": 0}):
+                call: Any = producer.send("t", b"unusual", **unusual)
+                behind: Any = producer.send("t", b"behind")
+                assert inspect.iscoroutine(call) and inspect.iscoroutine(behind), "it must not overtake"
+                await call
+                await behind
+                again: Any = producer.send("t", b"usual")
+                assert not inspect.iscoroutine(again)
+                await again
 
     run(main())
 

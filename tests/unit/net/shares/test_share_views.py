@@ -124,6 +124,19 @@ async def test_leaders_tell_of_locks_and_the_coordinator_of_what_is_stored(error
 
 
 @simulated
+async def test_a_leader_that_begins_at_the_first_record_is_believed() -> None:
+    """A reset to the start is at the leader before its state is stored anew."""
+    cluster: Any = Cluster()
+    told = SharePartitionView(topic="t", partition=2, start_offset=0, log_end_offset=60, lag=60, acquired=0)
+
+    async def ask(node_id: int, request: ShareViewsRequest, *, timeout_ms: int) -> ShareViewsResponse:
+        return ShareViewsResponse(partitions=(told,))
+
+    cluster.ask_broker = ask
+    assert await views(cluster).of(GROUP, [state(2)]) == (told,)
+
+
+@simulated
 async def test_a_leader_leaves_out_what_it_does_not_lead() -> None:
     asked = ShareViewsRequest(group_id=GROUP, partitions=())
     assert (await views(Cluster()).here(asked)).partitions == ()

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.net.client.positions import fetch_session
+
 from . import group_bugs
 from .group_history import STABLE_LIMIT_S, UNOWNED_LIMIT_S, run_groups
 from .history import Result, Scenario
@@ -52,6 +54,12 @@ def test_offsets_of_a_deleted_topic_are_not_those_of_its_successor(seed: int) ->
     """A late commit of the old topic was taken for the new one, whose first record then never had an effect."""
     result = passed(run_groups(seed, Scenario(kinds=("recreate", "once_seek", "member_kill"), faults_s=2.0)))
     assert result.counts["topics_with_effects"] > 2, "no topic was created again"
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_histories_with_fetch_sessions_of_few_partitions(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_session, "MIN_PARTITIONS", 1)
+    passed(run_groups(seed))
 
 
 @pytest.mark.timeout(SECONDS + 240)

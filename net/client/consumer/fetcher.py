@@ -2,7 +2,8 @@
 rack of this consumer, ahead of the application, within bounds.
 
 A partition is fetched as soon as there is room for its records, independent of other requests to the same broker. So a partition
-without new records, whose fetch waits at the broker, delays no other. No task per fetch: answers arrive as callbacks.
+without new records, whose fetch waits at the broker, delays no other. Those that bring little share a fetch session with their
+leader (`positions.fetch_session`). No task per fetch: answers arrive as callbacks.
 """
 
 import asyncio
@@ -12,10 +13,13 @@ from dataclasses import dataclass
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-from ...protocol.requests import FetchPartition, FetchRequest
+from ...protocol.requests import FetchPartition, FetchRequest, ForgottenTopic
 from ...protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, CorruptRecordError, ErrorCode, UnreadableBatchError, error_for
+from ..connection.ports import Connection
+from ..positions import fetch_session
+from ..positions.fetch_session import ClientFetchSession, Sent, fetch_partition, sent_now
 from ..positions.partition_state import PartitionState
 from .read_replicas import ReadReplicas
 
@@ -31,7 +35,6 @@ _MOVED = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-_Sent = dict[TopicPartition, tuple[PartitionState, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,7 @@ class Fetcher:
         self._replicas = ReadReplicas(client.metadata, config.rack, stay_ms=client.metadata_max_age_ms)
         self._loop = asyncio.get_running_loop()
         self._in_flight: dict[int, int] = {}  # Requests per broker.
+        self._sessions: dict[int, ClientFetchSession] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
         self._pump: asyncio.Handle | None = None
@@ -112,41 +116,87 @@ class Fetcher:
             if node_id not in self._opening:
                 self._opening[node_id] = asyncio.create_task(self._open(node_id), name=f"barnabas-fetch-{node_id}")
             return
-        sent: _Sent = {state.partition: (state, state.version) for state in states}
+        session = self._sessions.get(node_id)
+        if session is not None and session.connection is not connection:
+            session = None  # It ended with its connection.
+        quiet, others = self._sorted(node_id, rack, states)
+        if session is None and len(quiet) >= fetch_session.MIN_PARTITIONS:
+            session = self._sessions[node_id] = ClientFetchSession(connection, rack)
+        if session is None or session.rack != rack or not session.may_ask:
+            self._ask(connection, node_id, rack, states)
+            return
+        if quiet:
+            self._ask(connection, node_id, rack, quiet, session)
+        elif session.waiting is None:
+            del self._sessions[node_id]
+        if others:
+            self._ask(connection, node_id, rack, others)
+
+    def _sorted(
+        self, node_id: int, rack: str, states: list[PartitionState]
+    ) -> tuple[list[PartitionState], list[PartitionState]]:
+        """Those for a session, and the others. A replica that a leader has named gets no session: if it falls behind, it tells a
+        reader so only in the answer to a fetch of the partition."""
+        leader = self._client.metadata.leader
+        quiet: list[PartitionState] = []
+        others: list[PartitionState] = []
+        for state in states:
+            fits = state.is_quiet and state.topic_id and leader(state.partition).node_id == node_id
+            (quiet if fits else others).append(state)
+        return quiet, others
+
+    def _ask(
+        self,
+        connection: Connection,
+        node_id: int,
+        rack: str,
+        states: list[PartitionState],
+        session: ClientFetchSession | None = None,
+    ) -> None:
+        leader = self._client.metadata.leader
+        if session is None:
+            sent = sent_now(states)
+            request = self._request([fetch_partition(state, leader(state.partition).epoch) for state in states], rack)
+        else:
+            changed, forgotten = session.ask(states, lambda partition: leader(partition).epoch)
+            assert session.waiting is not None
+            sent = session.waiting
+            request = self._request(changed, rack, forgotten, *session.next_epoch())
         try:
-            future = connection.send(
-                self._request(states, rack), timeout_ms=self._config.max_wait_ms + RESPONSE_GRACE_MS
-            )
+            future = connection.send(request, timeout_ms=self._config.max_wait_ms + RESPONSE_GRACE_MS)
         except BarnabasError as error:
+            self._end_session(node_id, session)
             self._failed(states, error)
             return
         for state in states:
             state.in_flight = True
         self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
-        future.add_done_callback(lambda done: self._answered(node_id, sent, done))
+        future.add_done_callback(lambda done: self._answered(node_id, sent, session, done))
 
-    def _request(self, states: list[PartitionState], rack: str) -> FetchRequest:
-        leader = self._client.metadata.leader
+    def _request(
+        self,
+        partitions: list[FetchPartition],
+        rack: str,
+        forgotten: tuple[ForgottenTopic, ...] = (),
+        session_id: int = 0,
+        session_epoch: int = fetch_session.NO_SESSION,
+    ) -> FetchRequest:
         return FetchRequest(
             max_wait_ms=self._config.max_wait_ms,
             min_bytes=self._config.min_bytes,
-            max_bytes=max(self._config.max_bytes, max(state.max_bytes for state in states)),
-            partitions=tuple(
-                FetchPartition(
-                    topic=state.partition.topic,
-                    partition=state.partition.partition,
-                    fetch_offset=state.fetch_offset,
-                    max_bytes=state.max_bytes,
-                    current_leader_epoch=leader(state.partition).epoch,
-                    last_fetched_epoch=state.last_fetched_epoch,
-                    topic_id=state.topic_id,
-                )
-                for state in states
-            ),
+            max_bytes=max(self._config.max_bytes, max((item.max_bytes for item in partitions), default=0)),
+            partitions=tuple(partitions),
             isolation_level=self._config.isolation_level,
             rack=rack,
+            session_id=session_id,
+            session_epoch=session_epoch,
+            forgotten=forgotten,
             may_be_sent_away=bool(self._config.rack),
         )
+
+    def _end_session(self, node_id: int, session: ClientFetchSession | None) -> None:
+        if session is not None and self._sessions.get(node_id) is session:
+            del self._sessions[node_id]
 
     async def _open(self, node_id: int) -> None:
         try:
@@ -162,23 +212,35 @@ class Fetcher:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def _answered(self, node_id: int, sent: _Sent, future: asyncio.Future[Response]) -> None:
+    def _answered(
+        self, node_id: int, sent: Sent, session: ClientFetchSession | None, future: asyncio.Future[Response]
+    ) -> None:
         self._in_flight[node_id] -= 1
         failure = None if future.cancelled() else future.exception()
         if self._is_closed or future.cancelled():
             return
-        states = [state for state, version in sent.values() if state.version == version]
-        for state in states:
-            state.in_flight = False
-        if isinstance(failure, BarnabasError):
+        states = [state for state, version, _ in sent.values() if state.version == version]
+        if session is None or session.answered(sent):
+            for state in states:
+                state.in_flight = False
+        if failure is None and self._is_session_kept(node_id, session, future.result()):
+            self._take_response(sent, states, future.result())
+        elif isinstance(failure, BarnabasError):
+            self._end_session(node_id, session)
             self._failed(states, failure)
         elif failure is not None:
             raise failure
-        else:
-            self._take_response(sent, states, future.result())
         self.pump_soon()
 
-    def _take_response(self, sent: _Sent, states: Iterable[PartitionState], response: Response) -> None:
+    def _is_session_kept(self, node_id: int, session: ClientFetchSession | None, response: Response) -> bool:
+        """False: there is nothing to take from the answer. The next request begins another session."""
+        if session is None:
+            return True
+        if not isinstance(response, FetchResponse) or not session.is_kept(response.session_id):
+            self._end_session(node_id, session)
+        return not isinstance(response, ErrorResponse) or response.error not in fetch_session.SESSION_ERRORS
+
+    def _take_response(self, sent: Sent, states: Iterable[PartitionState], response: Response) -> None:
         if isinstance(response, ErrorResponse):
             self._failed(states, error_for(response.error, response.message))
             return
@@ -187,9 +249,11 @@ class Fetcher:
             return
         has_news = False
         for answer in response.partitions:
-            state, version = sent.get(TopicPartition(answer.topic, answer.partition), (None, 0))
-            if state is not None and state.version == version:
+            partition = TopicPartition(answer.topic, answer.partition)
+            state, version, offset = sent.get(partition, (None, 0, 0))
+            if state is not None and state.version == version and state.fetch_offset == offset:
                 has_news |= self._take_partition(state, answer)
+                state.is_quiet = not answer.error and len(answer.records) <= fetch_session.QUIET_BYTES  # type: ignore[arg-type]
         if has_news:
             self._on_data()
 

@@ -43,6 +43,7 @@ class PartitionState:
         "in_flight",
         "is_backing_off",
         "is_paused",
+        "is_quiet",
         "lacks_offset",
         "last_fetched_epoch",
         "log_start_offset",
@@ -76,6 +77,7 @@ class PartitionState:
         self.is_paused = False
         self.is_backing_off = False
         self.in_flight = False
+        self.is_quiet = False  # The last answer brought little or nothing.
         self.version = next(_versions)
         self.high_watermark = UNKNOWN
         self.log_start_offset = UNKNOWN
@@ -111,7 +113,7 @@ class PartitionState:
         self.version = next(_versions)
         self.committed = UNKNOWN
         self.lacks_offset = False
-        self.in_flight = False
+        self.in_flight = self.is_quiet = False
         self._chunks.clear()
         self._chunk_position = 0
         self._records = []

@@ -12,6 +12,8 @@ from itertools import count
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from barnabas.log.format.record_batch import iter_headers, patch
 from barnabas.log.format.record_codec import iter_records
 from barnabas.log.segment.producer_state import ProducerState
@@ -86,6 +88,25 @@ class FakeLog:
         return [record.value for _, _, data in self.batches for record in iter_records(data)]
 
 
+class FakeFetchSession:
+    def __init__(self, session_id: int) -> None:
+        self.session_id = session_id
+        self.epoch = 0  # of the next request
+        self.partitions: dict[TopicPartition, q.FetchPartition] = {}
+        self.wake: asyncio.Event | None = None  # of the request that waits
+
+    def merged(self, request: q.FetchRequest) -> q.FetchRequest:
+        """The request with all partitions of the session. It overtakes the one that waits."""
+        self.epoch += 1
+        if self.wake is not None:
+            self.wake.set()
+        self.partitions |= {TopicPartition(item.topic, item.partition): item for item in request.partitions}
+        for topic in request.forgotten:
+            for number in topic.partitions:
+                del self.partitions[TopicPartition(topic.topic, number)]
+        return replace(request, partitions=tuple(self.partitions.values()))
+
+
 class FakeCluster:
     def __init__(self, *, brokers: int = 1, topics: dict[str, int] | None = None) -> None:
         self.nodes = {node_id: ("fake", 9000 + node_id) for node_id in range(brokers)}
@@ -103,6 +124,9 @@ class FakeCluster:
         self.clients_made = 0
         self.scripts: dict[ApiKey, deque[Script] | Script] = {}
         self.waiting: list[asyncio.Event] = []
+        self.gives_sessions = True  # to consumers
+        self.session_ids = count(7)
+        self.sessions: dict[int, FakeFetchSession] = {}
         self.committed: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
         self.connections: list[FakeConnection] = []
         self.answers = {
@@ -234,14 +258,32 @@ class FakeCluster:
             event.set()
         return r.ProduceResponse(partitions=tuple(answers))
 
-    async def fetch(self, node_id: int, request: q.FetchRequest) -> r.FetchResponse:
+    async def fetch(self, node_id: int, request: q.FetchRequest) -> r.FetchResponse | r.ErrorResponse:
+        session = self.sessions.get(request.session_id)
+        if request.session_epoch == 0 and self.gives_sessions:
+            session_id = next(self.session_ids)
+            session = self.sessions[session_id] = FakeFetchSession(session_id)
+        elif request.session_epoch > 0 and (session is None or session.epoch != request.session_epoch):
+            return r.ErrorResponse(error=int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND), message="begin a new one")
+        if session is None:
+            return await self._fetch_all(node_id, request)
+        response = await self._fetch_all(node_id, session.merged(request), session)
+        named = [item for item in response.partitions if item.error or item.records or request.session_epoch == 0]
+        return replace(response, partitions=tuple(named), session_id=session.session_id)
+
+    async def _fetch_all(
+        self, node_id: int, request: q.FetchRequest, session: FakeFetchSession | None = None
+    ) -> r.FetchResponse:
         response = self._fetch_now(node_id, request)
+        epoch = session.epoch if session else 0
         if response is None:
             event = asyncio.Event()
             self.waiting.append(event)
+            if session:
+                session.wake = event
             try:
                 async with asyncio.timeout(request.max_wait_ms / 1000):
-                    while response is None:
+                    while response is None and not (session and session.epoch != epoch):
                         await event.wait()
                         event.clear()
                         response = self._fetch_now(node_id, request)

@@ -208,7 +208,10 @@ topic = "{result}"
     write = job._write
     job._write = changed
     job.run(is_once=True)
-    assert [row.get("full") for row in values(spark_cluster, result)] == ["Anna", None, "Annette"]
+    names = [row.get("full") for row in values(spark_cluster, result)]
+    assert set(names[:2]) == {"Anna", None} and names[2:] == ["Annette"], (
+        "a join does not keep the order of a micro-batch"
+    )
 
 
 def test_rows_without_a_value_are_told(declared: Any, spark_cluster: Cluster, tmp_path: Path) -> None:

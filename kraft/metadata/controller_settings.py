@@ -20,7 +20,7 @@ PRODUCER_ID_BLOCK_SIZE = 1_000  # Kafka's block: one quorum append for that many
 MAX_PREFERRED_MOVES_PER_CHECK = 100  # leaders that return at a time: each move costs its clients a refresh
 MAX_RETURNED_MOVES_PER_CHECK = 20  # leaders that go home to a broker that has just returned: every half second
 MAX_PARTITIONS_PER_STEP = 5_000  # whose leaders and ISRs are decided in one piece; a broker may be in 200,000
-MAX_MOVES_PER_REQUEST = 2_500  # to a broker that is filled: about 0.1 s of the controller; whoever asks, asks again
+MAX_MOVES_PER_REQUEST = 2_500  # to a broker that is filled, so that one decision is short; the client asks again
 MAX_SCANNED_PER_STEP = 100_000  # partitions that are looked at in one piece, if few of them change: some 20 ms
 MAX_RECORDS_PER_COMMAND = 2_000  # of records that need not be atomic: about 200 KB, so that no command holds up the log
 

@@ -230,13 +230,14 @@ class ShareConsumer:
         Raises the error that ended the membership, DeserializationError, SchemaRegistryError, and what the function for bad
         records or dead letters raises: then the record comes next again.
         """
-        self._check_topics()
+        self._check()
         for place in self._returned:
             self._settle(place, Acknowledgement.ACCEPT)
         self._returned.clear()
         until_ms = self._client.clock.now_ms() + timeout_ms
         while True:
             while not self._ready:
+                self._check_topics()
                 self._wake.clear()
                 self._start_fetches()
                 remaining_ms = until_ms - self._client.clock.now_ms()
@@ -247,7 +248,7 @@ class ShareConsumer:
                         await self._wake.wait()
                 except TimeoutError:
                     return []
-                self._check_topics()
+                self._check()
             self._start_fetches(only_waited_for=True)
             found = await self._read(max_records, until_ms)
             if found:
@@ -347,7 +348,6 @@ class ShareConsumer:
         self._wake.set()
 
     def _check_topics(self) -> None:
-        self._check()
         error, self._missing_error = self._missing_error, None
         if error is not None:
             raise error

@@ -153,7 +153,7 @@ class Handle:
         """Wait for at most `timeout` seconds. Raises the typed error if the record could not be delivered."""
         if self._handle.is_done:
             return self._handle.result()
-        metadata: RecordMetadata = self._owner._call(_resolved(self._handle), timeout)
+        metadata: RecordMetadata = self._owner._call(_resolved(self._owner, self._handle), timeout)
         return metadata
 
 
@@ -175,7 +175,7 @@ class BatchHandles:
 
     def result(self, timeout: float | None = None) -> list[RecordMetadata]:
         """Wait for all of them. Raises the first error."""
-        metadata: list[RecordMetadata] = self._owner._call(_resolved(self._handles), timeout)
+        metadata: list[RecordMetadata] = self._owner._call(_resolved(self._owner, self._handles), timeout)
         return metadata
 
 
@@ -194,11 +194,12 @@ class TableHandle:
 
     def result(self, timeout: float | None = None) -> list[BatchExtent]:
         """Wait until all rows are acknowledged; return the batches that they went into."""
-        found: list[BatchExtent] = self._owner._call(_resolved(self._handle), timeout)
+        found: list[BatchExtent] = self._owner._call(_resolved(self._owner, self._handle), timeout)
         return found
 
 
-async def _resolved(handle: Any) -> Any:
+async def _resolved(owner: "Producer", handle: Any) -> Any:
+    owner._sending.hurry()
     return await handle
 
 
@@ -206,14 +207,16 @@ async def _resolved(handle: Any) -> Any:
 class Producer(_Blocking[_producer.Producer]):
     """Like `barnabas.Producer`, for any number of threads at a time. Records of one thread to one partition keep their order.
 
-    `send` writes into the open batch in the caller's thread, and asks the loop's thread only for another batch: once per batch
-    under load, and for every record while nothing is on its way. When another thread closes the producer meanwhile, `send` raises
-    ClientClosedError, or the handle does if its record was not acknowledged before.
+    `send` writes into the open batch in the caller's thread, and asks the loop's thread only for another batch. Without
+    `linger_ms`, a batch leaves when it is full, when a thread waits for a `result` (at once while nothing is in flight to its
+    broker), or after 1 ms. When another thread closes the producer meanwhile, `send` raises ClientClosedError, or the handle does
+    if its record was not acknowledged before.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(_producer.Producer(*arguments, **options))
         self._sending = inside_of(self._client)
+        self._sending.serve_threads()
 
     def send(
         self,

@@ -162,7 +162,7 @@ class Producer:
         await self._client.start()
         config = self._config
         self._loop = asyncio.get_running_loop()
-        departures = Departures(self._buffer, config, self._client)
+        self._departures = departures = Departures(self._buffer, config, self._client)
         self._sender = Sender(
             self._client,
             SenderConfig(
@@ -422,6 +422,14 @@ class ProducerInside:
         self._is_plain = not self.is_transactional and not self.has_serializers
         self._buffer = producer._buffer
         self._client = producer.client
+
+    def serve_threads(self) -> None:
+        """From now on, threads send: batches leave as `departures` says of them."""
+        self._producer._departures.serve_threads()
+
+    def hurry(self) -> None:
+        """A thread waits for what it has sent."""
+        self._producer._departures.hurry()
 
     @property
     def has_serializers(self) -> bool:

@@ -25,7 +25,7 @@ from ..connection.errors import (
 )
 from ..connection.record_checks import as_bytes, checked_headers, checked_stamp
 from ..connection.records import Headers
-from .batch_growth import BatchGrowth
+from .batch_growth import BUSY_REQUESTS, BatchGrowth
 from .bulk import headers_size, max_record_bytes
 from .departures import Departures
 from .handles import Handle, finished
@@ -421,11 +421,13 @@ async def ease_after(buffer: RecordBuffer, handle: Handle) -> None:
 def _grow_open(
     buffer: RecordBuffer, queue: PartitionQueue, batch: Batch, size_bytes: int = 0, *, is_on_loop: bool = True
 ) -> bool:
-    """Whether the open batch, which is full, has room for a record of this size now. From a thread it grows only while its
-    broker has something to answer: otherwise only the loop knows when it leaves."""
+    """Whether the open batch, which is full, has room for a record of this size now. From a thread it grows only while it is
+    certain to leave: when its broker has answered, or after a time."""
     requests = buffer._sender.requests_to(queue.partition)
-    if not requests and not is_on_loop:
-        return False
+    if not is_on_loop:
+        if not requests and not buffer._departures.lingers:
+            return False
+        requests = max(requests, BUSY_REQUESTS)
     room = queue.growth.room_of_full(batch.room, requests=requests, sealed=len(queue.sealed))
     more_bytes = room - batch.room
     if more_bytes < size_bytes or not more_bytes or buffer.reserved_bytes + more_bytes > buffer._config.buffer_memory:

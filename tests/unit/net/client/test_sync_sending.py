@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from barnabas.net.client.connection.errors import (
     RecordTooLargeError,
 )
 from barnabas.net.client.connection.loop_thread import loop_thread
+from barnabas.net.client.producer import departures
+from barnabas.net.client.producer.departures import THREADS_LINGER_MS
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.protocol import responses as r
 from barnabas.net.protocol.api_keys import ApiKey
@@ -94,7 +97,18 @@ def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
 
 def make_busy(producer: barnabas.sync.Producer) -> list[barnabas.sync.Handle]:
     """Behind these two the batch stays open: the first one is on its way, and nothing is answered."""
-    return [producer.send("t", b"first"), producer.send("t", b"second")]
+    first = producer.send("t", b"first")
+    wait_for_it(producer)
+    return [first, producer.send("t", b"second")]
+
+
+def wait_for_it(producer: barnabas.sync.Producer) -> None:
+    """As a thread does that asks for a result, without waiting for it."""
+
+    async def hurry() -> None:
+        inside_of(producer._client).hurry()
+
+    producer._call(hurry())
 
 
 @pytest.mark.usefixtures("_restless")
@@ -133,6 +147,38 @@ def test_records_of_each_thread_keep_their_order_and_none_is_lost(to: str, optio
             offsets = [place.offset for _, place in each if place.partition == partition]
             assert offsets == sorted(set(offsets))
         assert all(logs[place.partition][place.offset] == value for value, place in each)
+
+
+def test_brokers_that_answer_at_once_do_not_make_batches_tiny() -> None:
+    cluster = FakeCluster(topics={"t": 1})
+    with barnabas.sync.Producer(client=cluster.client()) as producer:
+        producer.send("t", b"first").result(LIMIT_S)
+        began = time.monotonic()
+        handles = [producer.send("t", b"%d" % number) for number in range(2_000)]
+        most = (time.monotonic() - began) * 1000 / THREADS_LINGER_MS + 2
+        producer.flush()
+        assert [handle.result(LIMIT_S).offset for handle in handles] == list(range(1, 2_001))
+    assert len(cluster.sent(ProduceRequest)) <= 1 + most
+
+
+@pytest.mark.parametrize("to", ["one", "many"])
+def test_a_thread_that_waits_for_a_result_waits_for_no_other_record(to: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(departures, "THREADS_LINGER_MS", 10 * LIMIT_S * 1000)
+    cluster = FakeCluster(topics={"t": 1})
+    slow(cluster)
+    with barnabas.sync.Producer(client=cluster.client()) as producer:
+        for number in range(5):
+            if to == "one":
+                assert producer.send("t", b"x").result(LIMIT_S).offset == number
+            else:
+                assert [place.offset for place in producer.send_many("t", [b"x"]).result(LIMIT_S)] == [number]
+
+        def work(_: int) -> None:
+            for _ in range(20):
+                producer.send("t", b"x").result(LIMIT_S)
+
+        in_threads(4, work)
+    assert cluster.logs[TopicPartition("t", 0)].end_offset == 85
 
 
 def test_a_thread_needs_the_loop_once_per_batch() -> None:

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "scripts" / "pipelines" / "spark_pipelines"
 RUN_LIMIT_S = 400
 STATUSES = ("200", "404", "500", "301")
+TOPIC = "requests-of-flows"  # the cluster is shared with other tests
 LINE = '10.0.0.{} - - [29/Nov/2026:10:00:00 +0000] "GET /page/{} HTTP/1.1" {} 12 "-" "-"'
 
 
@@ -34,6 +35,7 @@ class _Pipeline:
         spec = self._folder / "spark-pipeline.yml"
         self._written = folder / "all"
         text = spec.read_text().replace("file:///var/lib/requests/state", (folder / "state").as_uri())
+        text = text.replace("access-log", TOPIC)
         spec.write_text(text.replace("/var/lib/requests/all", str(self._written)).replace("localhost:9092", bootstrap))
         self._home = home_without_python(folder)
 
@@ -69,13 +71,13 @@ class _Pipeline:
 
 
 def test_flows_read_a_topic_and_write_each_record_once_over_two_runs(spark_cluster: Cluster, tmp_path: Path) -> None:
-    for topic in ("access-log", "failed-requests"):
+    for topic in (TOPIC, "failed-requests"):
         create_topic(spark_cluster, topic, partitions=2)
     pipeline = _Pipeline(tmp_path, spark_cluster.bootstrap)
     sent: list[str] = []
     for start in (0, 40):
         lines = [LINE.format(number, number, STATUSES[number % 4]) for number in range(start, start + 40)]
-        send(spark_cluster, "access-log", [line.encode() for line in lines])
+        send(spark_cluster, TOPIC, [line.encode() for line in lines])
         sent += lines
         pipeline.run()
         assert pipeline.paths() == sorted(line.split()[6] for line in sent)

@@ -117,7 +117,7 @@ def test_new_rows_once_in_spite_of_a_late_transaction_and_replays(
     """A transaction with a smaller number ends after one with a larger number was seen: it is waited for."""
     dsn = world.database(server.address, "growing")
     world.execute(dsn, "CREATE TABLE orders (id bigserial PRIMARY KEY, name text)")
-    topic = create_topic(spark_cluster, "growing", partitions=1)
+    topic = create_topic(spark_cluster, "growing-rows", partitions=1)
     source = f'database = "postgresql:{dsn}"\ntable = "orders"\nincreasing = "id"\nmax_rows = 2'
     pipeline = declared(STREAM.format(topic=topic, source=source))
     world.execute(dsn, "INSERT INTO orders (name) VALUES ('a'), ('b'), ('c')")
@@ -152,7 +152,7 @@ def test_a_time_follows_updates_and_a_lookup_is_read_again(
     with sqlite3.connect(tmp_path / "names.db") as names:
         names.execute("CREATE TABLE names (name TEXT, full TEXT)")
         names.execute("INSERT INTO names VALUES ('a', 'Anna'), ('b', 'Berta')")
-    topic = create_topic(spark_cluster, "timed", partitions=1)
+    topic = create_topic(spark_cluster, "timed-rows", partitions=1)
     pipeline = declared(f"""
 name = "timed"
 [sources.items]

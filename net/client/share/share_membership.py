@@ -30,6 +30,7 @@ class ShareMembership:
         self._epoch = _JOIN
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
+        self._may_be_member = False  # also by a request to join whose answer never came
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="barnabas-share-heartbeats")
@@ -39,11 +40,13 @@ class ShareMembership:
             return
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        if self._epoch == _JOIN:
+        if not self._may_be_member:
             return
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):
-                await self._client.coordinators.ask(self._group, self._request(_LEAVE))
+                await self._client.coordinators.call(self._group, self._request(_LEAVE), timeout_ms=LEAVE_TIMEOUT_MS)
+        except UnknownMemberIdError:
+            return
         except (BarnabasError, TimeoutError) as error:
             logger.info("share group=%s was not left: %s", self._group, error)
 
@@ -57,6 +60,7 @@ class ShareMembership:
     async def _beat(self) -> float:
         """Return the time until the next heartbeat, in ms."""
         try:
+            self._may_be_member = True
             answer: ConsumerGroupHeartbeatResponse
             answer = await self._client.coordinators.ask(self._group, self._request(self._epoch))
         except (UnknownMemberIdError, FencedMemberEpochError):

@@ -203,12 +203,22 @@ class TransactionalLoad:
             asked = {TopicPartition(*place): LATEST for place in ends}
             stable = await admin.find_offsets(asked, isolation_level="read_committed")
         ends = {(place.topic, place.partition): item.offset for place, item in stable.items()}
-        for what in await asyncio.to_thread(open_transactions, bootstrap, sorted(ends)):
+        for what in await self._left_open(sorted(ends)):
             history.add(OpenTransaction(what=f"{name}: {what}", at_s=time.monotonic()))
         await asyncio.to_thread(committed_offsets, bootstrap, history)
         await asyncio.to_thread(read_by_librdkafka, bootstrap, history, f"{name}, by librdkafka", ends)
         await read_by_tables(bootstrap, history, f"{name}, as tables", ends)
         await read_partitions(bootstrap, history, name, ends, isolation_level="read_committed")
+
+    async def _left_open(self, partitions: "list[Partition]") -> list[str]:
+        """What does not end within its timeout. A transaction without records holds back no stable offset, and its client may
+        have ended a moment ago."""
+        deadline_s = time.monotonic() + TRANSACTION_TIMEOUT_MS / 1000 + GRACE_S
+        while found := await asyncio.to_thread(open_transactions, self.bootstrap, partitions):
+            if time.monotonic() > deadline_s:
+                break
+            await asyncio.sleep(KEEP_S)
+        return found
 
     async def cancel(self) -> None:
         for client in self.clients.values():

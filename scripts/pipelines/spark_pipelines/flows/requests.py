@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 spark = SparkSession.getActiveSession()
 assert spark is not None, "spark-pipelines gives a session"
 BROKERS = {"bootstrap.servers": spark.conf.get("requests.bootstrap")}
+TOPIC = spark.conf.get("requests.topic")
 LINE = r'^(\S+) \S+ \S+ \[[^\]]+\] "(\S+) (\S+)[^"]*" (\d{3})'
 
 dp.create_sink("all_requests", "parquet", {"path": spark.conf.get("requests.folder")})
@@ -15,7 +16,7 @@ dp.create_sink("failed_requests", "barnabas", {**BROKERS, "topic": "failed-reque
 
 @dp.temporary_view
 def requests() -> DataFrame:
-    records = spark.readStream.format("barnabas").options(**BROKERS, subscribe="access-log", startingOffsets="earliest")
+    records = spark.readStream.format("barnabas").options(**BROKERS, subscribe=TOPIC, startingOffsets="earliest")
     line = F.col("value").cast("string")
     columns = [
         F.regexp_extract(line, LINE, at + 1).alias(name)

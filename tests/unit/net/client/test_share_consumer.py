@@ -42,7 +42,10 @@ class Broker:
         self.clock = SimpleNamespace(now_ms=lambda: asyncio.get_running_loop().time() * 1000)
         self.rng = SimpleNamespace(random=lambda: 0.5, getrandbits=lambda count: 5)
         self.backoff = SimpleNamespace(delay_ms=lambda failures, random: 10)
-        self.coordinators = SimpleNamespace(ask=self._heartbeat)
+        self.coordinators = SimpleNamespace(ask=self._heartbeat, call=self._leave)
+        self.answers_joins = asyncio.Event()
+        self.answers_joins.set()
+        self.has_member = False
         self.count = 1  # of the partitions of "t"; 0: it does not exist
         self.metadata = SimpleNamespace(
             topic_id=lambda name: "id" if self.count else "",
@@ -64,7 +67,13 @@ class Broker:
     async def start(self) -> None: ...
     async def close(self) -> None: ...
 
+    async def _leave(self, group: str, request: Any, *, timeout_ms: float) -> None:
+        assert request.member_epoch == -1
+        self.has_member = False
+
     async def _heartbeat(self, group: str, request: Any) -> ConsumerGroupHeartbeatResponse:
+        self.has_member = True
+        await self.answers_joins.wait()
         assigned = (TopicPartitions(topic="t", partitions=(0,)),)
         return ConsumerGroupHeartbeatResponse(
             member_id="m", member_epoch=1, heartbeat_interval_ms=10_000, assignment=assigned
@@ -112,6 +121,19 @@ async def consumer_of(broker: Broker) -> ShareConsumer:
     consumer = ShareConsumer("t", group="g", client=broker)  # type: ignore[arg-type]
     await consumer.start()
     return consumer
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+@simulated
+async def test_close_leaves_the_group_also_when_the_answer_to_its_join_has_not_come(is_answered: bool) -> None:
+    broker = Broker()
+    if not is_answered:
+        broker.answers_joins.clear()
+    consumer = await consumer_of(broker)
+    await asyncio.sleep(1)
+    assert broker.has_member
+    await consumer.close()
+    assert not broker.has_member
 
 
 @simulated

@@ -45,7 +45,7 @@ async def attacking(attack: Attack, brokers: Sequence[Address]) -> AsyncIterator
         if process.returncode is None:
             process.kill()
             await process.wait()
-        await errors
+        await asyncio.gather(errors, process.stdout.read())  # to its end, which closes the pipe
 
 
 async def _main(name: str, brokers: Sequence[Address]) -> None:

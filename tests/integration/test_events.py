@@ -211,7 +211,7 @@ async def test_a_follower_is_told_once_of_each_event_as_it_happens(new_cluster: 
                 assert (told["event"], told["topic"]) == ("created", f"t{number}")
     finally:
         process.kill()
-        await process.wait()
+        await process.communicate()  # to the end of the pipe, which closes it
 
 
 async def test_logins_refusals_and_who_has_changed_what(tmp_path: Path) -> None:

@@ -531,4 +531,4 @@ async def test_mistakes_are_answered(two: tuple[Cluster, Cluster], more: tuple[s
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        await process.wait()
+        await process.communicate()  # to the end of the pipes, which closes them

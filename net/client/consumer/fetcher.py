@@ -154,10 +154,12 @@ class Fetcher:
         session: ClientFetchSession | None = None,
     ) -> None:
         leader = self._client.metadata.leader
+        earlier: Sent | None = None
         if session is None:
             sent = sent_now(states)
             request = self._request([fetch_partition(state, leader(state.partition).epoch) for state in states], rack)
         else:
+            earlier = session.waiting
             changed, forgotten = session.ask(states, lambda partition: leader(partition).epoch)
             assert session.waiting is not None
             sent = session.waiting
@@ -165,6 +167,8 @@ class Fetcher:
         try:
             future = connection.send(request, timeout_ms=self._config.max_wait_ms + RESPONSE_GRACE_MS)
         except BarnabasError as error:
+            if session is not None:
+                session.waiting = earlier  # whose answer is still to come
             self._end_session(node_id, session)
             self._failed(states, error)
             return

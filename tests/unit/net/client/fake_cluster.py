@@ -21,6 +21,7 @@ from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, NetworkErro
 from barnabas.log.vocabulary.group_messages import CommittedOffset, PartitionOutcome
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.client import Client
+from barnabas.net.client.connection.errors import BufferExhaustedError
 from barnabas.net.protocol import group_responses as g
 from barnabas.net.protocol import requests as q
 from barnabas.net.protocol import responses as r
@@ -125,6 +126,7 @@ class FakeCluster:
         self.scripts: dict[ApiKey, deque[Script] | Script] = {}
         self.waiting: list[asyncio.Event] = []
         self.gives_sessions = True  # to consumers
+        self.refuses_to_send: list[type] = []  # The connection is full for one request of each of these types.
         self.session_ids = count(7)
         self.sessions: dict[int, FakeFetchSession] = {}
         self.committed: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
@@ -407,6 +409,9 @@ class FakeConnection:
 
     def send(self, request: Any, *, timeout_ms: int) -> asyncio.Future[Any]:
         self._check()
+        if type(request) in self.cluster.refuses_to_send:
+            self.cluster.refuses_to_send.remove(type(request))
+            raise BufferExhaustedError("too many requests are in flight")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         self.pending.add(future)

@@ -174,6 +174,23 @@ def test_a_session_that_the_broker_forgot_begins_anew() -> None:
     idle(work)
 
 
+def test_a_request_that_cannot_be_sent_leaves_the_one_ahead_of_it_as_it_is() -> None:
+    async def work(cluster: FakeCluster, reader: Consumer) -> None:
+        resumed = TopicPartition("t", 9)
+        reader.pause(resumed)
+        assert await reader.poll(timeout_ms=IDLE_MS) == {}  # it has left the session
+        assert await reader.poll(timeout_ms=10) == {}  # all others wait at the broker
+        cluster.refuses_to_send = [FetchRequest]
+        reader.resume(resumed)
+        assert await reader.poll(timeout_ms=IDLE_MS) == {}
+        assert not cluster.refuses_to_send
+        for number in range(20):
+            fill(cluster, TopicPartition("t", number), 1)
+        assert await offsets(reader, 20) == [(number, 0) for number in range(20)]
+
+    idle(work)
+
+
 def test_an_answer_of_another_session_ends_it() -> None:
     session = ClientFetchSession(None, "")
     assert session.is_kept(7) and session.is_kept(7) and not session.is_kept(8) and not session.is_kept(0)

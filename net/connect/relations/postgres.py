@@ -16,7 +16,17 @@ from psycopg import conninfo
 from barnabas.net.base.near_words import did_you_mean
 
 from ..postgres.server import CONNECT_TIMEOUT_S, OPTIONS, first_line, with_liveness
-from .relation import ROWS_AT_ONCE, Between, Reached, RelationError, SqlColumn, SqlRelation, UnreachableError, quoted
+from .relation import (
+    ROWS_AT_ONCE,
+    Between,
+    Reached,
+    RelationError,
+    SqlColumn,
+    SqlRelation,
+    UnreachableError,
+    qualified,
+    quoted,
+)
 
 APPLICATION: Final = "barnabas pipeline"
 MAX_TABLES: Final = 10_000  # in which near names are searched
@@ -152,7 +162,7 @@ class PostgresRelation(SqlRelation):
         *,
         is_ordered: bool,
     ) -> Iterator[Sequence[tuple[Any, ...]]]:
-        selected = [f"{quoted(column.name)}{'::text' if column.is_text else ''}" for column in columns]
+        selected = [f"{qualified(column.name)}{'::text' if column.is_text else ''}" for column in columns]
         with connection.cursor(name="barnabas_rows") as cursor:  # the server keeps what has not been fetched
             cursor.execute(self.statement(selected or ["1"], between, is_ordered=is_ordered))
             while some := cursor.fetchmany(ROWS_AT_ONCE):

@@ -18,6 +18,7 @@ Place = int | datetime  # a value of the column by which rows are read
 ROWS_AT_ONCE: Final = 5_000  # of a round trip, and of a record batch
 SQLITE: Final = "sqlite:"
 POSTGRESQL: Final = "postgresql:"
+_ROWS: Final = "barnabas_rows"  # what a table or a query is called in a statement
 _WHOLE_NUMBERS: Final = ("tinyint", "smallint", "int", "integer", "bigint", "long")
 
 
@@ -82,7 +83,7 @@ class SqlRelation(ABC):
     def source(self) -> str:
         """Behind FROM."""
         inner = f"({self.query}\n)" if self.query else ".".join(map(quoted, self.table.split(".")))
-        return f"{inner} AS barnabas_rows"
+        return f"{inner} AS {_ROWS}"
 
     @abstractmethod
     def connected(self) -> AbstractContextManager[Any]:
@@ -115,14 +116,14 @@ class SqlRelation(ABC):
 
     def limits(self, connection: Any, column: SqlColumn, between: Between | None) -> tuple[Place, Place] | None:
         """The least and the largest value; None without rows."""
-        name = quoted(column.name)
+        name = qualified(column.name)
         statement = f"SELECT min({name}), max({name}) FROM {self.source}{_where(self.condition(between))}"
         least, most = connection.execute(statement).fetchone()
         return None if least is None else (least, most)
 
     def end_within(self, connection: Any, column: SqlColumn, between: Between, most_rows: int) -> Place | None:
         """The value of the last of so many rows; rows with an equal value stay together."""
-        name = quoted(column.name)
+        name = qualified(column.name)
         some = f"SELECT {name} AS place FROM {self.source}{_where(self.condition(between))}"
         statement = f"SELECT max(place) FROM ({some} ORDER BY 1 LIMIT {most_rows}) AS barnabas_places"
         found: Place | None = connection.execute(statement).fetchone()[0]
@@ -130,7 +131,7 @@ class SqlRelation(ABC):
 
     def require_values(self, connection: Any, column: SqlColumn) -> None:
         """A row without a value would never be read. Raises RelationError."""
-        statement = f"SELECT 1 FROM {self.source} WHERE {quoted(column.name)} IS NULL LIMIT 1"
+        statement = f"SELECT 1 FROM {self.source} WHERE {qualified(column.name)} IS NULL LIMIT 1"
         if connection.execute(statement).fetchone() is not None:
             raise RelationError(
                 "increasing",
@@ -141,7 +142,7 @@ class SqlRelation(ABC):
     def condition(self, between: Between | None) -> str:
         if between is None:
             return ""
-        name = quoted(between.column)
+        name = qualified(between.column)
         parts = []
         if between.after is not None:
             parts.append(f"{name} > {literal(between.after)}")
@@ -151,7 +152,7 @@ class SqlRelation(ABC):
         return f"({found} OR {name} IS NULL)" if found and between.with_nulls else found
 
     def statement(self, selected: Sequence[str], between: Between | None, *, is_ordered: bool) -> str:
-        order = f" ORDER BY {quoted(between.column)}" if is_ordered and between is not None else ""
+        order = f" ORDER BY {qualified(between.column)}" if is_ordered and between is not None else ""
         return f"SELECT {', '.join(selected)} FROM {self.source}{_where(self.condition(between))}{order}"
 
 
@@ -244,6 +245,11 @@ def ranges_of(column: str, limits: tuple[Place, Place] | None, between: Between 
 def quoted(name: str) -> str:
     """A name in SQL, whatever letters it has."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def qualified(column: str) -> str:
+    """A column of the rows. Of a name alone in quotes, SQLite makes a string once the table has no such column any more."""
+    return f"{_ROWS}.{quoted(column)}"
 
 
 def literal(place: Place) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from barnabas.net.base.near_words import did_you_mean
 
-from .relation import ROWS_AT_ONCE, Between, Reached, RelationError, SqlColumn, SqlRelation, quoted
+from .relation import ROWS_AT_ONCE, Between, Reached, RelationError, SqlColumn, SqlRelation, qualified
 
 _WAIT_S: Final = 60  # for writers of the file
 _DECIMAL: Final = re.compile(r"(?:decimal|numeric)\s*\((\d+)(?:\s*,\s*(\d+))?\)", re.IGNORECASE)
@@ -73,7 +73,7 @@ class SqliteRelation(SqlRelation):
     def rows(
         self, connection: sqlite3.Connection, columns: Sequence[SqlColumn], between: Between | None, *, is_ordered: bool
     ) -> Iterator[Sequence[tuple[Any, ...]]]:
-        selected = [quoted(column.name) for column in columns]
+        selected = [qualified(column.name) for column in columns]
         cursor = connection.execute(self.statement(selected, between, is_ordered=is_ordered))
         booleans = [number for number, column in enumerate(columns) if column.type_name == "boolean"]
         while some := cursor.fetchmany(ROWS_AT_ONCE):

@@ -113,3 +113,32 @@ def test_files_that_are_none(file: Path) -> None:
     (file / "text.db").write_text("no database" * 100)
     with pytest.raises(RelationError, match="cannot be read as a database of SQLite"):
         columns(open_relation("sqlite:text.db", file, table="orders", query=""))
+
+
+def test_a_column_that_is_renamed_meanwhile_is_told(file: Path) -> None:
+    """SQLite takes a name in quotes that is no column for a string, so each row would have the name as its value."""
+    with sqlite3.connect(file / "shop.db") as connection:
+        connection.execute("INSERT INTO orders (id, name) VALUES (1, 'tea')")
+    table = open_relation("sqlite:shop.db", file, table="orders", query="")
+    key, name, *_ = columns(table, x="string")
+    with sqlite3.connect(file / "shop.db") as connection:
+        connection.execute("ALTER TABLE orders RENAME COLUMN name TO title")
+    with table.connected() as connection:
+        assert [*table.rows(connection, [key], Between(column="id", after=0, until=1), is_ordered=True)] == [[(1,)]]
+    for column, between in ((name, None), (key, Between(column="name", after=0, until=None))):
+        told = r"the database refuses it: no such column: barnabas_rows\.name"
+        with pytest.raises(RelationError, match=told), table.connected() as connection:
+            list(table.rows(connection, [column], between, is_ordered=True))
+    with pytest.raises(RelationError, match="no such column"):
+        table.reached(name)
+
+
+def test_columns_of_a_query_have_any_name(file: Path) -> None:
+    with sqlite3.connect(file / "shop.db") as connection:
+        connection.execute("INSERT INTO orders (id, name) VALUES (1, 'tea')")
+    query = open_relation(
+        "sqlite:shop.db", file, table="", query='SELECT count(*), id AS "a ""b"".c", name FROM orders'
+    )
+    found = columns(query, **{"count(*)": "int", 'a "b".c': "int"})
+    with query.connected() as connection:
+        assert [*query.rows(connection, found, None, is_ordered=False)] == [[(1, 1, "tea")]]

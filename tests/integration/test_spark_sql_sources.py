@@ -15,7 +15,7 @@ from integration.cluster import Cluster
 from integration.spark_world import create_topic, send
 from pyspark.errors import StreamingQueryException
 
-from barnabas.net.connect.relations.relation import RelationError
+from barnabas.net.connect.relations.relation import RelationError, SqlColumn, open_relation
 from barnabas.net.pipeline.files import read_pipeline
 from barnabas.spark_connector.pipeline.faults import PipelineFault, is_final
 from barnabas.spark_connector.pipeline.sources import table_options
@@ -138,6 +138,36 @@ def test_new_rows_once_in_spite_of_a_late_transaction_and_replays(
     ending.join()
     late.close()
     assert [(row["id"], row["name"]) for row in values(spark_cluster, topic)][3:] == [(4, "late"), (5, "early")]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "sequence"),
+    [
+        ("owned", "bigserial", "orders_id_seq"),
+        ("identity", "bigint GENERATED ALWAYS AS IDENTITY", "orders_id_seq"),
+        ("named", "bigint DEFAULT nextval('numbers')", "numbers"),
+    ],
+)
+def test_a_transaction_that_has_taken_a_number_is_waited_for(
+    server: postgres.Server, name: str, kind: str, sequence: str
+) -> None:
+    """SQLAlchemy and Hibernate, for example, may ask for the number first: the table is not locked before the INSERT."""
+    dsn = world.database(server.address, name)
+    world.execute(dsn, "CREATE SEQUENCE numbers", f"CREATE TABLE orders (id {kind} PRIMARY KEY)")
+    world.execute(dsn, "CREATE TABLE others (id bigserial)")
+    relation = open_relation(f"postgresql:{dsn}", Path(), table="orders", query="")
+    column = SqlColumn(name="id", type_name="bigint", is_place=True)
+    with psycopg.connect(dsn) as late, psycopg.connect(dsn) as other:
+        other.execute("SELECT nextval('others_id_seq')")
+        assert relation.reached(column).writers == frozenset()
+        late.execute("SELECT nextval(%s)", (sequence,))
+        world.execute(dsn, "INSERT INTO orders DEFAULT VALUES")
+        reached = relation.reached(column)
+        assert reached.last == 2
+        assert not reached.is_complete(relation.writers(column))
+        late.execute("INSERT INTO orders (id) OVERRIDING SYSTEM VALUE VALUES (1)")
+        late.commit()
+        assert reached.is_complete(relation.writers(column))
 
 
 def test_a_time_follows_updates_and_a_lookup_is_read_again(

@@ -2,8 +2,9 @@
 
 A row with a smaller number can become visible after one with a larger number: its transaction took the number earlier, and
 ended later. So the largest value that is seen counts only when all transactions that could have taken smaller ones have ended.
-Those that write to a table hold a lock of it, from before they compute their rows (an INSERT locks first). A time, such as
-now(), is that of the transaction's start, so for times, and for queries and views, all transactions of the database count.
+Those that write to a table hold a lock of it, from before they compute their rows (an INSERT locks first), and those that have
+taken a number of its sequence hold a lock of that. A time, such as now(), is that of the transaction's start, so for times, and
+for queries and views, all transactions of the database count.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,8 +46,14 @@ _NAMES: Final = """
     SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
         AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%' ORDER BY 1 LIMIT %s"""
 _CACHE: Final = "SELECT seqcache FROM pg_sequence WHERE seqrelid = pg_get_serial_sequence(%s, %s)::regclass"
+# Also those that have taken a number and insert later: nextval locks the sequence until its transaction ends.
 _WRITERS_OF_TABLE: Final = """
-    SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND granted AND relation = to_regclass(%s)::oid
+    SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND granted AND relation IN (
+        SELECT to_regclass(%(table)s)::oid
+        UNION SELECT objid FROM pg_depend
+            WHERE classid = 'pg_class'::regclass AND refclassid = 'pg_class'::regclass AND refobjid = to_regclass(%(table)s)
+        UNION SELECT d.refobjid FROM pg_attrdef a JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = a.oid
+            WHERE d.refclassid = 'pg_class'::regclass AND a.adrelid = to_regclass(%(table)s))
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND pid IS DISTINCT FROM pg_backend_pid()
         AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"""
 # Processes of the server itself have no user. A transaction that was prepared has no process.
@@ -129,7 +136,7 @@ class PostgresRelation(SqlRelation):
     def _writers(self, connection: psycopg.Connection[Any], column: SqlColumn) -> frozenset[str]:
         is_number = not column.type_name.startswith("timestamp")
         if self.table and is_number and self._is_one_table(connection):
-            return frozenset(row[0] for row in connection.execute(_WRITERS_OF_TABLE, (self._quoted_table,)))
+            return frozenset(row[0] for row in connection.execute(_WRITERS_OF_TABLE, {"table": self._quoted_table}))
         return frozenset(row[0] for row in connection.execute(_WRITERS, (APPLICATION,)))
 
     def _is_one_table(self, connection: psycopg.Connection[Any]) -> bool:

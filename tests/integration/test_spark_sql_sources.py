@@ -168,6 +168,11 @@ def test_a_transaction_that_has_taken_a_number_is_waited_for(
         late.execute("INSERT INTO orders (id) OVERRIDING SYSTEM VALUE VALUES (1)")
         late.commit()
         assert reached.is_complete(relation.writers(column))
+    with relation.connected() as connection:
+        relation.check_growing(connection, column)
+    world.execute(dsn, f"ALTER SEQUENCE {sequence} CACHE 20")
+    with pytest.raises(RelationError, match="a sequence with CACHE 20"), relation.connected() as connection:
+        relation.check_growing(connection, column)
 
 
 def test_a_time_follows_updates_and_a_lookup_is_read_again(

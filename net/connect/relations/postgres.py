@@ -45,7 +45,14 @@ _RELATION: Final = """
 _NAMES: Final = """
     SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
         AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%' ORDER BY 1 LIMIT %s"""
-_CACHE: Final = "SELECT seqcache FROM pg_sequence WHERE seqrelid = pg_get_serial_sequence(%s, %s)::regclass"
+# Of the sequence that the column owns, or that its default names.
+_CACHE: Final = """
+    SELECT max(s.seqcache) FROM pg_sequence s, pg_attribute c
+    WHERE c.attrelid = to_regclass(%(table)s) AND c.attname = %(column)s AND s.seqrelid IN (
+        SELECT objid FROM pg_depend WHERE classid = 'pg_class'::regclass AND refclassid = 'pg_class'::regclass
+            AND refobjid = c.attrelid AND refobjsubid = c.attnum
+        UNION SELECT d.refobjid FROM pg_attrdef a JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = a.oid
+            WHERE d.refclassid = 'pg_class'::regclass AND a.adrelid = c.attrelid AND a.adnum = c.attnum)"""
 # Also those that have taken a number and insert later: nextval locks the sequence until its transaction ends.
 _WRITERS_OF_TABLE: Final = """
     SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND granted AND relation IN (
@@ -153,11 +160,11 @@ class PostgresRelation(SqlRelation):
             )
         if not self.table or not self._is_one_table(connection):
             return
-        row = connection.execute(_CACHE, (self._quoted_table, column.name)).fetchone()
-        if row is not None and row[0] > 1:
+        ((cached,),) = connection.execute(_CACHE, {"table": self._quoted_table, "column": column.name})
+        if cached is not None and cached > 1:
             raise RelationError(
                 "increasing",
-                f"{column.name} takes its numbers from a sequence with CACHE {row[0]}: sessions keep small numbers for later. Run"
+                f"{column.name} takes its numbers from a sequence with CACHE {cached}: sessions keep small numbers for later. Run"
                 f" ALTER SEQUENCE ... CACHE 1, and end the sessions that write",
             )
 

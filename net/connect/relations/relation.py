@@ -119,15 +119,23 @@ class SqlRelation(ABC):
         name = qualified(column.name)
         statement = f"SELECT min({name}), max({name}) FROM {self.source}{_where(self.condition(between))}"
         least, most = connection.execute(statement).fetchone()
-        return None if least is None else (least, most)
+        return None if least is None else (self._place(column, least), self._place(column, most))
 
     def end_within(self, connection: Any, column: SqlColumn, between: Between, most_rows: int) -> Place | None:
         """The value of the last of so many rows; rows with an equal value stay together."""
         name = qualified(column.name)
         some = f"SELECT {name} AS place FROM {self.source}{_where(self.condition(between))}"
         statement = f"SELECT max(place) FROM ({some} ORDER BY 1 LIMIT {most_rows}) AS barnabas_places"
-        found: Place | None = connection.execute(statement).fetchone()[0]
-        return found
+        (found,) = connection.execute(statement).fetchone()
+        return None if found is None else self._place(column, found)
+
+    def _place(self, column: SqlColumn, found: object) -> Place:
+        """Raises RelationError: columns of SQLite can have values of any type."""
+        if isinstance(found, int | datetime):
+            return found
+        raise RelationError(
+            self.key, f"column {column.name} has {found!r:.100}, which is no {column.type_name}: correct the row"
+        )
 
     def require_values(self, connection: Any, column: SqlColumn) -> None:
         """A row without a value would never be read. Raises RelationError."""

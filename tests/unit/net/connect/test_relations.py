@@ -142,3 +142,17 @@ def test_columns_of_a_query_have_any_name(file: Path) -> None:
     found = columns(query, **{"count(*)": "int", 'a "b".c': "int"})
     with query.connected() as connection:
         assert [*query.rows(connection, found, None, is_ordered=False)] == [[(1, 1, "tea")]]
+
+
+@pytest.mark.parametrize("value", [2.5, "two"])
+def test_a_place_that_is_no_whole_number_is_told(file: Path, value: object) -> None:
+    with sqlite3.connect(file / "shop.db") as connection:
+        connection.execute("CREATE TABLE loose (id INTEGER)")
+        connection.executemany("INSERT INTO loose VALUES (?)", [(1,), (value,)])
+    table = open_relation("sqlite:shop.db", file, table="loose", query="")
+    (column,) = columns(table)
+    told = f"column id has {value!r}, which is no bigint: correct the row"
+    with pytest.raises(RelationError, match=told):
+        table.reached(column)
+    with pytest.raises(RelationError, match=told), table.connected() as connection:
+        table.end_within(connection, column, Between(column="id", after=1, until=None), 5)

@@ -29,13 +29,16 @@ class LogProducers:
         A crash may have taken entries of such an index, and a reader would get the records of an aborted transaction.
         """
         # Retention may be ahead of the saved flushed end.
-        index_from = max(flushed_end_offset, segments[0].base_offset)
+        index_from = flushed = max(flushed_end_offset, segments[0].base_offset)
         for segment in segments:
-            if not segment.transaction_index.recover(segment.base_offset, index_from):
+            if not segment.transaction_index.recover(segment.base_offset, flushed):
                 index_from = min(index_from, segment.base_offset)
-        for segment in segments:
-            segment.transaction_index.truncate_to(index_from)
+        rebuilt = [segment.transaction_index for segment in segments if index_from <= segment.base_offset < flushed]
+        for index in rebuilt:
+            index.begin_rebuild()
         self._restore(segments, log_end_offset, index_from=index_from)
+        for index in rebuilt:
+            index.end_rebuild()
 
     def restore(self, segments: Sequence[LogSegment], log_end_offset: int) -> None:
         """Rebuild the state from the batches before the log end, after the log was truncated, with its indexes."""

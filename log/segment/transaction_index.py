@@ -35,6 +35,7 @@ class TransactionIndex:
         self._files = files
         self._entries: list[AbortedTransaction] | None = None
         self._known_count = 0  # entries that the file must have at least; grows while they are in memory
+        self._is_rebuilt = False  # in memory; the file is as it was found
         self.path = path
 
     @property
@@ -54,7 +55,21 @@ class TransactionIndex:
         """The segment is new and has no file: a flush, in the thread of the log, need not look for one."""
         self._entries, self._known_count = [], 0
 
+    def begin_rebuild(self) -> None:
+        """Begin with no entry, and leave the damaged file as it is. If the machine lost power after a durable cut and before the
+        entries are written again, the next start would take the short file for whole."""
+        self._entries, self._known_count, self._is_rebuilt = [], 0, True
+
+    def end_rebuild(self) -> None:
+        """Replace the file, durably: its entries lie before the recovery point, so no later flush would take them along."""
+        self._is_rebuilt = False
+        self._files.write_atomically(self.path, b"".join(map(_packed, self.entries)))
+
     def append(self, transaction: AbortedTransaction) -> None:
+        if self._is_rebuilt:
+            self.entries.append(transaction)
+            self._known_count = len(self.entries)
+            return
         file = self._whole_file()
         file.append(_packed(transaction))
         file.close()
@@ -87,17 +102,19 @@ class TransactionIndex:
 
     def recover(self, base_offset: int, end_offset: int) -> bool:
         """After a start: keep the sound entries whose marker lies before `end_offset`. False if one may be missing among them,
-        because the file has other bytes than entries."""
+        because the file has other bytes than entries; then it is left as it is."""
         self._entries, self._known_count = [], 0
         if not self._files.exists(self.path):
             return True
         data = self._files.read_bytes(self.path)
         sound = list(_sound_entries(data, base_offset))
         kept = [entry for entry in sound if entry.last_offset < end_offset]
+        if base_offset < end_offset and len(kept) == len(sound) and len(data) // _ENTRY.size != len(sound):
+            return False
         if len(data) != len(kept) * _ENTRY.size:
             self._cut(kept)
         self._entries, self._known_count = kept, len(kept)
-        return len(kept) < len(sound) or len(data) // _ENTRY.size == len(sound)
+        return True
 
     def file_to_flush(self, from_offset: int) -> AppendFile | None:
         """None if no marker at or after `from_offset` has an entry: the others are durable."""

@@ -5,8 +5,8 @@
 Barnabas' own; Apache Kafka's brokers and clients beside Barnabas'; the cost of a record in memory; the Python calls of one
 request; the Spark connector compared with Spark's API alone; clusters inside tests; transactions compared with the same
 records without them; TLS compared with plain text. `permissions` measures decisions about them, `capacity` what a broker
-spends on bytes, requests, partitions and connections, `idle` what a consumer of many idle partitions does, `capture` changes of
-PostgreSQL into topics, `collect` lines of files.
+spends on bytes, requests, partitions and connections, `idle` what a consumer of many idle partitions does, `cores` what several
+brokers on this machine take, `capture` changes of PostgreSQL into topics, `collect` lines of files.
 
 Cases run phase by phase, because only one set of servers should run at a time; within a phase repetition by repetition, so
 that the two sides of a ratio are measured within the same minute.
@@ -28,6 +28,7 @@ import capacity
 import capture
 import clusters_in_tests
 import collected
+import cores
 import idle_partitions
 import offsets
 import one_log
@@ -62,6 +63,7 @@ SUITES = {
     "permissions": permissions.main,
     "capacity": capacity.main,
     "idle": idle_partitions.main,
+    "cores": cores.main,
     "capture": capture.main,
     "collect": collected.main,
 }  # with options of their own: `scripts/benchmark o1 --help`

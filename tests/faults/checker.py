@@ -65,8 +65,10 @@ class Report:
         lines = []
         for rule, count in sorted(by_rule.items()):
             lines.append(f"{rule}: {count}")
-            shown = [violation.detail for violation in self.violations if violation.rule == rule][:MAX_SHOWN]
-            lines.extend(f"    {detail}" for detail in shown)
+            shown = [violation.detail for violation in self.violations if violation.rule == rule]
+            lines.extend(
+                f"    {detail}" for detail in (shown if rule == "stuck" else shown[:MAX_SHOWN])
+            )  # few, each another
         return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 """Transactional clients of librdkafka: a source, a transform in a group (KIP-447), a bank and a reader of committed records."""
 
 import faulthandler
+import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -33,6 +34,8 @@ READ: Final = [(topic, number) for topic, count in TOPICS.items() if topic != SO
 LIFE_S: Final = (8.0, 25.0)  # of a reader
 POLL_S: Final = 0.2
 INSISTING_S: Final = 30.0  # a call that only fails with errors that may pass
+STANDING_MS: Final = 3_000
+TOLD: Final = ("fetch_state", "app_offset", "next_offset", "committed_offset", "hi_offset", "leader", "leader_epoch")
 
 
 def insist(call: Callable[[], Any]) -> Any:
@@ -141,6 +144,8 @@ def transform(orders: Orders, journal: Journal, is_over: IsOver) -> None:
             "auto.offset.reset": "earliest",
             "session.timeout.ms": SESSION_TIMEOUT_MS,
             "heartbeat.interval.ms": 1_000,
+            "statistics.interval.ms": STANDING_MS,
+            "stats_cb": partial(note_standing, journal),
         }
     )
     consumer.subscribe([SOURCE])
@@ -151,6 +156,18 @@ def transform(orders: Orders, journal: Journal, is_over: IsOver) -> None:
         if messages and not transformed(messages, producer, consumer, names, ending, rng):
             rewind(consumer)
     consumer.close()
+
+
+def note_standing(journal: Journal, statistics: str) -> None:
+    """What librdkafka says of its group and its partitions: the only account of a consumer that gets nothing."""
+    told = json.loads(statistics)
+    partitions = {
+        f"{topic}-{number}": {name: state.get(name) for name in TOLD}
+        for topic, item in told["topics"].items()
+        for number, state in item["partitions"].items()
+        if state.get("fetch_state", "none") != "none"
+    }
+    journal.note("standing", group=told.get("cgrp"), partitions=partitions)
 
 
 def transformed(

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from ..history import Event
-from .journal import last_begun, last_error, read_journal
+from .journal import last_begun, last_error, last_of, read_journal
 from .layout import Orders, Role
 
 TESTS: Final = Path(__file__).parent.parent.parent
@@ -116,6 +116,13 @@ class Client:
         before, self._begun = self._begun, last_begun(path) if self.is_running and path.exists() else ""
         return bool(before) and before == self._begun
 
+    def standing(self) -> str:
+        """What the process has told of itself last."""
+        path = self._folder / f"{self.name}.{self._count - 1}.jsonl"
+        told = [f"{kind} {item}" for kind in ("begin", "end", "standing") if (item := _short(last_of(kind, path)))]
+        state = "runs" if self.is_running else "has ended"
+        return f"{path.stem}, {time.monotonic() - self._started_s:.0f} s old, {state}: {'; '.join(told)}"
+
     def end(self) -> None:
         self.is_stopping = True
         for process in (*self.zombies, *([] if self._process is None else [self._process])):
@@ -127,3 +134,9 @@ class Client:
             path = self._folder / f"{self.name}.{number}.jsonl"
             if path.exists():
                 yield from read_journal(path)
+
+
+def _short(line: dict[str, Any]) -> str:
+    """Without the records of a transaction; with its age."""
+    told = {name: value for name, value in line.items() if name not in ("kind", "at_s", "records", "process")}
+    return f"{time.monotonic() - line['at_s']:.0f} s ago {told}" if line else ""

@@ -106,10 +106,15 @@ def read_journal(path: Path) -> Iterator[Event]:
 
 def last_error(path: Path) -> str:
     """Why the process ended by itself; "": it did not say."""
-    if not path.exists():
-        return ""
-    lines = [json.loads(line) for line in path.read_bytes().splitlines() if line.startswith(b'{"kind":"error"')]
-    return str(lines[-1]["error"]) if lines else ""
+    return str(last_of("error", path).get("error", ""))
+
+
+def last_of(kind: str, path: Path) -> dict[str, Any]:
+    """The last whole line of this kind; {} without one."""
+    start = f'{{"kind":"{kind}"'.encode()
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    whole = [line for line in lines if line.startswith(start) and line.endswith(b"\n")]
+    return dict(json.loads(whole[-1])) if whole else {}
 
 
 def last_begun(path: Path) -> str:

@@ -34,6 +34,7 @@ from .layout import (
     MIDDLE,
     SINK,
     SOURCE,
+    STAGES,
     TOPIC_CONFIG,
     TOPICS,
     TRANSACTION_TIMEOUT_MS,
@@ -60,6 +61,7 @@ ROLES: Final[tuple[tuple[Role, int], ...]] = (
     ("sdk_bank", 1),
     ("librdkafka_reader", 1),
 )
+TRANSFORMS: Final[tuple[Role, ...]] = ("librdkafka_transform", "aiokafka_transform", "sdk_transform")
 PARTITIONS: Final = tuple((topic, number) for topic, count in TOPICS.items() for number in range(count))
 
 
@@ -143,6 +145,7 @@ class TransactionalLoad:
             last = counts
             if now_s > min(began_s + DRAIN_S, hopeful_s + self.hopeless_s) or self.failure() is not None:
                 self._stuck(f"the chain has not come to its end in {now_s - began_s:.0f} s: {dict(counts)}")
+                await self._tell_standing()
                 break
             await first_of(self._over, KEEP_S)
         for client in self.clients.values():
@@ -154,6 +157,21 @@ class TransactionalLoad:
         for task in pending:
             self._stuck(f"{task.get_name()} has not ended after {STOP_S:g} s")
             task.cancel()
+
+    async def _tell_standing(self) -> None:
+        """Which member owns what, as its coordinator and as it says itself: who does not go on?"""
+        async with self._cluster.admin() as admin:
+            for topic, _, group in STAGES:
+                try:
+                    found = await admin.describe_group(group)
+                    lag = {str(place): item for place, item in (await admin.group_offsets(group)).items()}
+                except BarnabasError as error:
+                    self._stuck(f"group {group} of {topic} cannot be described: {error!r}")
+                    continue
+                owners = {member.member_id: [str(place) for place in member.assigned] for member in found.members}
+                self._stuck(f"group {group} is {found.state}, generation {found.group_epoch}: {owners}; {lag}")
+        for client in self._of(*TRANSFORMS):
+            self._stuck(client.standing())
 
     def _counts(self) -> Counter[str]:
         counts: Counter[str] = Counter()

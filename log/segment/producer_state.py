@@ -83,6 +83,8 @@ class ProducerEntry:
     transaction_started_ms: int = NOT_STARTED
     coordinator_epoch: int = NO_COORDINATOR_EPOCH  # of the last marker
     batches: tuple[AppendedBatch, ...] = ()  # the last REMEMBERED_BATCHES; a tuple takes a tenth of a deque's memory
+    # Where the log began to know this epoch, if in the middle: what lies before may be missing. Not in snapshots.
+    known_from: int | None = None
 
     @property
     def next_sequence(self) -> int | None:
@@ -235,7 +237,7 @@ class ProducerState:
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                 return batch
         if first_sequence != expected:
-            if not is_transactional and _is_older(entry.batches, first_sequence, last_sequence):
+            if not is_transactional and _is_older(entry, first_sequence, last_sequence):
                 raise DuplicateSequenceError(
                     f"producer {producer_id} repeats sequence {first_sequence}, older than its last {REMEMBERED_BATCHES} batches"
                 )
@@ -320,7 +322,7 @@ class ProducerState:
         elif header.producer_epoch > entry.epoch:
             # An open transaction stays open, as in Kafka: only a marker ends one. Otherwise, records that were not decided on
             # would count as committed. A leader refuses such a batch (`check`), but earlier versions have appended it.
-            entry.epoch, entry.batches = header.producer_epoch, ()
+            entry.epoch, entry.batches, entry.known_from = header.producer_epoch, (), None
         self._producers[producer_id] = entry  # at the end: the one that was heard of last
         entry.last_update_ms = max(entry.last_update_ms, header.max_timestamp_ms)
         entry.silent_since_ms = HEARD_SINCE
@@ -341,6 +343,7 @@ class ProducerState:
             first_sequence=header.base_sequence, last_offset=first_offset + header.last_offset_delta,
             offset_delta=header.last_offset_delta, timestamp_ms=header.max_timestamp_ms,
         )  # fmt: skip
+        entry.known_from = _known_from(entry, appended)
         entry.batches = (*entry.batches[1 - REMEMBERED_BATCHES :], appended)
         if header.is_transactional and entry.open_transaction_offset < 0:
             entry.open_transaction_offset = first_offset
@@ -451,16 +454,26 @@ class ProducerState:
         return state, position
 
 
-def _is_older(batches: tuple[AppendedBatch, ...], first_sequence: int, last_sequence: int) -> bool:
+def _is_older(entry: ProducerEntry, first_sequence: int, last_sequence: int) -> bool:
     """Whether a batch lies before all that are remembered, so that it is there. Answers of our protocol come in any order: that
     to a request which also waits for a slow partition may be lost after many later batches of this one. Not for transactions:
-    an ended one of the same epoch may have had these sequences, and librdkafka uses those of an aborted one again."""
-    oldest = batches[0]
+    an ended one of the same epoch may have had these sequences, and librdkafka uses those of an aborted one again. Nor before
+    the first batch of a producer that was forgotten: that one is taken even if the batch ahead of it was refused."""
+    oldest = entry.batches[0]
     return (
-        len(batches) == REMEMBERED_BATCHES
+        len(entry.batches) == REMEMBERED_BATCHES
         and is_behind(oldest.first_sequence, first_sequence)
         and is_behind(oldest.first_sequence, last_sequence)
+        and (entry.known_from is None or not is_behind(entry.known_from, first_sequence))
     )
+
+
+def _known_from(entry: ProducerEntry, appended: AppendedBatch) -> int | None:
+    """After this batch. Sequences wrap, so what lies a quarter of their circle behind it is no longer told from what comes."""
+    if not entry.batches:
+        return appended.first_sequence or None
+    began = entry.known_from
+    return None if began is None or (appended.first_sequence - began) % SEQUENCES > SEQUENCES // 4 else began
 
 
 def _nothing_after(batch: AppendedBatch) -> AppendedBatch:

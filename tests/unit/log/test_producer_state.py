@@ -7,7 +7,12 @@ from barnabas.log.format.record_batch import read_header
 from barnabas.log.format.record_codec import ProducerFields, encode_batch
 from barnabas.log.segment import producer_state
 from barnabas.log.segment.producer_state import ProducerState
-from barnabas.log.vocabulary.errors import CorruptRecordError, InvalidProducerEpochError, OutOfOrderSequenceError
+from barnabas.log.vocabulary.errors import (
+    CorruptRecordError,
+    DuplicateSequenceError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+)
 
 
 def note(state, sequence, *, count=1, epoch=0, offset=0, producer_id=1, transactional=False, timestamp_ms=5):
@@ -25,6 +30,33 @@ def test_sequences_wrap():
     assert state.check(1, 0, 2, 1) is None
     with pytest.raises(OutOfOrderSequenceError):
         state.check(1, 0, 3, 1)
+
+
+def test_what_lies_before_the_first_batch_of_a_forgotten_producer_is_not_called_written():
+    """Batch 4 was refused, for want of replicas; those behind it were taken, because nothing was known of the producer."""
+    state = ProducerState()
+    for sequence in range(5, 15):
+        note(state, sequence, offset=sequence)
+    with pytest.raises(OutOfOrderSequenceError):
+        state.check(1, 0, 4, 1)
+    with pytest.raises(OutOfOrderSequenceError):
+        state.check(1, 0, 4, 3)  # its first record is not there
+    with pytest.raises(DuplicateSequenceError):
+        state.check(1, 0, 5, 1)
+    for sequence in range(5):
+        note(state, sequence, epoch=1, offset=15 + sequence)
+    note(state, 5, epoch=1, offset=20)
+    with pytest.raises(DuplicateSequenceError):
+        state.check(1, 1, 0, 1)
+
+
+def test_a_producer_that_was_forgotten_long_ago_is_known_however_far_its_sequences_have_wrapped():
+    state = ProducerState()
+    far = 3 * 2**29
+    for offset, sequence in enumerate([5, far // 3, 2 * far // 3, *range(far, far + 6)]):
+        note(state, sequence, offset=offset)
+    with pytest.raises(DuplicateSequenceError):
+        state.check(1, 0, far - 9, 1)
 
 
 def test_epochs_of_a_producer():

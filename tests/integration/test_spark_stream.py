@@ -90,22 +90,22 @@ def test_a_limit_is_shared_among_partitions(spark: SparkSession, spark_cluster: 
 def test_a_running_query_sees_records_partitions_and_topics_that_come(
     spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
 ) -> None:
-    create_topic(spark_cluster, "growing-a", partitions=1)
+    create_topic(spark_cluster, "stream-grows-a", partitions=1)
     options: Options = {
-        "subscribePattern": "growing-.*",
+        "subscribePattern": "stream-grows-.*",
         "startingOffsets": "earliest",
         "kafka.metadata.max.age.ms": 200,
     }
     stream = Stream(spark, spark_cluster, tmp_path, **options)
     query = stream.start()
     try:
-        send(spark_cluster, "growing-a", numbers(0, 10))
+        send(spark_cluster, "stream-grows-a", numbers(0, 10))
         stream.until_values(range(10), query)
-        in_admin(spark_cluster, lambda admin: admin.add_partitions("growing-a", 3))
-        send(spark_cluster, "growing-a", numbers(10, 20), partition=2)
+        in_admin(spark_cluster, lambda admin: admin.add_partitions("stream-grows-a", 3))
+        send(spark_cluster, "stream-grows-a", numbers(10, 20), partition=2)
         stream.until_values(range(20), query)
-        create_topic(spark_cluster, "growing-b")
-        send(spark_cluster, "growing-b", numbers(20, 30))
+        create_topic(spark_cluster, "stream-grows-b")
+        send(spark_cluster, "stream-grows-b", numbers(20, 30))
         stream.until_values(range(30), query)
     finally:
         query.stop()

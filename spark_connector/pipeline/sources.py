@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from barnabas.net.client.serde.registry import RegistryAccess, registry_access
-from barnabas.net.connect.relations.relation import RelationError, checked_columns, open_relation
+from barnabas.net.connect.relations.relation import RelationError, described_columns
 from barnabas.net.pipeline.spec import (
     DATABASE_COLUMNS,
     FILE_COLUMNS,
@@ -215,15 +215,7 @@ def _changes(world: World, name: str, origin: PostgresSource) -> DataFrame:
 def table_options(world: World, source: SourceSpec, origin: SqlSource) -> TableOptions:
     """Raises PipelineFault for what `barnabas pipeline validate` tells, too."""
     try:
-        relation = open_relation(origin.database, world.base, table=origin.table, query=origin.query)
-        with relation.connected() as connection:
-            columns = checked_columns(
-                relation,
-                connection,
-                types=origin.types(),
-                increasing=origin.increasing,
-                partition_by=origin.partition_by,
-            )
+        columns = described_columns(origin, world.base)
     except RelationError as error:
         raise PipelineFault(f"source {source.name}.{error.key}: {error}") from error
     except ImportError as error:

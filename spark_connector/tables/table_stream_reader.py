@@ -15,12 +15,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from barnabas.net.connect.relations.kept_connection import KeptConnection
 from barnabas.net.connect.relations.relation import (
     Between,
     Place,
     Reached,
     RelationError,
     from_json,
+    just_before,
     ranges_of,
     to_json,
 )
@@ -43,9 +45,15 @@ class ColumnOffset:
 
     column: str
     after: Place | None
+    # Of a start at the end: what was there, until the transactions that were open have ended. Nothing is read before that.
+    start: Reached | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"version": FORMAT_VERSION, "column": self.column, "after": to_json(self.after)}
+        found = {"version": FORMAT_VERSION, "column": self.column, "after": to_json(self.after)}
+        if self.start is not None:
+            writers = sorted(self.start.writers)
+            found["start"] = {"last": to_json(self.start.last), "writers": writers, "oldest": self.start.oldest}
+        return found
 
     @classmethod
     def from_json(cls, found: dict[str, Any], column: str) -> "ColumnOffset":
@@ -55,7 +63,13 @@ class ColumnOffset:
                 f"is {column!r}, and the checkpoint has the position {str(found)[:200]}: name that column again, or run"
                 " `barnabas pipeline reset`, which reads all rows again",
             )
-        return cls(column=column, after=from_json(found["after"]))
+        start = found.get("start")
+        return cls(
+            column=column,
+            after=from_json(found["after"]),
+            start=start
+            and Reached(last=from_json(start["last"]), writers=frozenset(start["writers"]), oldest=start["oldest"]),
+        )
 
 
 class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -68,7 +82,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         stop_on_sigterm()
-        return self._offset(self._front.newest() if self._options.is_from_end else None)
+        start = self._front.at_start() if self._options.is_from_end else None
+        return ColumnOffset(column=self._options.increasing, after=None, start=start).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._options.max_rows) if self._options.max_rows else ReadAllAvailable()
@@ -77,14 +92,22 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._front.stop_here()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        after = ColumnOffset.from_json(start, self._options.increasing).after
+        done = ColumnOffset.from_json(start, self._options.increasing)
+        if done.start is not None:
+            return self._begun(done).to_json()
         most = 0 if isinstance(limit, ReadAllAvailable) else self._options.max_rows
-        return self._offset(self._front.next(after, most))
+        return ColumnOffset(column=done.column, after=self._front.next(done.after, most)).to_json()
+
+    def _begun(self, start: ColumnOffset) -> ColumnOffset:
+        """The first place, which a micro-batch without rows brings into the checkpoint; the start itself until it is known."""
+        assert start.start is not None
+        return self._front.behind_start(start.start) or start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         name = self._options.increasing
-        after, until = (ColumnOffset.from_json(place, name).after for place in (start, end))
-        if until is None or after == until:
+        begin, stop = (ColumnOffset.from_json(place, name) for place in (start, end))
+        after, until = begin.after, stop.after
+        if begin.start is not None or until is None or after == until:
             return []
         between, count = Between(column=name, after=after, until=until), self._options.partitions
         if count == 1:
@@ -97,8 +120,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """The checkpoint has it; the database keeps no position."""
 
-    def _offset(self, after: Place | None) -> dict[str, Any]:
-        return ColumnOffset(column=self._options.increasing, after=after).to_json()
+    def stop(self) -> None:
+        self._front.close()
 
     # --- in tasks ----------------------------------------------------------------------------------------------------
 
@@ -114,23 +137,40 @@ class Front:
     def __init__(self, options: TableOptions, *, once_wait_s: float = ONCE_WAIT_S) -> None:
         self._options = options
         self._once_wait_s = once_wait_s
+        self._relation = options.relation()
+        self._column = options.column(options.increasing)
+        self._kept = KeptConnection(self._relation)
+        self._start: Reached | None = None
         self._reached: Reached | None = None  # its writers have not ended yet
         self._target: Reached | None = None  # where Trigger.AvailableNow ends
         self._looked_s = 0.0
-        self._warned_s = 0.0
+        self._warned_s = time.monotonic()
 
-    def newest(self) -> Place | None:
-        return self._options.relation().reached(self._options.column(self._options.increasing)).last
+    def close(self) -> None:
+        self._kept.close()
+
+    def at_start(self) -> Reached:
+        """Spark asks twice, and the end must not change in between."""
+        if self._start is None:
+            self._start = self._look()
+        return self._start
+
+    def behind_start(self, start: Reached) -> ColumnOffset | None:
+        """Before the first row that the open transactions have brought since; None if they have not ended yet."""
+        self._pause()
+        if self._is_waited_for(start, self._writers()):
+            return None
+        first = self._kept.ask(lambda connection: self._relation.first_since(connection, self._column, start))
+        return ColumnOffset(column=self._column.name, after=start.last if first is None else just_before(first))
 
     def stop_here(self) -> None:
         """Raises RelationError if writers that have begun do not end."""
-        relation, column = self._options.relation(), self._options.column(self._options.increasing)
-        target = relation.reached(column)
+        target = self._look()
         deadline_s = time.monotonic() + self._once_wait_s
-        while not target.is_complete(left := relation.writers(column)):
+        while not target.is_complete(left := self._writers()):
             if time.monotonic() > deadline_s:
                 raise RelationError(
-                    relation.key,
+                    self._relation.key,
                     f"{_told(target.writers & left)} could still bring earlier rows, and"
                     f" did not end within {self._once_wait_s:.0f} s: end them, and run again",
                 )
@@ -144,29 +184,42 @@ class Front:
             return after
         if not most_rows:
             return last
-        relation = self._options.relation()
         between = Between(column=self._options.increasing, after=after, until=last)
-        with relation.connected() as connection:
-            found = relation.end_within(connection, self._options.column(between.column), between, most_rows)
+        found = self._kept.ask(
+            lambda connection: self._relation.end_within(connection, self._column, between, most_rows)
+        )
         return last if found is None else found
 
     def _complete(self) -> Place | None:
         """None: not known yet."""
-        time.sleep(max(0.0, self._looked_s + LOOK_S - time.monotonic()))  # Spark asks again at once
-        self._looked_s = time.monotonic()
-        relation, column = self._options.relation(), self._options.column(self._options.increasing)
+        self._pause()
         if self._reached is None:
-            self._reached, self._warned_s = relation.reached(column), time.monotonic()
+            self._reached, self._warned_s = self._look(), time.monotonic()
             now = self._reached.writers
         else:
-            now = relation.writers(column)
-        if not self._reached.is_complete(now):
-            if time.monotonic() - self._warned_s > WARN_S:
-                self._warned_s = time.monotonic()
-                logger.warning("source waits: %s could still bring earlier rows", _told(self._reached.writers & now))
+            now = self._writers()
+        if self._is_waited_for(self._reached, now):
             return None
         found, self._reached = self._reached.last, None
         return found
+
+    def _pause(self) -> None:
+        time.sleep(max(0.0, self._looked_s + LOOK_S - time.monotonic()))  # Spark asks again at once
+        self._looked_s = time.monotonic()
+
+    def _look(self) -> Reached:
+        return self._kept.ask(lambda connection: self._relation.reached(connection, self._column))
+
+    def _writers(self) -> frozenset[str]:
+        return self._kept.ask(lambda connection: self._relation.writers(connection, self._column))
+
+    def _is_waited_for(self, reached: Reached, now: frozenset[str]) -> bool:
+        if reached.is_complete(now):
+            return False
+        if time.monotonic() - self._warned_s > WARN_S:
+            self._warned_s = time.monotonic()
+            logger.warning("source waits: %s could still bring earlier rows", _told(reached.writers & now))
+        return True
 
 
 def _told(writers: frozenset[str]) -> str:

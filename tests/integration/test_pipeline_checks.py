@@ -243,3 +243,14 @@ def test_a_table_whose_rows_are_read(server: postgres.Server, problems: Problems
     world.execute(dsn, "ALTER SEQUENCE orders_id_seq CACHE 20")
     (cache,) = problems(text)
     assert cache.startswith("6:1: source.increasing: id takes its numbers from a sequence with CACHE 20: sessions keep")
+
+
+def test_run_asks_the_same_before_it_starts_anything(
+    server: postgres.Server, problems: Problems, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dsn = world.database(server.address, "rows_run")
+    (told,) = problems(ROWS.format(dsn=dsn))
+    file = tmp_path / "p.toml"
+    assert main(("pipeline", "run", str(file), "--once")) == 2
+    assert capsys.readouterr().err == f"barnabas: {file}:{told}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["p.toml"], "no state, so no driver"

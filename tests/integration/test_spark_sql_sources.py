@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import threading
+from contextlib import closing
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -14,12 +15,16 @@ from integration import postgres, whole_topic
 from integration.cluster import Cluster
 from integration.spark_world import create_topic, send
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
-from barnabas.net.connect.relations.relation import RelationError, SqlColumn, open_relation
+from barnabas.net.connect.relations.kept_connection import KeptConnection
+from barnabas.net.connect.relations.relation import Reached, RelationError, SqlColumn, open_relation
 from barnabas.net.pipeline.files import read_pipeline
 from barnabas.spark_connector.pipeline.faults import PipelineFault, is_final
 from barnabas.spark_connector.pipeline.sources import table_options
-from barnabas.spark_connector.tables.table_stream_reader import Front
+from barnabas.spark_connector.tables.table_source import TableOptions
+from barnabas.spark_connector.tables.table_stream_reader import Front, TableStreamReader
 
 if postgres.find()[0] is None:
     pytest.skip(postgres.find()[1], allow_module_level=True)
@@ -128,10 +133,11 @@ def test_new_rows_once_in_spite_of_a_late_transaction_and_replays(
     late.execute("INSERT INTO orders (name) VALUES ('late')")
     world.execute(dsn, "INSERT INTO orders (name) VALUES ('early')")
     options = table_options(pipeline.job()._world, source_of(pipeline), source_of(pipeline).origin)
-    with pytest.raises(RelationError, match=r"virtualtransaction [0-9/]+ in pg_locks\) could still bring earlier rows"):
-        Front(options, once_wait_s=0.1).stop_here()
-    front = Front(options)
-    assert [front.next(3, 0), front.next(3, 0)] == [3, 3]
+    told = r"virtualtransaction [0-9/]+ in pg_locks\) could still bring earlier rows"
+    with closing(Front(options, once_wait_s=0.1)) as front, pytest.raises(RelationError, match=told):
+        front.stop_here()
+    with closing(Front(options)) as front:
+        assert [front.next(3, 0), front.next(3, 0)] == [3, 3]
     ending = threading.Timer(2, late.commit)
     ending.start()
     pipeline.run()
@@ -157,22 +163,97 @@ def test_a_transaction_that_has_taken_a_number_is_waited_for(
     world.execute(dsn, "CREATE TABLE others (id bigserial)")
     relation = open_relation(f"postgresql:{dsn}", Path(), table="orders", query="")
     column = SqlColumn(name="id", type_name="bigint", is_place=True)
-    with psycopg.connect(dsn) as late, psycopg.connect(dsn) as other:
+    kept = KeptConnection(relation)
+
+    def writers() -> frozenset[str]:
+        return kept.ask(lambda connection: relation.writers(connection, column))
+
+    def reach() -> Reached:
+        return kept.ask(lambda connection: relation.reached(connection, column))
+
+    with closing(kept), psycopg.connect(dsn) as late, psycopg.connect(dsn) as other:
         other.execute("SELECT nextval('others_id_seq')")
-        assert relation.reached(column).writers == frozenset()
+        assert reach().writers == frozenset()
         late.execute("SELECT nextval(%s)", (sequence,))
         world.execute(dsn, "INSERT INTO orders DEFAULT VALUES")
-        reached = relation.reached(column)
+        reached = reach()
         assert reached.last == 2
-        assert not reached.is_complete(relation.writers(column))
+        assert not reached.is_complete(writers())
         late.execute("INSERT INTO orders (id) OVERRIDING SYSTEM VALUE VALUES (1)")
         late.commit()
-        assert reached.is_complete(relation.writers(column))
+        assert reached.is_complete(writers())
     with relation.connected() as connection:
         relation.check_growing(connection, column)
     world.execute(dsn, f"ALTER SEQUENCE {sequence} CACHE 20")
     with pytest.raises(RelationError, match="a sequence with CACHE 20"), relation.connected() as connection:
         relation.check_growing(connection, column)
+
+
+def test_the_end_as_the_start_has_the_rows_of_open_transactions(
+    declared: Any, spark_cluster: Cluster, server: postgres.Server
+) -> None:
+    """What is committed after the start is read, also where its number is smaller than others that were there."""
+    dsn = world.database(server.address, "from_the_end")
+    world.execute(dsn, "CREATE TABLE orders (id bigserial PRIMARY KEY)", *["INSERT INTO orders DEFAULT VALUES"] * 2)
+    topic = create_topic(spark_cluster, "rows-from-the-end", partitions=1)
+    source = f'database = "postgresql:{dsn}"\ntable = "orders"\nincreasing = "id"\nstart = "latest"'
+    pipeline = declared(STREAM.format(topic=topic, source=source))
+    with psycopg.connect(dsn) as late:
+        with late.transaction():
+            late.execute("SAVEPOINT inner_one")  # its rows have an id of their own
+            late.execute("INSERT INTO orders DEFAULT VALUES")
+            world.execute(dsn, "INSERT INTO orders DEFAULT VALUES")
+            options = table_options(pipeline.job()._world, source_of(pipeline), source_of(pipeline).origin)
+            reader = TableStreamReader(options, StructType())
+            start = reader.initialOffset()
+            assert start == reader.initialOffset(), "Spark asks twice"
+            waiting = reader.latestOffset(start, ReadAllAvailable())
+            assert waiting == start and reader.partitions(start, waiting) == []
+        begun = reader.latestOffset(json.loads(json.dumps(start)), ReadAllAvailable())
+        assert (begun["after"], "start" in begun) == (2, False)
+        assert reader.partitions(start, begun) == []
+        assert reader.latestOffset(begun, ReadAllAvailable())["after"] == 4
+        reader.stop()
+        late.execute("INSERT INTO orders DEFAULT VALUES")
+        world.execute(dsn, "INSERT INTO orders DEFAULT VALUES")
+        ending = threading.Timer(2, late.commit)
+        ending.start()
+        pipeline.run()
+        ending.join()
+    pipeline.run()
+    assert [row["id"] for row in values(spark_cluster, topic)] in ([], [5, 6]), "the start may be behind the commit"
+    world.execute(dsn, "INSERT INTO orders DEFAULT VALUES")
+    pipeline.run()
+    assert values(spark_cluster, topic)[-1]["id"] == 7
+
+
+def test_one_connection_looks_again_and_again_until_it_is_lost(server: postgres.Server) -> None:
+    dsn = world.database(server.address, "looked_at")
+    world.execute(
+        dsn,
+        "CREATE TABLE orders (id bigserial PRIMARY KEY)",
+        "ALTER DATABASE looked_at SET default_transaction_isolation = 'repeatable read'",
+    )
+    column = SqlColumn(name="id", type_name="bigint", is_place=True)
+    options = TableOptions(
+        database=f"postgresql:{dsn}", base=".", table="orders", query="", columns=(column,), increasing="id"
+    )
+    front, seen = Front(options), set[tuple[int, str]]()
+    with closing(front), psycopg.connect(dsn, autocommit=True) as other:
+        for number in range(1, 4):
+            other.execute("INSERT INTO orders DEFAULT VALUES")
+            assert front.next(None, 0) == number
+            looks = "SELECT pid, state FROM pg_stat_activity WHERE application_name = 'barnabas pipeline'"
+            seen |= {(row[0], row[1]) for row in other.execute(looks)}
+        ((pid, state),) = seen
+        assert state == "idle", "no transaction stays open between two looks"
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+        other.execute("INSERT INTO orders DEFAULT VALUES")
+        assert front.next(None, 0) == 4
+        relation = options.relation()
+        with relation.connected() as connection:
+            relation.reached(connection, column)
+            assert connection.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
 
 
 def test_a_time_follows_updates_and_a_lookup_is_read_again(

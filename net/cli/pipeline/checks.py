@@ -145,20 +145,12 @@ def _check_topic(document: "DocumentTable", path: "KeyPath", topic: str, known: 
 
 def _check_relation(document: "DocumentTable", found: "PipelineFile", source: "SourceSpec") -> None:
     """A source in SQL: its table or query, and the columns by which it is read."""
-    from ...connect.relations.relation import RelationError, UnreachableError, checked_columns, open_relation
+    from ...connect.relations.relation import RelationError, UnreachableError, described_columns
 
     origin, path = source.origin, source_path(found.spec, source.name)
     assert isinstance(origin, SqlSource)
     try:
-        relation = open_relation(origin.database, found.base, table=origin.table, query=origin.query)
-        with relation.connected() as connection:
-            checked_columns(
-                relation,
-                connection,
-                types=origin.types(),
-                increasing=origin.increasing,
-                partition_by=origin.partition_by,
-            )
+        described_columns(origin, found.base)
     except RelationError as error:
         document.refuse_path((*path, *error.key.split(".")), str(error))
     except UnreachableError as error:

@@ -98,6 +98,7 @@ async def _run(context: Context) -> int:
     from .checks import located
 
     found = _read(context)
+    await _check_world(context, found)
     folder = found.state_folder()
     folder.prepare()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -8,7 +8,7 @@ for queries and views, all transactions of the database count.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
@@ -20,6 +20,7 @@ from ..postgres.server import CONNECT_TIMEOUT_S, OPTIONS, first_line, with_liven
 from .relation import (
     ROWS_AT_ONCE,
     Between,
+    Place,
     Reached,
     RelationError,
     SqlColumn,
@@ -42,6 +43,10 @@ _RELATION: Final = """
     SELECT c.oid::bigint, c.relkind = 'r' AND NOT c.relhassubclass, has_table_privilege(c.oid, 'SELECT')
         AND has_schema_privilege(c.relnamespace, 'USAGE')
     FROM pg_class c WHERE c.oid = to_regclass(%s)"""
+_HAS_XMIN: Final = "SELECT FROM pg_class WHERE oid = to_regclass(%s) AND relkind IN ('r', 'p')"
+_IS_SINCE: Final = (
+    "age(xmin) <= age((%s::bigint & 4294967295)::text::xid)"  # ids of rows are the lower half of those of snapshots
+)
 _NAMES: Final = """
     SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
         AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%' ORDER BY 1 LIMIT %s"""
@@ -72,8 +77,9 @@ _WRITERS: Final = """
 
 
 class PostgresRelation(SqlRelation):
-    @contextmanager
-    def connected(self) -> Iterator[psycopg.Connection[Any]]:
+    keeps_connections = True
+
+    def opened(self) -> psycopg.Connection[Any]:
         try:
             given = conninfo.conninfo_to_dict(with_liveness(self.place))
         except psycopg.ProgrammingError as error:
@@ -85,21 +91,27 @@ class PostgresRelation(SqlRelation):
         given.setdefault("connect_timeout", CONNECT_TIMEOUT_S)
         given["client_encoding"] = "utf8"
         try:
-            opened = psycopg.connect(conninfo.make_conninfo("", **given))
+            connection = psycopg.connect(conninfo.make_conninfo("", **given))
         except psycopg.Error as error:
             words = "correct host, port, user and dbname, start the server, or put the password into ~/.pgpass"
             raise UnreachableError(f"the server cannot be asked: {first_line(error)}: {words}") from error
-        with closing(opened) as connection:
-            connection.read_only = True
-            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            try:
-                yield connection
-            except psycopg.errors.InsufficientPrivilege as error:
-                role = connection.info.user
-                words = f"the role {role} lacks a right: {first_line(error)}: run GRANT SELECT ON the table TO {role}"
-                raise RelationError(self.key, words) from error
-            except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as error:
-                raise RelationError(self.key, f"the database refuses it: {first_line(error)}: correct it") from error
+        connection.read_only = True
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        return connection
+
+    @contextmanager
+    def told_errors(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.errors.InsufficientPrivilege as error:
+            role = connection.info.user
+            words = f"the role {role} lacks a right: {first_line(error)}: run GRANT SELECT ON the table TO {role}"
+            raise RelationError(self.key, words) from error
+        except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as error:
+            raise RelationError(self.key, f"the database refuses it: {first_line(error)}: correct it") from error
+
+    def is_broken(self, connection: psycopg.Connection[Any]) -> bool:
+        return connection.broken or connection.closed
 
     @property
     def _quoted_table(self) -> str:
@@ -128,17 +140,33 @@ class PostgresRelation(SqlRelation):
 
     # --- how far it is complete ---------------------------------------------------------------------------------------
 
-    def reached(self, column: SqlColumn) -> Reached:
-        """The value first, then the locks: a writer that has ended between them is seen by whoever reads afterwards."""
-        with self.connected() as connection:
-            connection.isolation_level = None  # each statement sees the newest state
-            self.require_values(connection, column)
-            limits = self.limits(connection, column, None)
-            return Reached(last=None if limits is None else limits[1], writers=self._writers(connection, column))
+    def reached(self, connection: psycopg.Connection[Any], column: SqlColumn) -> Reached:
+        """The value first, then the locks: a writer that has ended between them is seen by whoever reads afterwards. So each
+        statement must see the newest state, whatever default the role has."""
+        _see_the_newest(connection)
+        self.require_values(connection, column)
+        ((oldest,),) = connection.execute("SELECT txid_snapshot_xmin(txid_current_snapshot())")
+        limits = self.limits(connection, column, None)
+        return Reached(
+            last=None if limits is None else limits[1], writers=self._writers(connection, column), oldest=oldest
+        )
 
-    def writers(self, column: SqlColumn) -> frozenset[str]:
-        with self.connected() as connection:
-            return self._writers(connection, column)
+    def writers(self, connection: psycopg.Connection[Any], column: SqlColumn) -> frozenset[str]:
+        _see_the_newest(connection)
+        return self._writers(connection, column)
+
+    def first_since(self, connection: psycopg.Connection[Any], column: SqlColumn, reached: Reached) -> Place | None:
+        """Rows of transactions that were no older than the oldest open one, so also of some that had ended before. The rows of a
+        query or of a view do not say which transaction has written them: there is none."""
+        if not reached.writers or reached.last is None or not self.table:
+            return None
+        _see_the_newest(connection)
+        if connection.execute(_HAS_XMIN, (self._quoted_table,)).fetchone() is None:
+            return None
+        until = self.condition(Between(column=column.name, after=None, until=reached.last))
+        statement = f"SELECT min({qualified(column.name)}) FROM {self.source} WHERE {until} AND {_IS_SINCE}"
+        ((found,),) = connection.execute(statement, (reached.oldest,))
+        return None if found is None else self._place(column, found)
 
     def _writers(self, connection: psycopg.Connection[Any], column: SqlColumn) -> frozenset[str]:
         is_number = not column.type_name.startswith("timestamp")
@@ -181,6 +209,12 @@ class PostgresRelation(SqlRelation):
             cursor.execute(self.statement(selected or ["1"], between, is_ordered=is_ordered))
             while some := cursor.fetchmany(ROWS_AT_ONCE):
                 yield some
+
+
+def _see_the_newest(connection: psycopg.Connection[Any]) -> None:
+    """Each statement, whatever the default of the role is."""
+    if connection.isolation_level != psycopg.IsolationLevel.READ_COMMITTED:
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
 
 
 def _column(connection: psycopg.Connection[Any], column: psycopg.Column) -> SqlColumn:

@@ -5,12 +5,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from barnabas.net.base.near_words import did_you_mean
 
@@ -59,6 +59,7 @@ class Reached:
 
     last: Place | None
     writers: frozenset[str] = frozenset()
+    oldest: int = 0  # no transaction that was open has a lower id, so PostgreSQL finds their rows by it
 
     def is_complete(self, writers_now: frozenset[str]) -> bool:
         """Whether all rows up to `last` are there. A transaction that was prepared has another name than before."""
@@ -67,8 +68,26 @@ class Reached:
         return not (self.writers & writers_now or any(name.startswith("-1/") for name in writers_now))
 
 
+class Described(Protocol):
+    """The source of a pipeline, as far as a relation is made from it."""
+
+    @property
+    def database(self) -> str: ...
+    @property
+    def table(self) -> str: ...
+    @property
+    def query(self) -> str: ...
+    @property
+    def increasing(self) -> str: ...
+    @property
+    def partition_by(self) -> str: ...
+    def types(self) -> dict[str, str]: ...
+
+
 class SqlRelation(ABC):
     """Of a table, or of a query: one of them is empty."""
+
+    keeps_connections: ClassVar[bool]  # a server does; a file may be replaced by another one of its name
 
     def __init__(self, place: str, table: str, query: str) -> None:
         self.place = place
@@ -85,22 +104,45 @@ class SqlRelation(ABC):
         inner = f"({self.query}\n)" if self.query else ".".join(map(quoted, self.table.split(".")))
         return f"{inner} AS {_ROWS}"
 
-    @abstractmethod
-    def connected(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def connected(self) -> Iterator[Any]:
         """A connection whose transaction sees one state of the database, and writes nothing. Errors of statements are raised as
         RelationError, unless they may pass."""
+        connection = self.opened()
+        try:
+            with self.told_errors(connection):
+                yield connection
+        finally:
+            connection.close()
+
+    @abstractmethod
+    def opened(self) -> Any:
+        """A connection as `connected` has it, which the caller closes. Raises RelationError, UnreachableError."""
+
+    @abstractmethod
+    def told_errors(self, connection: Any) -> AbstractContextManager[None]:
+        """Errors of statements are raised as `connected` says."""
+
+    @abstractmethod
+    def is_broken(self, connection: Any) -> bool:
+        """Whether the connection has ended by itself."""
 
     @abstractmethod
     def columns(self, connection: Any) -> tuple[SqlColumn, ...]:
         """Raises RelationError."""
 
     @abstractmethod
-    def reached(self, column: SqlColumn) -> Reached:
-        """The largest value, in a transaction of its own."""
+    def reached(self, connection: Any, column: SqlColumn) -> Reached:
+        """The largest value, and who may still bring rows at or before it."""
 
     @abstractmethod
-    def writers(self, column: SqlColumn) -> frozenset[str]:
+    def writers(self, connection: Any, column: SqlColumn) -> frozenset[str]:
         """The transactions that may bring rows."""
+
+    @abstractmethod
+    def first_since(self, connection: Any, column: SqlColumn, reached: Reached) -> Place | None:
+        """The least value, at or before the last one of `reached`, of the rows that its writers have brought; they have ended.
+        None: there is no such row."""
 
     @abstractmethod
     def rows(
@@ -188,6 +230,19 @@ def column_of(columns: Sequence[SqlColumn], key: str, name: str) -> SqlColumn:
     return column
 
 
+def described_columns(source: Described, base: Path) -> tuple[SqlColumn, ...]:
+    """The columns that a source has, checked. Raises RelationError, UnreachableError, and ImportError without psycopg."""
+    relation = open_relation(source.database, base, table=source.table, query=source.query)
+    with relation.connected() as connection:
+        return checked_columns(
+            relation,
+            connection,
+            types=source.types(),
+            increasing=source.increasing,
+            partition_by=source.partition_by,
+        )
+
+
 def checked_columns(
     relation: SqlRelation, connection: Any, *, types: Mapping[str, str], increasing: str, partition_by: str
 ) -> tuple[SqlColumn, ...]:
@@ -262,6 +317,11 @@ def qualified(column: str) -> str:
 
 def literal(place: Place) -> str:
     return str(place) if isinstance(place, int) else f"'{place.isoformat()}'"
+
+
+def just_before(place: Place) -> Place:
+    """The largest value of the type that is less."""
+    return place - 1 if isinstance(place, int) else place - timedelta(microseconds=1)
 
 
 def to_json(place: Place | None) -> int | str | None:

@@ -3,14 +3,14 @@
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from barnabas.net.base.near_words import did_you_mean
 
-from .relation import ROWS_AT_ONCE, Between, Reached, RelationError, SqlColumn, SqlRelation, qualified
+from .relation import ROWS_AT_ONCE, Between, Place, Reached, RelationError, SqlColumn, SqlRelation, qualified
 
 _WAIT_S: Final = 60  # for writers of the file
 _DECIMAL: Final = re.compile(r"(?:decimal|numeric)\s*\((\d+)(?:\s*,\s*(\d+))?\)", re.IGNORECASE)
@@ -24,22 +24,30 @@ _MAX_PRECISION: Final = 38
 
 
 class SqliteRelation(SqlRelation):
-    @contextmanager
-    def connected(self) -> Iterator[sqlite3.Connection]:
+    keeps_connections = False
+
+    def opened(self) -> sqlite3.Connection:
         file = Path(self.place)
         if not file.is_file():
             raise RelationError("database", f"there is no file {file}: correct the path, or create the database")
         address = f"file:{quote(str(file.absolute()))}?mode=ro"
-        with closing(sqlite3.connect(address, uri=True, timeout=_WAIT_S, isolation_level=None)) as connection:
-            try:
-                connection.execute("BEGIN")
-                yield connection
-            except sqlite3.OperationalError as error:
-                if "locked" in str(error) or "busy" in str(error):
-                    raise
-                raise RelationError(self.key, f"the database refuses it: {error}: correct it") from error
-            except sqlite3.DatabaseError as error:
-                raise RelationError("database", f"{file} cannot be read as a database of SQLite: {error}") from error
+        connection = sqlite3.connect(address, uri=True, timeout=_WAIT_S, isolation_level=None)
+        connection.execute("BEGIN")
+        return connection
+
+    @contextmanager
+    def told_errors(self, connection: sqlite3.Connection) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error) or "busy" in str(error):
+                raise
+            raise RelationError(self.key, f"the database refuses it: {error}: correct it") from error
+        except sqlite3.DatabaseError as error:
+            raise RelationError("database", f"{self.place} cannot be read as a database of SQLite: {error}") from error
+
+    def is_broken(self, connection: sqlite3.Connection) -> bool:
+        return False
 
     def columns(self, connection: sqlite3.Connection) -> tuple[SqlColumn, ...]:
         if self.table:
@@ -57,15 +65,17 @@ class SqliteRelation(SqlRelation):
                 f"there is no table {self.table!r} in {self.place}{did_you_mean(self.table, known)}: correct the name",
             )
 
-    def reached(self, column: SqlColumn) -> Reached:
+    def reached(self, connection: sqlite3.Connection, column: SqlColumn) -> Reached:
         """Writers come one after another, so what a reader sees is complete."""
-        with self.connected() as connection:
-            self.require_values(connection, column)
-            limits = self.limits(connection, column, None)
+        self.require_values(connection, column)
+        limits = self.limits(connection, column, None)
         return Reached(last=None if limits is None else limits[1])
 
-    def writers(self, column: SqlColumn) -> frozenset[str]:
+    def writers(self, connection: sqlite3.Connection, column: SqlColumn) -> frozenset[str]:
         return frozenset()
+
+    def first_since(self, connection: sqlite3.Connection, column: SqlColumn, reached: Reached) -> Place | None:
+        return None
 
     def check_growing(self, connection: sqlite3.Connection, column: SqlColumn) -> None:
         """Every column of whole numbers can be followed."""

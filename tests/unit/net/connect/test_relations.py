@@ -129,8 +129,8 @@ def test_a_column_that_is_renamed_meanwhile_is_told(file: Path) -> None:
         told = r"the database refuses it: no such column: barnabas_rows\.name"
         with pytest.raises(RelationError, match=told), table.connected() as connection:
             list(table.rows(connection, [column], between, is_ordered=True))
-    with pytest.raises(RelationError, match="no such column"):
-        table.reached(name)
+    with pytest.raises(RelationError, match="no such column"), table.connected() as connection:
+        table.reached(connection, name)
 
 
 def test_columns_of_a_query_have_any_name(file: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_place_that_is_no_whole_number_is_told(file: Path, value: object) -> N
     table = open_relation("sqlite:shop.db", file, table="loose", query="")
     (column,) = columns(table)
     told = f"column id has {value!r}, which is no bigint: correct the row"
-    with pytest.raises(RelationError, match=told):
-        table.reached(column)
+    with pytest.raises(RelationError, match=told), table.connected() as connection:
+        table.reached(connection, column)
     with pytest.raises(RelationError, match=told), table.connected() as connection:
         table.end_within(connection, column, Between(column="id", after=1, until=None), 5)

@@ -28,6 +28,7 @@ class Problem:
     place: Place
     key: str
     message: str
+    may_pass: bool = False  # nothing is wrong with the file: a server does not answer
 
     def text(self, file: str) -> str:
         where = f"{file}:{self.place.line}:{self.place.column}"
@@ -201,9 +202,9 @@ class DocumentTable:
         self._known.extend(names)
         return [name for name in names if name in self._values]
 
-    def refuse(self, name: str, message: str) -> None:
+    def refuse(self, name: str, message: str, *, may_pass: bool = False) -> None:
         """A problem at a key of this table; "" is the table itself."""
-        self.refuse_path((*self._path, *(part for part in name.split(".") if part)), message)
+        self.refuse_path((*self._path, *(part for part in name.split(".") if part)), message, may_pass=may_pass)
 
     def finish(self) -> None:
         """Report the keys that the reader has not asked for."""
@@ -217,10 +218,10 @@ class DocumentTable:
         """As `refuse`, for a name that may contain dots."""
         self.refuse_path((*self._path, name), message)
 
-    def refuse_path(self, path: KeyPath, message: str) -> None:
+    def refuse_path(self, path: KeyPath, message: str, *, may_pass: bool = False) -> None:
         """At a place of the whole document."""
         shown = ".".join(f"[{part + 1}]" if isinstance(part, int) else part for part in path).replace(".[", "[")
-        self.problems.append(Problem(place=self.place_of(path), key=shown, message=message))
+        self.problems.append(Problem(place=self.place_of(path), key=shown, message=message, may_pass=may_pass))
 
     def place_of(self, path: KeyPath) -> Place:
         """Of the whole document. A key that is missing has the place of its table; an empty document has the start."""

@@ -254,3 +254,17 @@ def test_run_asks_the_same_before_it_starts_anything(
     assert main(("pipeline", "run", str(file), "--once")) == 2
     assert capsys.readouterr().err == f"barnabas: {file}:{told}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["p.toml"], "no state, so no driver"
+
+
+@pytest.mark.timeout(300)
+def test_run_begins_where_a_server_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that is started again is no reason to end: the driver tries as often as the file says."""
+    file = tmp_path / "p.toml"
+    nowhere = "host=127.0.0.1 port=1 user=nobody dbname=none"
+    file.write_text(ROWS.format(dsn=nowhere).replace("[sink]", "[restarts]\nattempts = 0\n[sink]"))
+    assert main(("pipeline", "validate", str(file))) == 2
+    told = capsys.readouterr().err
+    assert "source.database: the server cannot be asked: connection failed" in told
+    assert main(("pipeline", "run", str(file), "--once")) == 1
+    assert capsys.readouterr().err.startswith(told), "the same words, before the driver begins"
+    assert (tmp_path / "barnabas-pipelines" / "rows" / "driver.log").exists()

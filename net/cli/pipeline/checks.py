@@ -12,6 +12,7 @@ from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError, In
 from barnabas.log.vocabulary.name_pattern import name_pattern
 
 from ...base.near_words import did_you_mean
+from ...client.connection.errors import NoBrokersAvailableError
 from ...pipeline.spec import PostgresSource, SqlSource, TableSink, TopicSink, TopicSource
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ async def _check_topics(
         async with connector.admin(bootstrap) as admin:
             known = await admin.list_topics(include_internal=True)
     except BarnabasError as error:
-        document.refuse("bootstrap", f"{error.message}: start the brokers, correct the address, {OFFLINE}")
+        words = f"{error.message}: start the brokers, correct the address, {OFFLINE}"
+        document.refuse("bootstrap", words, may_pass=_may_pass(error))
         return
     for source in sources:
         _check_source(document, source_path(spec, source.name), source, known)
@@ -109,11 +111,14 @@ async def _check_other_cluster(document: "DocumentTable", found: "PipelineFile",
         async with Connector(security).admin(origin.bootstrap) as admin:
             known = await admin.list_topics(include_internal=True)
     except BarnabasError as error:
-        document.refuse_path(
-            (*path, "bootstrap"), f"{error.message}: start the brokers, correct the address, {OFFLINE}"
-        )
+        words = f"{error.message}: start the brokers, correct the address, {OFFLINE}"
+        document.refuse_path((*path, "bootstrap"), words, may_pass=_may_pass(error))
         return
     _check_source(document, path, source, known)
+
+
+def _may_pass(error: BarnabasError) -> bool:
+    return error.retriable or isinstance(error, NoBrokersAvailableError)
 
 
 def _check_source(document: "DocumentTable", path: "KeyPath", source: "SourceSpec", known: list[str]) -> None:
@@ -154,7 +159,7 @@ def _check_relation(document: "DocumentTable", found: "PipelineFile", source: "S
     except RelationError as error:
         document.refuse_path((*path, *error.key.split(".")), str(error))
     except UnreachableError as error:
-        document.refuse_path((*path, "database"), str(error))
+        document.refuse_path((*path, "database"), str(error), may_pass=True)
     except ImportError as error:
         words = f"PostgreSQL needs psycopg ({error}): pip install 'barnabas[postgres]', {OFFLINE}"
         document.refuse_path((*path, "database"), words)

@@ -22,7 +22,7 @@ from ...connect.postgres.catalog import (
 )
 from ...connect.postgres.changes.faults import ConnectorError
 from ...connect.postgres.changes.values import Types
-from ...connect.postgres.server import Connection, close, connect, first_line
+from ...connect.postgres.server import Connection, close, connect, first_line, passes
 from ...pipeline.spec import PostgresSource
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ async def _connected(document: "DocumentTable", path: "KeyPath", dsn: str) -> As
             path,
             f"the server cannot be asked: {first_line(error)}: correct host, port, user and dbname, start the server, or put the"
             " password into ~/.pgpass",
+            may_pass=isinstance(error, psycopg.Error) and passes(error),
         )
     try:
         yield connection

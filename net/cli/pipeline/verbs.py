@@ -98,7 +98,7 @@ async def _run(context: Context) -> int:
     from .checks import located
 
     found = _read(context)
-    await _check_world(context, found)
+    await _check_world(context, found, is_patient=True)
     folder = found.state_folder()
     folder.prepare()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -289,12 +289,16 @@ def _read(context: Context) -> "PipelineFile":
         _refuse(context, error.problems)
 
 
-async def _check_world(context: Context, found: "PipelineFile") -> None:
-    """Ask brokers and databases for what the file names. Raises CommandError."""
+async def _check_world(context: Context, found: "PipelineFile", *, is_patient: bool = False) -> None:
+    """Ask brokers and databases for what the file names. `is_patient`: one that does not answer is told, and the driver tries
+    again, as often as the file says. Raises CommandError."""
     from .checks import world_problems
 
     problems = await world_problems(found, context.connector, _bootstrap(context, found))
-    if problems:
+    if is_patient and all(problem.may_pass for problem in problems):
+        for problem in problems:
+            context.out.note(f"barnabas: {problem.text(str(found.path))}")
+    elif problems:
         _refuse(context, [problem.text(str(found.path)) for problem in problems])
 
 

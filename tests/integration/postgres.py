@@ -10,9 +10,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from barnabas.net.ports import free_ports
 
@@ -30,6 +31,9 @@ def find() -> tuple[Path | None, str]:
     if os.getuid() == 0 and not any(entry.pw_name == USER for entry in pwd.getpwall()):
         return None, f"PostgreSQL does not run as root, and there is no user {USER}"
     return versions[-1].parent, ""
+
+
+T = TypeVar("T", bound="Server")
 
 
 class Server:
@@ -51,15 +55,22 @@ class Server:
         self.address = f"host=127.0.0.1 port={self._port} user=test dbname=postgres"
         if self._user is not None:
             shutil.chown(folder, self._user)
-        made = subprocess.run(
-            [programs / "initdb", "-D", self._data, "-A", "trust", "-U", "test", "--no-sync", "-E", "UTF8", "--locale", "C"],
-            cwd=folder, user=self._user, capture_output=True, text=True,
-        )  # fmt: skip
-        assert made.returncode == 0, made.stderr
+        self._make()
         self.start()
 
+    def _make(self) -> None:
+        self.program("initdb", "-A", "trust", "-U", "test", "--no-sync", "-E", "UTF8", "--locale", "C")
+
+    def program(self, name: str, *words: str) -> None:
+        """One of the server's own programs, on its folder."""
+        made = subprocess.run(
+            [self._programs / name, "-D", self.data, *words],
+            cwd=self._folder, user=self._user, capture_output=True, text=True,
+        )  # fmt: skip
+        assert made.returncode == 0, made.stderr
+
     @property
-    def _data(self) -> str:
+    def data(self) -> str:
         return str(self._folder / "data")
 
     def start(self) -> None:
@@ -67,7 +78,7 @@ class Server:
         arguments = [item for key, value in self._settings.items() for item in ("-c", f"{key}={value}")]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._programs / "postgres", "-D", self._data, "-p", str(self._port), *arguments],
+                [self._programs / "postgres", "-D", self.data, "-p", str(self._port), *arguments],
                 cwd=self._folder, user=self._user, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         _wait_for(self._port, self._process, self._folder / "log")
@@ -90,12 +101,42 @@ class Server:
         self._process.wait()
 
 
+class Standby(Server):
+    """Follows a primary until it is promoted."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str], primary: Server) -> None:
+        self._primary = primary
+        super().__init__(folder, settings)
+
+    def _make(self) -> None:
+        self.program("pg_basebackup", "-R", "--no-sync", "--checkpoint=fast", "-d", self._primary.address)
+
+    def copy_slot(self, name: str) -> None:
+        """As Patroni keeps logical slots for a failover: by their files, while this server is down."""
+        copied = shutil.copytree(Path(self._primary.data, "pg_replslot", name), Path(self.data, "pg_replslot", name))
+        for path in (copied, *copied.iterdir()):
+            if self._user is not None:
+                shutil.chown(path, self._user, self._user)
+
+
 @contextmanager
 def server(**settings: str) -> Iterator[Server]:
     """Start a server, and leave nothing behind."""
+    with _left_clean(lambda folder: Server(folder, settings)) as started:
+        yield started
+
+
+@contextmanager
+def standby(primary: Server, **settings: str) -> Iterator[Standby]:
+    with _left_clean(lambda folder: Standby(folder, settings, primary)) as started:
+        yield started
+
+
+@contextmanager
+def _left_clean(start: Callable[[Path], T]) -> Iterator[T]:
     folder = Path(tempfile.mkdtemp(prefix="barnabas-postgres-"))
     try:
-        started = Server(folder, settings)
+        started = start(folder)
         try:
             yield started
         finally:

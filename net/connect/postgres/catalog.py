@@ -1,5 +1,6 @@
 """What the connectors ask of a database's catalog: settings, slot, publication, tables and their keys, types."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
@@ -10,7 +11,7 @@ from .changes.change_stream import SeenTransactions
 from .changes.faults import KeyMissingError, ServerSetupError, SlotLostError
 from .changes.lsn import lsn_of, lsn_text
 from .changes.pgoutput import Column, Identity, Relation
-from .changes.position import TableProgress
+from .changes.position import Position, TableProgress
 from .changes.values import TypeRow, Types
 from .server import Connection
 
@@ -149,6 +150,22 @@ def check_slot(slot: Slot | None, name: str, lsn: int) -> None:
             f" used the slot, or it was dropped and created again, so changes between are lost. Give each connector its own"
             f" slot, and {cure}"
         )
+
+
+def check_timeline(position: Position, timeline: int, ends: Mapping[int, int]) -> None:
+    """A standby that was promoted continues the log that it has, which may end before that of the old primary did.
+
+    Raises SlotLostError."""
+    end_lsn, known_lsn = ends.get(position.timeline), position.last_known_lsn
+    if end_lsn is not None and known_lsn <= end_lsn:
+        return
+    until = "is not of its history" if end_lsn is None else f"ended there at {lsn_text(end_lsn)}"
+    raise SlotLostError(
+        f"the server was promoted or restored: its log is of timeline {timeline}, and timeline {position.timeline}, which this"
+        f" connector has read up to {lsn_text(known_lsn)}, {until}. The topics may have changes that the server does not have,"
+        f" and its own changes up to there would be left out: run `barnabas connect reset FILE`: topics get a truncation, and"
+        " all tables are read again"
+    )
 
 
 async def published_tables(connection: Connection, publication: str, patterns: list[str]) -> dict[str, PublishedTable]:

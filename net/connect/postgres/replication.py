@@ -32,6 +32,7 @@ OPTIONS: Final = "proto_version '1', publication_names "
 class SystemIdentity:
     system_id: str
     database: str
+    timeline: int  # grows when a standby is promoted, or a backup is restored to a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,16 @@ class ReplicationConnection:
     async def identify(self) -> SystemIdentity:
         row = await (await self._connection.execute("IDENTIFY_SYSTEM")).fetchone()
         assert row is not None
-        return SystemIdentity(system_id=str(row[0]), database=str(row[3]))
+        return SystemIdentity(system_id=str(row[0]), timeline=int(str(row[1])), database=str(row[3]))
+
+    async def timeline_ends(self, timeline: int) -> dict[int, int]:
+        """Where the timelines end from which this one comes; the first one has none."""
+        statement = sql.SQL("TIMELINE_HISTORY {}").format(sql.Literal(timeline))
+        row = await (await self._connection.execute(statement)).fetchone()
+        assert row is not None
+        text = row[1].decode() if isinstance(row[1], bytes) else str(row[1])
+        lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+        return {int(words[0]): lsn_of(words[1]) for words in lines}
 
     async def create_slot(self, name: str) -> int:
         """Returns the position from which the slot has all changes."""

@@ -30,6 +30,7 @@ from .catalog import (
     add_types,
     check_server,
     check_slot,
+    check_timeline,
     is_captured,
     published_tables,
     seen_transactions,
@@ -174,6 +175,9 @@ class Source:
             else:
                 _check_database(position, identity)
                 check_slot(slot, settings.slot, position.lsn)
+                if position.timeline not in (0, identity.timeline):
+                    check_timeline(position, identity.timeline, await replication.timeline_ends(identity.timeline))
+                position = replace(position, timeline=identity.timeline)
         finally:
             await replication.close()
         self._check_topics(tables)
@@ -217,6 +221,7 @@ class Source:
             database=identity.database,
             slot=settings.slot,
             lsn=lsn,
+            timeline=identity.timeline,
         )
         if reset is None:
             return first

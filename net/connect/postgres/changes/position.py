@@ -50,6 +50,13 @@ class Position:
     generation: int = 1  # grows with each truncation before a new reading: LSNs of different generations do not compare
     tables: Mapping[str, TableProgress] = field(default_factory=dict)
     part: Part | None = None  # part.commit_lsn >= lsn
+    timeline: int = 0  # of the server's log; 0: not known, of a position that an earlier version wrote
+
+    @property
+    def last_known_lsn(self) -> int:
+        """Nothing from behind this LSN is in the topics."""
+        ranges = (found.lsn for table in self.tables.values() for found in table.ranges)
+        return max(self.lsn, self.part.commit_lsn if self.part is not None else NO_LSN, *ranges)
 
     def at(self, lsn: int) -> Self:
         assert lsn >= self.lsn, "a position never goes back"
@@ -96,6 +103,7 @@ def encode(position: Position) -> bytes:
         "generation": position.generation,
         "lsn": lsn_text(position.lsn),
         "tables": tables,
+        "timeline": position.timeline,
     }
     if position.part is not None:
         document |= {"part": [lsn_text(position.part.commit_lsn), position.part.changes], "version": PARTS_VERSION}
@@ -118,6 +126,7 @@ def decode(data: bytes) -> Position:
             generation=document["generation"],
             tables={name: _table(found) for name, found in document["tables"].items()},
             part=_part(document.get("part")),
+            timeline=document.get("timeline", 0),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise PositionFormatError(

@@ -8,13 +8,15 @@ created again starts with new state, because its epochs restart.
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, error_for
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, UnknownTopicOrPartitionError, error_for
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.topic_partition import TopicPartition, no_such_topic
 
 from ...protocol.responses import MetadataResponse, PartitionMetadata, TopicMetadata
 
 NO_LEADER = -1
+# Waited for partitions that a topic lacks: brokers apply new partitions one after the other, and one may answer that is behind.
+MISSING_PARTITION_MS = 5_000
 MAX_FIRST_IDS = 20_000  # names, including deleted topics: as many as one Metadata request may name
 
 
@@ -67,6 +69,16 @@ class MetadataCache:
         """Why the topic is not usable, according to the last answer about it."""
         code, message = self._topic_errors.get(topic, (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""))
         return error_for(code, message or no_such_topic(topic))
+
+    def partition_failure(self, partition: TopicPartition) -> BarnabasError | None:
+        """Why the partition cannot exist; None if it does, or if the topic is not known."""
+        count = self.partition_count(partition.topic)
+        if not 0 < count <= partition.partition:
+            return None
+        return UnknownTopicOrPartitionError(
+            f"topic {partition.topic!r} has partitions 0 to {count - 1}, not {partition.partition}: correct the number, or add"
+            f" partitions (barnabas topic add-partitions {partition.topic} --total {partition.partition + 1})"
+        )
 
     def update(self, response: MetadataResponse) -> None:
         """Merge an answer from any broker."""
@@ -172,3 +184,29 @@ class MissingTopics:
         self._since_ms = None
         error = metadata.topic_failure(next(iter(topics)))
         return type(error)(f"{error.message} (missing_topic_timeout_ms={self._limit_ms} has passed)")
+
+
+class MissingPartitions:
+    """How long a reader has waited for partitions that its topics lack. Pure. Ask `failure` as that of `MissingTopics`."""
+
+    def __init__(self, metadata: MetadataCache, *, limit_ms: int) -> None:
+        self._metadata = metadata
+        self._limit_ms = min(limit_ms, MISSING_PARTITION_MS)  # -1: no limit
+        self._since_ms: int | None = None  # None: none is missing, or nothing was asked yet
+
+    def reset(self) -> None:
+        """The reader has other partitions now."""
+        self._since_ms = None
+
+    def failure(self, partitions: Iterable[TopicPartition], now_ms: int) -> BarnabasError | None:
+        """The error for the application, once the time is over. An application that goes on waits as long again."""
+        error = next(filter(None, map(self._metadata.partition_failure, partitions)), None)
+        if error is None or self._limit_ms < 0:
+            self._since_ms = None
+            return None
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        if now_ms - self._since_ms < self._limit_ms:
+            return None
+        self._since_ms = None
+        return error

@@ -82,7 +82,8 @@ class Consumer:
 
     `missing_topic_timeout_ms` (-1: no limit): a call for records raises UnknownTopicOrPartitionError once none of the topics,
     subscribed or assigned, has existed for so long. The consumer stays usable, and the next call waits again. While one of them
-    exists, or with a pattern, a consumer waits for others without a limit.
+    exists, or with a pattern, a consumer waits for others without a limit. A partition that the application has assigned and that
+    its topic lacks is the same error, after 5 s.
 
     With deserializers, keys and values are objects, as of Json(Order); `on_bad_record` is for records that they cannot read.
     """

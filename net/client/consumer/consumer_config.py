@@ -48,7 +48,7 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         if self.group == "":
             raise InvalidConfigError("the group is empty; omit it to read without a group")
-        for name in ("auto_commit", "instance_id"):
+        for name in ("auto_commit", "instance_id", "assignor"):
             if self.group is None and getattr(self, name):
                 raise InvalidConfigError(f"{name} has no effect without a group: give group=..., or omit {name}")
         if self.group_protocol not in ("consumer", "classic"):

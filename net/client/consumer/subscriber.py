@@ -10,7 +10,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.client import Client
 from ..connection.errors import InvalidRequestError
-from ..connection.metadata import MissingTopics
+from ..connection.metadata import MissingPartitions, MissingTopics
 from ..group.classic_session import matching
 from ..group.commits import Commits
 from ..group.ownership import Subscription
@@ -34,6 +34,7 @@ class Subscriber:
         self._config = config
         self._reading = reading
         self._missing = MissingTopics(client.metadata, limit_ms=config.missing_topic_timeout_ms)
+        self._missing_partitions = MissingPartitions(client.metadata, limit_ms=config.missing_topic_timeout_ms)
 
     async def start(
         self, *, fetcher: Fetcher, positions: PositionFinder, polling: Polling, wake: asyncio.Event
@@ -81,6 +82,7 @@ class Subscriber:
         if self.session is not None:
             raise InvalidRequestError("the group of this consumer assigns its partitions; omit the topics")
         self._missing.reset()
+        self._missing_partitions.reset()
         kept = set(wanted)
         self._reading.drop([partition for partition in self._reading.states if partition not in kept])
         self._add(wanted)
@@ -116,7 +118,10 @@ class Subscriber:
         if self.subscription.pattern is not None:
             return
         topics = self.subscription.topics or tuple(dict.fromkeys(item.topic for item in self._reading.states))
-        error = self._missing.failure(topics, self._client.clock.now_ms())
+        now_ms = self._client.clock.now_ms()
+        error = self._missing.failure(topics, now_ms)
+        if error is None and not self.subscription.topics:  # Only an application can name partitions that do not exist.
+            error = self._missing_partitions.failure(self._reading.states, now_ms)
         if error is not None and not self._positions.fail(error):
             self._polling.fail(error)
 

@@ -218,6 +218,9 @@ async def _ask(
         gone = next((item.topic for item in partitions if not client.metadata.partition_count(item.topic)), None)
         if gone is not None:
             return client.metadata.topic_failure(gone)
+        beyond = next(filter(None, map(client.metadata.partition_failure, partitions)), None)
+        if beyond is not None:
+            return beyond
         return LeaderNotAvailableError(f"{', '.join(map(str, partitions))} has no leader")
     response = await client.call(node_id, request(partitions))
     failure: BarnabasError | None = None

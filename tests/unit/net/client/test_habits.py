@@ -191,7 +191,7 @@ def test_topics_and_a_pattern_are_not_taken_together() -> None:
         Consumer("t", pattern="x")
 
 
-@pytest.mark.parametrize("given", [{"auto_commit": True}, {"instance_id": "reader-1"}])
+@pytest.mark.parametrize("given", [{"auto_commit": True}, {"instance_id": "reader-1"}, {"assignor": "range"}])
 def test_what_needs_a_group_is_refused_without_one(given: dict[str, Any]) -> None:
     (name,) = given
     with pytest.raises(InvalidConfigError, match=f"{name} has no effect without a group: give group="):

@@ -5,10 +5,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from unit.net.client.consumer_world import T0, consumer, filled, read
+from unit.net.client.consumer_world import T0, consumer, fill, filled, read
 from unit.net.client.fake_groups import FakeGroups
 from unit.net.client.virtual_time import run
 
+from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import (
     InvalidConfigError,
     UnknownTopicOrPartitionError,
@@ -88,6 +89,47 @@ def test_a_consumer_that_assigns_by_itself_is_told_when_none_of_its_topics_exist
             assert await reader.poll(timeout_ms=600_000) == {}
         async with consumer(cluster, missing_topic_timeout_ms=-1) as reader:
             reader.assign([("typo", 0)])
+            assert await reader.poll(timeout_ms=600_000) == {}
+
+    run(main())
+
+
+def test_a_partition_that_its_topic_lacks_is_told_within_seconds(caplog: Any) -> None:
+    async def main() -> None:
+        cluster = filled(10)  # topic t has one partition
+        now_s = asyncio.get_running_loop().time
+        beyond = TopicPartition("t", 99)
+        told = "topic 't' has partitions 0 to [01], not 99: correct the number, or add partitions.*add-partitions t --total 100"
+        async with consumer(cluster, auto_offset_reset="earliest") as reader:
+            reader.assign([T0, beyond])
+            assert len(await read(reader, 10)) == 10  # of the other one
+            for call in (partial(reader.poll, timeout_ms=60_000), partial(reader.position, beyond)):
+                began_s = now_s()
+                with pytest.raises(UnknownTopicOrPartitionError, match=told):
+                    await call()
+                assert 3 <= now_s() - began_s <= 12
+            reader.assign([beyond])
+            reader.seek(beyond, 7)  # There is no position to find: the fetch waits for a leader.
+            with pytest.raises(UnknownTopicOrPartitionError, match=told):
+                await reader.poll(timeout_ms=60_000)
+            with pytest.raises(UnknownTopicOrPartitionError, match=told):
+                await reader.end_offsets(beyond)
+        assert not [text for text in caplog.messages if "no leader" in text]
+
+    run(main())
+
+
+def test_a_partition_that_is_added_meanwhile_is_read() -> None:
+    async def main() -> None:
+        cluster = filled(10)
+        async with consumer(cluster, auto_offset_reset="earliest") as reader:
+            reader.assign([("t", 1)])
+            assert await reader.poll(timeout_ms=2_000) == {}
+            cluster.create("t", 2)
+            fill(cluster, TopicPartition("t", 1), 5)
+            assert len((await reader.poll(timeout_ms=10_000))["t", 1]) == 5
+        async with consumer(cluster, missing_topic_timeout_ms=-1) as reader:
+            reader.assign([("t", 99)])
             assert await reader.poll(timeout_ms=600_000) == {}
 
     run(main())

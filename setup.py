@@ -9,6 +9,7 @@ beside them, and BARNABAS_PURE=1 runs that.
 
 import importlib.util
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ BROKER_MODULES = (
 
 
 IS_COMPILED = os.environ.get("BARNABAS_COMPILE", "0") not in ("", "0")
-COMPILER = "mypy>=2.4,<3"  # mypyc is part of it; scripts/lock and the Dockerfile's build stage have it, too
+# mypyc is part of mypy, which refuses our messages unless it sees the types of msgspec. scripts/lock has both for the Dockerfile.
+COMPILER = ("mypy>=2.4,<3", "msgspec>=0.20,<0.23")
 
 
 class OptionalBuild(build_ext):
@@ -67,7 +69,7 @@ class OptionalBuild(build_ext):
     def run(self) -> None:
         if IS_COMPILED and not has_compiler():
             raise SystemExit(
-                f"BARNABAS_COMPILE=1 needs mypyc, and this build is not isolated: pip install '{COMPILER}'"
+                f"BARNABAS_COMPILE=1 needs mypyc, and this build is not isolated: pip install {shlex.join(COMPILER)}"
             )
         super().run()
 
@@ -86,7 +88,7 @@ class OptionalBuild(build_ext):
 
 
 def has_compiler() -> bool:
-    return importlib.util.find_spec("mypyc") is not None
+    return all(importlib.util.find_spec(name) for name in ("mypyc", "msgspec"))
 
 
 def broker_modules() -> list[Any]:
@@ -111,7 +113,7 @@ def broker_modules() -> list[Any]:
 
 
 setup(
-    setup_requires=[COMPILER] if IS_COMPILED else [],  # of an isolated build, as [build-system] in pyproject.toml
+    setup_requires=list(COMPILER) if IS_COMPILED else [],  # of an isolated build, as [build-system] in pyproject.toml
     ext_modules=[
         # -g0: debug information would be nine tenths of the file.
         Extension(

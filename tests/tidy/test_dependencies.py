@@ -1,5 +1,6 @@
 """What is installed beside Barnabas: each once, bounded above where users run it, and one tested version of each."""
 
+import ast
 import re
 import tomllib
 
@@ -71,3 +72,16 @@ def test_what_builds_the_image_is_locked() -> None:
         needed = [Requirement(item) for item in tomllib.load(file)["build-system"]["requires"]]
     versions = locked("build")
     assert all(item.specifier.contains(versions[canonicalize_name(item.name)]) for item in needed)
+
+
+def test_a_build_with_compiled_modules_gets_what_the_compiler_needs() -> None:
+    """mypyc refuses the messages unless it sees the types of msgspec: an isolated build (cibuildwheel, Docker) would fail."""
+    tree = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
+    (given,) = (
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COMPILER"
+    )
+    needed = {item.name: item for item in map(Requirement, ast.literal_eval(given))}
+    assert {"mypy", "msgspec"} <= needed.keys()
+    assert needed["msgspec"] in GROUPS["run"]
+    found = locked("build")
+    assert all(item.specifier.contains(found[name]) for name, item in needed.items())

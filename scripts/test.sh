@@ -61,6 +61,8 @@ stage "import contracts" env PYTHONPATH=build/namespace lint-imports --no-cache
 # What is compiled in wheels and in the image: the tests of those modules, with them.
 [ -n "${1:-}" ] || stage "compiled" scripts/compiled pytest -q -n 2 tests/unit/log tests/unit/net/handlers tests/unit/net/protocol \
     tests/unit/net/test_server.py tests/unit/net/test_framing.py tests/unit/net/test_fair_reads.py tests/unit/net/test_receive_buffer.py
+# Three brokers with clients on each other Python that the machine has; without one, its line says so.
+[ -n "${1:-}" ] || { stage "other Pythons" scripts/other-pythons smoke; echo "$output"; }
 
 # Two at a time, also on larger machines: brokers, Spark and the tests' clocks have been tried with one neighbour. More: add -n 8.
 # How the tests are shared out stands in tests/two_ends.py.

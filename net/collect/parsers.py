@@ -95,7 +95,7 @@ def json_lines(line: bytes, now: datetime) -> Parsed | None:
     """One JSON object a line; its bytes stay as they are."""
     try:
         fields = _decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # the last: more than a thousand levels
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # the last: too deep; how deep depends on Python
         return None
     return Parsed(line, next((ms for name in _TIME_NAMES if (ms := _any_time(fields.get(name))) is not None), None))
 

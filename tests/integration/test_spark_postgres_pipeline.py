@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ database = "sqlite:items.db"
 
 
 def rows(folder: Path, table: str) -> list[Any]:
-    with sqlite3.connect(folder / "items.db") as connection:
+    with closing(sqlite3.connect(folder / "items.db")) as connection, connection:
         columns = "id, name" if table == "items" else "record_table, record_key, name"
         return connection.execute(f"SELECT {columns} FROM {table} ORDER BY 1, 2").fetchall()
 

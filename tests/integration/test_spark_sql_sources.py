@@ -94,7 +94,7 @@ def test_all_rows_and_types_of_a_table_in_several_tasks(declared: Any, server: p
 
 
 def test_a_query_of_sqlite_and_a_value_of_another_type(declared: Any, tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "shop.db") as shop:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop, shop:
         shop.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, price DECIMAL(10,2), paid BOOLEAN, note TEXT)")
         shop.execute("INSERT INTO orders VALUES (1, 9.99, 1, 'a'), (2, 5, 0, NULL)")
     query = 'database = "sqlite:shop.db"\nquery = "SELECT *, id * 2 AS twice FROM orders -- all"'
@@ -107,7 +107,7 @@ def test_a_query_of_sqlite_and_a_value_of_another_type(declared: Any, tmp_path: 
         PipelineFault, match=r"source input\.query: SQLite knows no type of the column 'twice': add fields"
     ):
         declared(BATCH.format(source=query, sql="SELECT * FROM input")).job()
-    with sqlite3.connect(tmp_path / "shop.db") as shop:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop, shop:
         shop.execute("UPDATE orders SET paid = 'perhaps' WHERE id = 2")
     text = BATCH.format(source='database = "sqlite:shop.db"\ntable = "orders"', sql="SELECT id, paid FROM input")
     pipeline = declared(text.replace("all-rows", "wrong").replace('"rows"', '"other"'))
@@ -265,7 +265,7 @@ def test_a_time_follows_updates_and_a_lookup_is_read_again(
         "CREATE TABLE items (id int, name text, at timestamptz NOT NULL DEFAULT now())",
         "INSERT INTO items VALUES (1, 'a'), (2, 'b')",
     )
-    with sqlite3.connect(tmp_path / "names.db") as names:
+    with closing(sqlite3.connect(tmp_path / "names.db")) as names, names:
         names.execute("CREATE TABLE names (name TEXT, full TEXT)")
         names.execute("INSERT INTO names VALUES ('a', 'Anna'), ('b', 'Berta')")
     topic = create_topic(spark_cluster, "timed-rows", partitions=1)
@@ -285,7 +285,7 @@ topic = "{topic}"
 key = "id"
 """)
     pipeline.run()
-    with sqlite3.connect(tmp_path / "names.db") as names:
+    with closing(sqlite3.connect(tmp_path / "names.db")) as names, names:
         names.execute("UPDATE names SET full = 'Bertha' WHERE name = 'b'")
     world.execute(dsn, "UPDATE items SET at = now() WHERE id = 2")
     pipeline.run()
@@ -294,7 +294,7 @@ key = "id"
 
 
 def test_a_lookup_beside_a_topic_sees_each_change(declared: Any, spark_cluster: Cluster, tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "names.db") as names:
+    with closing(sqlite3.connect(tmp_path / "names.db")) as names, names:
         names.execute("CREATE TABLE names (id INTEGER, full TEXT)")
         names.execute("INSERT INTO names VALUES (1, 'Anna')")
     topic, result = (create_topic(spark_cluster, name, partitions=1) for name in ("looked-up", "with-names"))
@@ -315,7 +315,7 @@ topic = "{result}"
 
     def changed(batch: Any, batch_id: int) -> None:
         write(batch, batch_id)
-        with sqlite3.connect(tmp_path / "names.db") as names:
+        with closing(sqlite3.connect(tmp_path / "names.db")) as names, names:
             names.execute("UPDATE names SET full = ?", (next(changes),))
 
     send(spark_cluster, topic, [b'{"id": 1}', b'{"id": 2}', b'{"id": 1}'])
@@ -330,7 +330,7 @@ topic = "{result}"
 
 
 def test_rows_without_a_value_are_told(declared: Any, spark_cluster: Cluster, tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "a.db") as shop:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as shop, shop:
         shop.execute("CREATE TABLE t (id INTEGER, name TEXT)")
         shop.execute("INSERT INTO t VALUES (1, 'a'), (NULL, 'b')")
     topic = create_topic(spark_cluster, "without-values", partitions=1)
@@ -339,7 +339,7 @@ def test_rows_without_a_value_are_told(declared: Any, spark_cluster: Cluster, tm
     with pytest.raises(StreamingQueryException, match="id is null in a row, which would never be read") as caught:
         pipeline.run()
     assert is_final(caught.value)
-    with sqlite3.connect(tmp_path / "a.db") as shop:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as shop, shop:
         shop.execute("DELETE FROM t WHERE id IS NULL")
         shop.execute("ALTER TABLE t ADD COLUMN number INTEGER")
         shop.execute("UPDATE t SET number = 1")

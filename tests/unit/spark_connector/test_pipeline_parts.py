@@ -240,16 +240,16 @@ def test_a_table_that_does_not_fit_is_refused_before_anything_is_written(tmp_pat
     file = tmp_path / "x.db"
     writer(tmp_path).check()
     assert not file.exists(), "a check makes no file"
-    with sqlite3.connect(file) as database:
+    with closing(sqlite3.connect(file)) as database, database:
         database.execute("CREATE TABLE t (id INTEGER)")
     with pytest.raises(
         PipelineFault, match=r"^sink\.table: the database refuses rows with the columns .*no column named"
     ):
         writer(tmp_path).check()
-    with sqlite3.connect(file) as database:
+    with closing(sqlite3.connect(file)) as database, database:
         database.execute("DROP TABLE t")
     writer(tmp_path).check()
-    with sqlite3.connect(file) as database:
+    with closing(sqlite3.connect(file)) as database, database:
         assert database.execute("SELECT name FROM sqlite_master").fetchall() == [], "what the check has made is undone"
 
 

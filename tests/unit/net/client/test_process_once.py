@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from barnabas.net.client.consumer.process_once import process_once
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     found = str(tmp_path / "effects.db")
-    with sqlite3.connect(found) as connection:
+    with closing(sqlite3.connect(found)) as connection, connection:
         connection.execute("CREATE TABLE effects (place TEXT, offset_ INTEGER)")
     connection.close()
     return found
@@ -334,8 +334,11 @@ def test_connections_that_cannot_do_it_are_refused(path: str) -> None:
     connection.close()
     with pytest.raises(InvalidRequestError, match="use sqlite3 or psycopg"):
         process_once(consumer, SimpleNamespace())
-    with pytest.raises(InvalidRequestError, match="needs a consumer with a group"):
-        process_once(SimpleNamespace(group=None), sqlite3.connect(":memory:"))  # type: ignore[arg-type]
+    with (
+        closing(sqlite3.connect(":memory:")) as memory,
+        pytest.raises(InvalidRequestError, match="needs a consumer with a group"),
+    ):
+        process_once(SimpleNamespace(group=None), memory)  # type: ignore[arg-type]
 
 
 def test_the_asyncio_face(opened) -> None:

@@ -1,6 +1,7 @@
 """Tables and queries as sources of rows: parts of a range, types of SQLite, and when a stream may go on."""
 
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -65,7 +66,7 @@ def test_a_value_counts_when_the_writers_that_began_before_it_have_ended() -> No
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    with sqlite3.connect(tmp_path / "shop.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
         connection.execute(
             "CREATE TABLE orders (id INTEGER PRIMARY KEY, name VARCHAR(20), price DECIMAL(10, 2), paid BOOL, raw BLOB, x, r REAL)"
         )
@@ -117,11 +118,11 @@ def test_files_that_are_none(file: Path) -> None:
 
 def test_a_column_that_is_renamed_meanwhile_is_told(file: Path) -> None:
     """SQLite takes a name in quotes that is no column for a string, so each row would have the name as its value."""
-    with sqlite3.connect(file / "shop.db") as connection:
+    with closing(sqlite3.connect(file / "shop.db")) as connection, connection:
         connection.execute("INSERT INTO orders (id, name) VALUES (1, 'tea')")
     table = open_relation("sqlite:shop.db", file, table="orders", query="")
     key, name, *_ = columns(table, x="string")
-    with sqlite3.connect(file / "shop.db") as connection:
+    with closing(sqlite3.connect(file / "shop.db")) as connection, connection:
         connection.execute("ALTER TABLE orders RENAME COLUMN name TO title")
     with table.connected() as connection:
         assert [*table.rows(connection, [key], Between(column="id", after=0, until=1), is_ordered=True)] == [[(1,)]]
@@ -134,7 +135,7 @@ def test_a_column_that_is_renamed_meanwhile_is_told(file: Path) -> None:
 
 
 def test_columns_of_a_query_have_any_name(file: Path) -> None:
-    with sqlite3.connect(file / "shop.db") as connection:
+    with closing(sqlite3.connect(file / "shop.db")) as connection, connection:
         connection.execute("INSERT INTO orders (id, name) VALUES (1, 'tea')")
     query = open_relation(
         "sqlite:shop.db", file, table="", query='SELECT count(*), id AS "a ""b"".c", name FROM orders'
@@ -146,7 +147,7 @@ def test_columns_of_a_query_have_any_name(file: Path) -> None:
 
 @pytest.mark.parametrize("value", [2.5, "two"])
 def test_a_place_that_is_no_whole_number_is_told(file: Path, value: object) -> None:
-    with sqlite3.connect(file / "shop.db") as connection:
+    with closing(sqlite3.connect(file / "shop.db")) as connection, connection:
         connection.execute("CREATE TABLE loose (id INTEGER)")
         connection.executemany("INSERT INTO loose VALUES (?)", [(1,), (value,)])
     table = open_relation("sqlite:shop.db", file, table="loose", query="")

@@ -170,14 +170,10 @@ def test_log_files_as_a_source_of_a_pipeline(spark_cluster: Cluster, tmp_path: P
     process = pipeline.start("run")
     try:
         pipeline.until(lambda: in_sqlite(tmp_path) == log.expected(), "the lines of two files")
-        process.kill()
-        process.wait()
+        pipeline.kill(process)
         log.write(LINES)
         log.rotate()
         log.write(LINES)
-        for pipe in (process.stdout, process.stderr):
-            assert pipe is not None
-            pipe.close()
         process = pipeline.start("run")
         pipeline.until(lambda: in_sqlite(tmp_path) == log.expected(), "the lines that came after the kill")
         pipeline.run_to_end("stop", "--timeout", "120")

@@ -80,10 +80,13 @@ class Command:
         return self.ended(self.start(verb, *options), code=code)
 
     def kill(self, process: "subprocess.Popen[str]") -> None:
-        """The supervisor, if it is still there; its driver ends by itself."""
+        """The supervisor, if it is still there; its driver ends by itself. What it has printed is not read any more."""
         if process.poll() is None:
             process.kill()
             process.wait()
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
 
     def until(self, is_so: Callable[[], bool], what: str) -> None:
         asyncio.run(until(is_so, what, timeout_s=DEADLINE_S))

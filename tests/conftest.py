@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import hypothesis
 import pytest
 import two_ends
+from _pytest.unraisableexception import collect_unraisable
 
 # How long an example takes says how busy the machine is, and nothing about the code.
 hypothesis.settings.register_profile("barnabas", deadline=None)
@@ -69,3 +71,12 @@ def pytest_collection_finish() -> None:
     """What was collected stays to the end: simulations, which begin with a garbage collection, need not walk it each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """What a test leaves open in a cycle fails the test in which the collector runs. With this variable, it fails its own."""
+    yield
+    if os.environ.get("BARNABAS_COLLECT_AFTER_EACH_TEST") == "1":
+        gc.collect()
+        collect_unraisable(item.config)

@@ -159,23 +159,34 @@ class MetadataCache:
 
 
 class MissingTopics:
-    """How long a reader has waited for topics of which none exists. Pure. Ask `failure` after each answer with metadata: a
-    client asks for it again and again while a topic is missing."""
+    """How long a reader has waited for topics of which none exists. Pure. Ask `failure`, or `note` for the next call of the
+    application, after each answer with metadata: a client asks for it again and again while a topic is missing."""
 
     def __init__(self, metadata: MetadataCache, *, limit_ms: int) -> None:
         self._metadata = metadata
         self._limit_ms = limit_ms  # -1: no limit
         self._since_ms: int | None = None  # None: one of the topics exists, or nothing was asked yet
+        self._noted: BarnabasError | None = None
 
     def reset(self) -> None:
         """The reader has other topics now."""
-        self._since_ms = None
+        self._since_ms = self._noted = None
+
+    def note(self, topics: Collection[str], now_ms: int) -> None:
+        """Keep the failure, if there is one, until `raise_noted`."""
+        self._noted = self.failure(topics, now_ms) or self._noted
+
+    def raise_noted(self) -> None:
+        """Once for each failure."""
+        error, self._noted = self._noted, None
+        if error is not None:
+            raise error
 
     def failure(self, topics: Collection[str], now_ms: int) -> BarnabasError | None:
         """The error for the application, once the time is over. An application that goes on waits as long again."""
         metadata = self._metadata
         if not topics or self._limit_ms < 0 or any(metadata.partition_count(topic) for topic in topics):
-            self._since_ms = None
+            self._since_ms = self._noted = None
             return None
         if self._since_ms is None:
             self._since_ms = now_ms

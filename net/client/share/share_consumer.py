@@ -134,7 +134,6 @@ class ShareConsumer:
             **security,
         )
         self._missing = MissingTopics(self._client.metadata, limit_ms=missing_topic_timeout_ms)
-        self._missing_error: BarnabasError | None = None  # for the next call of the application
         self._membership: ShareMembership | None = None
         self._is_closed = False
         self._sessions: dict[int, LeaderSession] = {}  # by broker
@@ -237,7 +236,7 @@ class ShareConsumer:
         until_ms = self._client.clock.now_ms() + timeout_ms
         while True:
             while not self._ready:
-                self._check_topics()
+                self._missing.raise_noted()
                 self._wake.clear()
                 self._start_fetches()
                 remaining_ms = until_ms - self._client.clock.now_ms()
@@ -344,13 +343,8 @@ class ShareConsumer:
         return any(session.is_sending for session in self._sessions.values())
 
     def _metadata_changed(self) -> None:
-        self._missing_error = self._missing.failure(self._topics, self._client.clock.now_ms()) or self._missing_error
+        self._missing.note(self._topics, self._client.clock.now_ms())
         self._wake.set()
-
-    def _check_topics(self) -> None:
-        error, self._missing_error = self._missing_error, None
-        if error is not None:
-            raise error
 
     def _check(self) -> None:
         error = self._member.error

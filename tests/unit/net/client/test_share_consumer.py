@@ -214,6 +214,21 @@ async def test_an_application_is_told_when_none_of_its_topics_exists_for_long() 
 
 
 @simulated
+async def test_an_application_that_was_away_is_not_told_of_a_topic_that_exists_by_now() -> None:
+    broker = Broker()
+    broker.count = 0
+    consumer = ShareConsumer("t", group="g", client=broker, missing_topic_timeout_ms=9_000)  # type: ignore[arg-type]
+    await consumer.start()
+    refreshing = asyncio.create_task(broker.refresh())
+    await asyncio.sleep(30)
+    broker.count = 1
+    await asyncio.sleep(2)
+    assert await consumer.poll(timeout_ms=60_000)
+    refreshing.cancel()
+    await consumer.close()
+
+
+@simulated
 async def test_a_record_whose_lock_may_be_over_is_not_returned() -> None:
     """Another member may have handled it by now. It is locked for a second, and the application takes two for the one before."""
     broker = Broker()

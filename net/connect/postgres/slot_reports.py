@@ -25,6 +25,7 @@ from .server import close, connect, first_line
 logger = logging.getLogger("barnabas.connect")
 
 INTERVAL_S: Final = 15.0
+REPORT_LIMIT_S: Final = 30.0  # a server that is paused keeps its connections, and answers nothing
 LAST_LIMIT_S: Final = 10.0  # for the report at the end
 _HELP: Final = {
     "active": "1 if a program reads the slot.",
@@ -46,6 +47,7 @@ class SlotReporter:
         bootstrap: str,
         security: Mapping[str, Any],
         interval_s: float = INTERVAL_S,
+        limit_s: float = REPORT_LIMIT_S,
     ) -> None:
         self._program = program
         self._dsn = dsn
@@ -54,6 +56,7 @@ class SlotReporter:
         self._bootstrap = bootstrap
         self._security = security
         self._interval_s = interval_s
+        self._limit_s = limit_s
         self.newest: SlotReport | None = None  # None: the server has not answered yet
 
     @asynccontextmanager
@@ -78,9 +81,10 @@ class SlotReporter:
 
     async def _report(self) -> None:
         try:
-            await self._look()
-            if self.newest is not None:
-                await self._send(self.newest)
+            async with asyncio.timeout(self._limit_s):
+                await self._look()
+                if self.newest is not None:
+                    await self._send(self.newest)
         except (BarnabasError, ConnectorError, psycopg.Error, OSError) as error:
             logger.info("slot not reported slot=%s reason=%s", self._slot, first_line(error))
 
@@ -120,9 +124,11 @@ class SlotReporter:
 
 
 def rendered(reporters: Sequence[SlotReporter]) -> str:
-    """In Prometheus' text format."""
+    """In Prometheus' text format. What the server said long ago is left out: a slot that cannot be seen must not look well."""
     lines = []
-    reports = [reporter.newest for reporter in reporters if reporter.newest is not None]
+    now_ms = int(time.time() * 1_000)
+    newest = [reporter.newest for reporter in reporters]
+    reports = [report for report in newest if report is not None and not report.is_silent(now_ms)]
     for name, words in _HELP.items():
         full = f"barnabas_postgres_slot_{name}"
         values = [(report, value) for report in reports if (value := dict(_values(report)).get(name)) is not None]

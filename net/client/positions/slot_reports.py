@@ -4,7 +4,7 @@ The program writes one again and again; `barnabas doctor` judges the newest of e
 compacted, and forgets a program that has been silent for a week.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -12,17 +12,21 @@ SLOTS_TOPIC: Final = "barnabas-postgres-slots"
 SLOTS_TOPIC_CONFIGS: Final = {"cleanup.policy": "compact,delete", "retention.ms": str(7 * 86_400_000)}
 MAX_REPORTS: Final = 10_000  # that are read
 SILENT_REPORTS: Final = 4  # without which a program counts as dead
+# Every program that may write to the topic may write any number. A time beyond the year 9999 cannot be shown.
+_Time = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999)]
+_Interval = Annotated[int, msgspec.Meta(ge=1, le=86_400_000)]
+_Name = Annotated[str, msgspec.Meta(max_length=1_000)]
 
 
 class SlotReport(msgspec.Struct, frozen=True, kw_only=True):
-    program: str  # the name of the connector or the pipeline; the key of the record
-    slot: str
-    server: str  # host, port and database; no user, no password
-    at_ms: int  # wall clock of the program
-    interval_ms: int  # until the next report
+    program: _Name  # the name of the connector or the pipeline; the key of the record
+    slot: _Name
+    server: _Name  # host, port and database; no user, no password
+    at_ms: _Time  # wall clock of the program
+    interval_ms: _Interval  # until the next report
     exists: bool
     is_active: bool = False
-    wal_status: str = ""  # reserved, extended, unreserved, lost
+    wal_status: _Name = ""  # reserved, extended, unreserved, lost
     lag_bytes: int = 0
     retained_bytes: int = 0
     safe_bytes: int | None = None  # of log that can be written before the slot may be lost; None: no limit

@@ -70,3 +70,11 @@ def test_findings_are_among_those_of_the_cluster() -> None:
 def test_other_records_are_none(value: bytes | None) -> None:
     assert read_report(value) is None
     assert read_report(encoded_report(GOOD)) == GOOD
+
+
+@pytest.mark.parametrize(
+    "fields", [{"at_ms": 10**18}, {"at_ms": -1}, {"interval_ms": 0}, {"interval_ms": 10**12}, {"slot": "s" * 1_001}]
+)
+def test_a_record_whose_findings_could_not_be_shown_is_none(fields: dict[str, Any]) -> None:
+    """Or that would stand for a program for ever: any program may write to the topic."""
+    assert read_report(encoded_report(changed(exists=False, **fields))) is None

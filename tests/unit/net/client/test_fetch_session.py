@@ -197,6 +197,23 @@ def test_an_answer_of_another_session_ends_it() -> None:
     assert not ClientFetchSession(None, "").is_kept(0)
 
 
+def test_a_partition_with_another_leader_epoch_or_topic_is_named_again() -> None:
+    session, state = ClientFetchSession(object(), ""), PartitionState(TopicPartition("t", 0), max_bytes=9)
+    state.topic_id = "old"
+
+    def named(epoch: int) -> list[tuple[int, str]]:
+        found, _ = session.ask([state], lambda _: epoch)
+        assert session.waiting is not None and session.answered(session.waiting)
+        return [(item.current_leader_epoch, item.topic_id) for item in found]
+
+    assert named(1) == [(1, "old")]
+    assert named(1) == []
+    assert named(2) == [(2, "old")]
+    state.topic_id = "new"
+    assert named(2) == [(2, "new")]
+    assert named(2) == []
+
+
 def test_the_epoch_starts_over_at_one() -> None:
     session = ClientFetchSession(None, "")
     assert [session.next_epoch()[1] for _ in range(3)] == [0, 1, 2]

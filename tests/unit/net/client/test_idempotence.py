@@ -232,6 +232,36 @@ def test_in_a_transaction_nothing_is_sent_five_batches_behind_an_answer_that_is_
     assert world.broker.log == world.sent
 
 
+def test_what_an_aborted_transaction_had_on_its_way_does_not_hold_up_the_next_one() -> None:
+    identities = [ProducerIdentity(producer_id=7, producer_epoch=0)]
+    world = World(TransactionalQueue(T0, None, lambda: identities[-1]))
+    for _ in range(7):
+        world.send()
+    world.take()
+    world.step("answer")
+    for _ in range(5):
+        world.take()
+    assert len(world.queue.in_flight) == MAX_IN_FLIGHT
+    world.queue.abandon(BarnabasError("aborted"))
+    identities.append(ProducerIdentity(producer_id=7, producer_epoch=1))
+    world.send()
+    assert world.queue.is_ready
+
+
+def test_in_a_transaction_each_answer_lets_another_batch_go() -> None:
+    identity = ProducerIdentity(producer_id=7, producer_epoch=0)
+    world = World(TransactionalQueue(T0, None, lambda: identity))
+    for _ in range(20):
+        world.send()
+    world.take()
+    world.step("answer")
+    for _ in range(12):
+        while world.queue.is_ready:
+            world.take()
+        assert len(world.asked) == MAX_IN_FLIGHT
+        world.step("answer")
+
+
 def test_what_was_lost_on_the_way_is_sent_again_as_it_was() -> None:
     world = World()
     for _ in range(3):

@@ -264,6 +264,35 @@ def test_an_index_of_aborted_transactions_that_was_built_again_outlives_the_next
         disk.power_loss(Random(seed))
 
 
+def test_all_damaged_indexes_of_aborted_transactions_are_built_again_and_go_on_growing():
+    disk = SimulatedDisk()
+    config = LogConfig(segment_bytes=400)
+    log = open_log(disk, config=config)
+    for sequence in range(9):
+        send(log, sequence)
+        end_transaction(log, 9, commits=False)
+    log.flush()
+    saved, wanted = log.recovery_point, log.aborted.between(0, log.log_end_offset)
+    disk.write_back()
+    names = [f"{DIRECTORY}/{name}" for name in disk.list_dir(DIRECTORY) if name.endswith(".txnindex")]
+    assert len(names) > 2
+    for name in names:
+        file = disk.open_append(name)
+        file.truncate(0)
+        file.append(bytes(34))
+        file.flush()
+        file.close()
+    disk.kill()
+    log = open_log(disk, recovery_point=saved, config=config)
+    assert log.aborted.between(0, log.log_end_offset) == wanted
+    size_bytes = sum(len(disk.read_bytes(name)) for name in names)
+    assert size_bytes == 34 * len(wanted)
+    send(log, 9)
+    end_transaction(log, 9, commits=False)
+    names = [f"{DIRECTORY}/{name}" for name in disk.list_dir(DIRECTORY) if name.endswith(".txnindex")]
+    assert sum(len(disk.read_bytes(name)) for name in names) == size_bytes + 34
+
+
 def test_an_end_that_retention_has_deleted_is_not_missed_after_a_crash():
     """The flushed end that is saved is older than the first segment that is left; the transaction was open at that time."""
     small = LogConfig(segment_bytes=500, retention_bytes=600, file_delete_delay_ms=0)

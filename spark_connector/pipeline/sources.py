@@ -181,7 +181,7 @@ def _records(world: World, source: SourceSpec, *, is_published: bool) -> DataFra
         lines: DataFrame = reader.format("text").load(world.path(origin.path))
         return lines.select(F.col("value").cast("binary"), F.col("_metadata.file_path").alias(FILE_COLUMNS[0]))
     if isinstance(origin, PostgresSource):
-        return _changes(world, source.name, origin)
+        return _changes(world, source, origin)
     assert isinstance(origin, TopicSource), "the rows of a database have no values"
     check_topics(world, origin)
     reader = world.spark.read if world.is_batch else world.spark.readStream
@@ -197,14 +197,17 @@ def _records(world: World, source: SourceSpec, *, is_published: bool) -> DataFra
     return records.select("value", _HEADERS, *(F.col(name).alias(place) for name, place in names.items()))
 
 
-def _changes(world: World, name: str, origin: PostgresSource) -> DataFrame:
-    """Options of the format have the checks, so this only names the folder: of a generation, so that a reset begins a new one."""
+def _changes(world: World, source: SourceSpec, origin: PostgresSource) -> DataFrame:
+    """Options of the format have the checks, so this only names the folder: of a generation, so that a reset begins a new one. A
+    field whose column is dropped or renamed meanwhile would be null."""
     options = {"dsn": origin.dsn, "publication": origin.publication, "tables": ",".join(origin.tables)}
     reader: Any = world.spark.read if world.is_batch else world.spark.readStream
     if not world.is_batch:
         spools = Path(world.path(origin.spool)) if origin.spool else world.state.path / "spool"
         options |= {"slot": origin.slot, "snapshot": origin.snapshot}
-        options["spoolLocation"] = str((spools / f"{name}-{world.state.generation()}").absolute())
+        options["spoolLocation"] = str((spools / f"{source.name}-{world.state.generation()}").absolute())
+        if source.value is not None and source.value.format == "changes":
+            options["requiredColumns"] = json.dumps([field.name for field in source.value.fields])
         if origin.max_changes:
             options["maxChangesPerTrigger"] = str(origin.max_changes)
     changes: DataFrame = reader.format(PostgresChangesDataSource.name()).options(**options).load()

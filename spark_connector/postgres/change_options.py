@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.net.connect.postgres.changes.faults import ConfigFileError
 from barnabas.net.connect.postgres.changes.settings import (
@@ -16,7 +18,15 @@ from barnabas.net.connect.postgres.changes.settings import (
 
 from ..common.options import Options
 
-STREAM_NAMES = ("slot", "spoolLocation", "snapshot", "maxChangesPerTrigger", "maxTransactionChanges", "maxSpoolBytes")
+STREAM_NAMES = (
+    "slot",
+    "spoolLocation",
+    "snapshot",
+    "maxChangesPerTrigger",
+    "maxTransactionChanges",
+    "maxSpoolBytes",
+    "requiredColumns",
+)
 NAMES = ("dsn", "publication", "tables", "prefix", "snapshotReaders", "snapshotChunkRows", *STREAM_NAMES)
 PAGE = "docs/connect.md"
 DEFAULT_PREFIX = "postgres"
@@ -33,6 +43,7 @@ class ChangeOptions:
     spool: Path  # absolute; of a stream
     max_changes: int | None  # of a micro-batch
     max_spool_bytes: int
+    required_columns: tuple[str, ...] = ()  # of each table of a stream
 
 
 def parse_change_options(given: Mapping[str, str], *, is_stream: bool) -> ChangeOptions:
@@ -83,7 +94,17 @@ def parse_change_options(given: Mapping[str, str], *, is_stream: bool) -> Change
         spool=spool,
         max_changes=options.optional_integer("maxChangesPerTrigger"),
         max_spool_bytes=options.integer("maxSpoolBytes", MAX_SPOOL_BYTES),
+        required_columns=_names(options.text("requiredColumns") or "[]"),
     )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(msgspec.json.decode(text, type=list[str]))
+    except msgspec.DecodeError as error:
+        raise InvalidConfigError(
+            f'requiredColumns is {text!r}: write a list in JSON, such as ["id", "name"]'
+        ) from error
 
 
 def _required(options: Options, name: str, what: str) -> str:

@@ -141,7 +141,12 @@ class _Capture:
             self._source = self._loop.call(self._begun())
 
     async def _begun(self) -> "asyncio.Task[None]":
-        source = run_source(self._options.settings, lambda: self._spool, slot_patience_s=SLOT_PATIENCE_S)
+        source = run_source(
+            self._options.settings,
+            lambda: self._spool,
+            slot_patience_s=SLOT_PATIENCE_S,
+            required=self._options.required_columns,
+        )
         return asyncio.create_task(source)
 
     def close(self) -> None:

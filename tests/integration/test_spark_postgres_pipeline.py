@@ -98,6 +98,34 @@ def test_a_table_follows_the_server_and_a_reset_reads_it_again(declared: Any, se
     assert rows(pipeline.folder, "items") == [(1, "C"), (3, "D"), (4, "E")]
 
 
+@pytest.mark.parametrize("change", ["RENAME name TO title", "DROP name"])
+def test_a_column_that_goes_while_a_pipeline_runs_ends_it(declared: Any, server: postgres.Server, change: str) -> None:
+    """Its values would be nulls in the sink."""
+    name = f"gone_{change[:4].lower()}"
+    dsn = world.database(server.address, name)
+    world.execute(
+        dsn, "CREATE TABLE items (id int PRIMARY KEY, name text)", "CREATE PUBLICATION changes FOR ALL TABLES"
+    )
+    world.execute(dsn, "INSERT INTO items VALUES (1, 'a')")
+    pipeline = declared(STREAM.format(dsn=dsn).replace("copying", name))
+    pipeline.run()
+    world.execute(
+        dsn, f"ALTER TABLE items {change}", "INSERT INTO items VALUES (2)", "UPDATE items SET id = 3 WHERE id = 1"
+    )
+    with pytest.raises(StreamingQueryException) as caught:
+        pipeline.run()
+    assert "table public.items has no column 'name' since a transaction" in told_of(caught.value)
+    assert "`barnabas pipeline reset` makes the new checkpoint" in told_of(caught.value) and is_final(caught.value)
+    assert rows(pipeline.folder, "items") == [(1, "A")]
+    if change.startswith("DROP"):
+        return
+    text = pipeline.file.read_text().replace('name = "string"', 'title = "string"')
+    pipeline.file.write_text(text.replace("upper(name)", "upper(title)"))
+    pipeline.state.remove()
+    pipeline.run()
+    assert rows(pipeline.folder, "items") == [(2, None), (3, "A")]
+
+
 def test_a_table_that_does_not_fit_the_result_is_refused_before_anything_runs(
     declared: Any, server: postgres.Server, capsys: pytest.CaptureFixture[str]
 ) -> None:

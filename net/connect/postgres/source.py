@@ -59,9 +59,14 @@ RECEIVE_TIMEOUT_S: Final = 1.0  # at most, between two looks at what is due
 
 
 async def run_source(
-    settings: SourceSettings, new_writer: Callable[[], ChangeWriter], *, slot_patience_s: float = math.inf
+    settings: SourceSettings,
+    new_writer: Callable[[], ChangeWriter],
+    *,
+    slot_patience_s: float = math.inf,
+    required: tuple[str, ...] = (),
 ) -> None:
-    """Until it is cancelled. `new_writer` makes the writer of each run, which starts and closes it.
+    """Until it is cancelled. `new_writer` makes the writer of each run, which starts and closes it. `required`: columns that the
+    reader of the changes needs in each table.
 
     Raises ConnectorError, and errors of Barnabas that do not pass by themselves. That another program has the slot is such an
     error if it lasts for `slot_patience_s`.
@@ -70,7 +75,7 @@ async def run_source(
     in_use_since_s: float | None = None
     while True:
         started_s = time.monotonic()
-        source = Source(settings, new_writer(), again=again)
+        source = Source(settings, new_writer(), again=again, required=required)
         try:
             await source.run()
         except TableNotReadError as error:
@@ -131,10 +136,13 @@ class _Plan:
 
 
 class Source:
-    def __init__(self, settings: SourceSettings, writer: ChangeWriter, *, again: frozenset[str]) -> None:
+    def __init__(
+        self, settings: SourceSettings, writer: ChangeWriter, *, again: frozenset[str], required: tuple[str, ...] = ()
+    ) -> None:
         """`again`: tables that have to be read again; empty as soon as the committed position says so."""
         self._settings = settings
         self.again = again
+        self._required = required
         self._writer = writer
         self._types = Types()
         self._watch = SlotWatch(settings)
@@ -319,7 +327,8 @@ class Source:
             position,
             self._types,
             self._names,
-            catalog=Catalog(tables=plan.tables.keys(), seen=plan.seen),
+            catalog=Catalog(tables=plan.tables.keys(), seen=plan.seen, columns=_columns(plan.tables)),
+            required=self._required,
             is_captured=lambda table: is_captured(settings.tables, table),
         )
         keeping = asyncio.create_task(self._keep_alive(stream))
@@ -432,6 +441,10 @@ class Source:
 
     def _topic(self, table: PublishedTable) -> str:
         return self._names.topic(table.relation)
+
+
+def _columns(tables: dict[str, PublishedTable]) -> dict[str, frozenset[str]]:
+    return {name: frozenset(column.name for column in table.relation.columns) for name, table in tables.items()}
 
 
 def _check_database(position: Position, identity: SystemIdentity) -> None:

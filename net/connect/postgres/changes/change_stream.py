@@ -6,8 +6,8 @@ so, and the connector starts over from its committed position. If the catalog ha
 changes of transactions that the catalog has seen are then left out.
 """
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from .envelope import EnvelopeNames, Origin, Outgoing, TableEncoder, filled
@@ -58,6 +58,7 @@ class Catalog:
 
     tables: Collection[str]
     seen: SeenTransactions
+    columns: Mapping[str, Collection[str]] = field(default_factory=dict)  # of these tables
 
 
 class _Table:
@@ -89,14 +90,16 @@ class ChangeStream:
         *,
         catalog: Catalog,
         is_captured: Callable[[str], bool],
+        required: Collection[str] = (),
     ) -> None:
-        """`is_captured`: whether the connector's file asks for this table."""
+        """`is_captured`: whether the connector's file asks for this table. `required`: columns that its tables must have."""
         self.position = position
         self.left_out: set[str] = set()  # tables of which changes were left out, because they cannot be read any more
         self._catalog = catalog
         self._types = types
         self._names = names
         self._is_captured = is_captured
+        self._required = required
         self._tables: dict[int, _Table | None] = {}  # None: not captured, or gone
         self._gone: dict[int, str] = {}  # names of tables that were not read, and are not in the catalog
         self._origin: Origin | None = None  # of the open transaction
@@ -181,6 +184,7 @@ class ChangeStream:
         if not self._is_captured(relation.table):
             self._tables[relation.oid] = None
             return
+        self._require_columns(relation)
         progress = self.position.tables.get(relation.table)
         if progress is None:
             self._needs_reading(relation.table, is_again=False)
@@ -193,6 +197,23 @@ class ChangeStream:
             encoder = TableEncoder(relation, key, self._types, self._names)
         has_gone = relation.table not in self._catalog.tables
         self._tables[relation.oid] = _Table(relation, progress, encoder, has_gone=has_gone)
+
+    def _require_columns(self, relation: Relation) -> None:
+        """A column that the catalog has after this transaction was added later: rows without it are right. Any other one was
+        dropped or renamed, and its values would be read as nulls. Raises SchemaConflictError."""
+        assert self._origin is not None
+        missing = [name for name in self._required if name not in {column.name for column in relation.columns}]
+        known = self._catalog.columns.get(relation.table, ())
+        if not missing or (
+            self._catalog.seen.sees(self._origin.transaction.xid) and all(name in known for name in missing)
+        ):
+            return
+        columns = ", ".join(column.name for column in relation.columns)
+        raise SchemaConflictError(
+            f"table {relation.table} has no column {missing[0]!r} since a transaction that committed at"
+            f" {lsn_text(self._origin.commit_lsn)} (its columns are {columns}): it was dropped or renamed, and its values would"
+            " be nulls. Name the columns that the table has now, and run `barnabas connect reset FILE`: all tables are read again"
+        )
 
     def _counting(self, oid: int, *rows: Row | None) -> _Table | None:
         """The table, if this change of it may count. Raises what makes it unusable."""

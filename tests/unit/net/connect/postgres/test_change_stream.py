@@ -257,6 +257,30 @@ def test_new_columns_follow_and_the_position_moves_over_an_idle_log() -> None:
     assert stream.position.lsn == 900
 
 
+@pytest.mark.parametrize(
+    ("columns", "xid", "is_refused"),
+    [
+        (("id", "v", "n"), 8, False),  # added after this transaction, which the catalog has seen
+        (("id", "v", "n"), 9, True),  # dropped by this transaction, or before it, after the catalog was read
+        (("id", "v"), 8, True),
+        (("id", "v"), 9, True),
+    ],
+)
+def test_a_required_column_that_was_dropped_ends_the_stream(
+    columns: tuple[str, ...], xid: int, is_refused: bool
+) -> None:
+    catalog = Catalog(tables=("public.t",), seen=SeenTransactions(start=9, end=9), columns={"public.t": columns})
+    stream = ChangeStream(start(), TYPES, NAMES, catalog=catalog, is_captured=lambda _: True, required=("id", "n"))
+    messages = wal.begin(100, xid=xid), HEAD, wal.insert(OID, "1", "a")
+    if not is_refused:
+        assert len(feed(stream, *messages)) == 1
+        return
+    with pytest.raises(
+        SchemaConflictError, match=r"no column 'n' since .* \(its columns are id, v\): .*connect reset FILE"
+    ):
+        feed(stream, *messages)
+
+
 def test_positions_survive_their_record() -> None:
     first = start(lsn=5).reset(frozenset(("public.t",))).with_range("public.t", Range(lower=None, upper=("7",), lsn=9))
     assert positions.decode(positions.encode(first)) == first

@@ -109,9 +109,7 @@ def test_a_column_that_goes_while_a_pipeline_runs_ends_it(declared: Any, server:
     world.execute(dsn, "INSERT INTO items VALUES (1, 'a')")
     pipeline = declared(STREAM.format(dsn=dsn).replace("copying", name))
     pipeline.run()
-    world.execute(
-        dsn, f"ALTER TABLE items {change}", "INSERT INTO items VALUES (2)", "UPDATE items SET id = 3 WHERE id = 1"
-    )
+    world.execute(dsn, f"ALTER TABLE items {change}", "INSERT INTO items VALUES (2)")
     with pytest.raises(StreamingQueryException) as caught:
         pipeline.run()
     assert "table public.items has no column 'name' since a transaction" in told_of(caught.value)
@@ -123,7 +121,7 @@ def test_a_column_that_goes_while_a_pipeline_runs_ends_it(declared: Any, server:
     pipeline.file.write_text(text.replace("upper(name)", "upper(title)"))
     pipeline.state.remove()
     pipeline.run()
-    assert rows(pipeline.folder, "items") == [(2, None), (3, "A")]
+    assert rows(pipeline.folder, "items") == [(1, "A"), (2, None)]
 
 
 def test_a_table_that_does_not_fit_the_result_is_refused_before_anything_runs(

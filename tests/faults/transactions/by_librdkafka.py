@@ -34,6 +34,7 @@ READ: Final = [(topic, number) for topic, count in TOPICS.items() if topic != SO
 LIFE_S: Final = (8.0, 25.0)  # of a reader
 POLL_S: Final = 0.2
 INSISTING_S: Final = 30.0  # a call that only fails with errors that may pass
+SILENT_S: Final = 20.0
 STANDING_MS: Final = 3_000
 TOLD: Final = ("fetch_state", "app_offset", "next_offset", "committed_offset", "hi_offset", "leader", "leader_epoch")
 
@@ -151,11 +152,51 @@ def transform(orders: Orders, journal: Journal, is_over: IsOver) -> None:
     consumer.subscribe([SOURCE])
     names = Transactions(journal, rng, process=orders.process, transactional_id=orders.transactional_id, aborts=ABORTS)
     ending = Ending(producer, names, rng)
+    silence = Silence(consumer)
     while not is_over():
         messages = [message for message in consumer.consume(BATCH, POLL_S) if message.error() is None]
+        silence.check(messages)
         if messages and not transformed(messages, producer, consumer, names, ending, rng):
             rewind(consumer)
     consumer.close()
+
+
+class SilentConsumerError(Exception):
+    """librdkafka hands over nothing of a partition that has more. A watched application is started again; campaigns count how
+    often, and SDK and aiokafka, which are not watched, show whether brokers are the cause."""
+
+
+class Silence:
+    """Which partitions of a consumer have given nothing for long."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._heard_s: dict[tuple[str, int], float] = {}
+
+    def check(self, messages: list[Message]) -> None:
+        """Raises SilentConsumerError."""
+        now_s = time.monotonic()
+        assigned = {(place.topic, place.partition) for place in self._consumer.assignment()}
+        heard_s = {place: self._heard_s.get(place, now_s) for place in assigned}
+        self._heard_s = heard_s | {(message.topic(), message.partition()): now_s for message in messages}
+        for place, since_s in heard_s.items():
+            if now_s - since_s > SILENT_S:
+                self._heard_s[place] = now_s
+                self._ask(TopicPartition(*place))
+
+    def _ask(self, place: TopicPartition) -> None:
+        try:
+            _, end = self._consumer.get_watermark_offsets(place, CALL_S)
+            (position,) = self._consumer.position([place])
+            if position.offset == OFFSET_INVALID:  # nothing has come since it was assigned
+                (position,) = self._consumer.committed([place], CALL_S)
+        except KafkaException:
+            return  # without a leader or a coordinator nobody gets anything
+        at = 0 if position.offset == OFFSET_INVALID else position.offset
+        if at < end:
+            raise SilentConsumerError(
+                f"nothing of {place.topic}-{place.partition} for {SILENT_S:g} s, at {at} of {end}"
+            )
 
 
 def note_standing(journal: Journal, statistics: str) -> None:

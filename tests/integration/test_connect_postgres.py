@@ -298,6 +298,7 @@ async def test_errors_name_the_cure_and_lose_nothing(
 
     world.execute(source, "ALTER TABLE t ADD COLUMN w int", "INSERT INTO t VALUES (2, 'b', 5)")
     assert "ALTER TABLE public.t ADD COLUMN w" in await world.ended(sink)
+    assert "table public.t: ALTER TABLE added w" in connector.log.read_text()
     world.execute(target, "ALTER TABLE t ADD COLUMN w int")
     sink.start()
     await equal(source, target, ["t"], [connector, sink])

@@ -37,7 +37,7 @@ from .catalog import (
     slot_of,
 )
 from .change_writer import ChangeWriter
-from .changes.change_stream import Catalog, ChangeStream, SeenTransactions, TableNotReadError
+from .changes.change_stream import Catalog, ChangeStream, SeenTransactions, TableNotReadError, types_of
 from .changes.coverage import Range
 from .changes.envelope import EnvelopeNames, TableEncoder, reading_origin
 from .changes.faults import SchemaConflictError, ServerSetupError, SlotInUseError, StoppedByOtherError
@@ -396,6 +396,9 @@ class Source:
             logger.warning(
                 "changes left out tables=%s reason=they do not exist any more, and were not read before", names
             )
+        for what in changes.altered:
+            logger.warning("%s: if their values differ, run `barnabas connect reset FILE --table NAME`", what)
+        changes.altered.clear()
         if records:
             await self._writer.send(records)
 
@@ -443,8 +446,8 @@ class Source:
         return self._names.topic(table.relation)
 
 
-def _columns(tables: dict[str, PublishedTable]) -> dict[str, frozenset[str]]:
-    return {name: frozenset(column.name for column in table.relation.columns) for name, table in tables.items()}
+def _columns(tables: dict[str, PublishedTable]) -> dict[str, dict[str, int]]:
+    return {name: types_of(table.relation) for name, table in tables.items()}
 
 
 def _check_database(position: Position, identity: SystemIdentity) -> None:

@@ -58,7 +58,9 @@ class Catalog:
 
     tables: Collection[str]
     seen: SeenTransactions
-    columns: Mapping[str, Collection[str]] = field(default_factory=dict)  # of these tables
+    columns: Mapping[str, Mapping[str, int]] = field(
+        default_factory=dict
+    )  # of these tables: names, and the oids of types
 
 
 class _Table:
@@ -95,6 +97,9 @@ class ChangeStream:
         """`is_captured`: whether the connector's file asks for this table. `required`: columns that its tables must have."""
         self.position = position
         self.left_out: set[str] = set()  # tables of which changes were left out, because they cannot be read any more
+        self.altered: list[
+            str
+        ] = []  # what ALTER TABLE did, perhaps to rows that the stream says nothing of; the caller tells it
         self._catalog = catalog
         self._types = types
         self._names = names
@@ -185,6 +190,7 @@ class ChangeStream:
             self._tables[relation.oid] = None
             return
         self._require_columns(relation)
+        self._compare_columns(relation)
         progress = self.position.tables.get(relation.table)
         if progress is None:
             self._needs_reading(relation.table, is_again=False)
@@ -202,7 +208,7 @@ class ChangeStream:
         """A column that the catalog has after this transaction was added later: rows without it are right. Any other one was
         dropped or renamed, and its values would be read as nulls. Raises SchemaConflictError."""
         assert self._origin is not None
-        missing = [name for name in self._required if name not in {column.name for column in relation.columns}]
+        missing = [name for name in self._required if name not in types_of(relation)]
         known = self._catalog.columns.get(relation.table, ())
         if not missing or (
             self._catalog.seen.sees(self._origin.transaction.xid) and all(name in known for name in missing)
@@ -214,6 +220,15 @@ class ChangeStream:
             f" {lsn_text(self._origin.commit_lsn)} (its columns are {columns}): it was dropped or renamed, and its values would"
             " be nulls. Name the columns that the table has now, and run `barnabas connect reset FILE`: all tables are read again"
         )
+
+    def _compare_columns(self, relation: Relation) -> None:
+        """With the announcement before; the first one with the catalog, unless that may be newer."""
+        assert self._origin is not None
+        before, catalog = self._tables.get(relation.oid), self._catalog
+        if before is not None:
+            self.altered += changes_of_columns(types_of(before.relation), relation)
+        elif relation.table in catalog.columns and not catalog.seen.sees(self._origin.transaction.xid):
+            self.altered += changes_of_columns(catalog.columns[relation.table], relation)
 
     def _counting(self, oid: int, *rows: Row | None) -> _Table | None:
         """The table, if this change of it may count. Raises what makes it unusable."""
@@ -332,3 +347,23 @@ def _key_conflict(table: _Table, origin: Origin) -> SchemaConflictError:
         f" transaction at {lsn_text(origin.commit_lsn)}: records with old and new keys in one topic do not belong together. Run"
         f" `barnabas connect reset FILE --table {name}`: the topic gets a truncation, and the table is read again"
     )
+
+
+def types_of(relation: Relation) -> dict[str, int]:
+    return {column.name: column.type_oid for column in relation.columns}
+
+
+def changes_of_columns(types: Mapping[str, int], after: Relation) -> list[str]:
+    """What may have changed rows without an event: the server announces a table that it has rewritten, and sends no row of it."""
+    retyped = [column.name for column in after.columns if types.get(column.name, column.type_oid) != column.type_oid]
+    added = [column.name for column in after.columns if column.name not in types]
+    told = []
+    if retyped:
+        told.append(
+            f"table {after.table}: ALTER TABLE changed the type of {', '.join(retyped)}. Its other rows bring no change"
+        )
+    if added:
+        told.append(
+            f"table {after.table}: ALTER TABLE added {', '.join(added)}. A default is in its other rows, without a change"
+        )
+    return told

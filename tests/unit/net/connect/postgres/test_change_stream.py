@@ -269,7 +269,9 @@ def test_new_columns_follow_and_the_position_moves_over_an_idle_log() -> None:
 def test_a_required_column_that_was_dropped_ends_the_stream(
     columns: tuple[str, ...], xid: int, is_refused: bool
 ) -> None:
-    catalog = Catalog(tables=("public.t",), seen=SeenTransactions(start=9, end=9), columns={"public.t": columns})
+    catalog = Catalog(
+        tables=("public.t",), seen=SeenTransactions(start=9, end=9), columns={"public.t": dict.fromkeys(columns, 23)}
+    )
     stream = ChangeStream(start(), TYPES, NAMES, catalog=catalog, is_captured=lambda _: True, required=("id", "n"))
     messages = wal.begin(100, xid=xid), HEAD, wal.insert(OID, "1", "a")
     if not is_refused:
@@ -465,3 +467,30 @@ def test_topics_have_names_that_brokers_take() -> None:
     relation = decode(wal.relation(1, "public", "Strange, %s Näme", COLUMNS))
     assert isinstance(relation, Relation)
     assert NAMES.topic(relation) == "shop.public.Strange___s_N_me"
+
+
+def test_a_table_that_was_altered_is_told_once() -> None:
+    """The server rewrites rows for ALTER COLUMN ... TYPE ... USING and ADD COLUMN ... DEFAULT, and sends none of them."""
+    stream = stream_from(start())
+    feed(stream, *in_transaction(HEAD, wal.insert(OID, "1", "a")))
+    feed(stream, *in_transaction(HEAD, commit_lsn=200))
+    assert stream.altered == [], "the same table"
+    changed = wal.relation(OID, "public", "t", [("id", 23, True), ("v", 23, False), ("n", 23, False)])
+    feed(stream, *in_transaction(changed, wal.insert(OID, "2", "3", "4"), commit_lsn=300))
+    assert stream.altered == [
+        "table public.t: ALTER TABLE changed the type of v. Its other rows bring no change",
+        "table public.t: ALTER TABLE added n. A default is in its other rows, without a change",
+    ]
+    stream.altered.clear()
+    feed(stream, *in_transaction(changed, wal.insert(OID, "3", "3", "4"), commit_lsn=400))
+    fewer = wal.relation(OID, "public", "t", COLUMNS[:1])
+    feed(stream, *in_transaction(fewer, wal.insert(OID, "4"), commit_lsn=500))
+    assert stream.altered == [], "without a column, all rows are still right"
+
+
+@pytest.mark.parametrize(("end", "told"), [(7, 1), (8, 0)], ids=["newer than the catalog", "perhaps older"])
+def test_the_first_announcement_is_compared_with_the_catalog(end: int, told: int) -> None:
+    catalog = replace(THERE, seen=SeenTransactions(start=end, end=end), columns={"public.t": {"id": 23, "v": 20}})
+    stream = stream_from(start(), catalog)
+    feed(stream, *in_transaction(HEAD, wal.insert(OID, "1", "a")))
+    assert len(stream.altered) == told

@@ -71,3 +71,12 @@ async def test_a_standby_goes_on_unless_it_lacks_what_was_read(
             expected = [1, 2, None, 1, 3, 4] if is_behind else [1, 3, 4]
             await until(lambda: ids() == expected, "the changes of the new primary")
             connector.kill()
+            second.kill()
+            primary.start()  # which goes on with the first timeline, as if there had been no failover
+            world.execute(
+                source, "INSERT INTO t VALUES (5)", *["SELECT pg_switch_wal()", "UPDATE t SET id = 6 WHERE id >= 5"] * 3
+            )
+            connector = connectors(world.source_file(tmp_path, source, name))
+            said = await world.ended(connector)
+            assert "its log is of timeline 1, and timeline 2" in said and "is not of its history" in said, said
+            assert ids() == expected

@@ -67,9 +67,12 @@ class ReplicationConnection:
         return SystemIdentity(system_id=str(row[0]), timeline=int(str(row[1])), database=str(row[3]))
 
     async def timeline_ends(self, timeline: int) -> dict[int, int]:
-        """Where the timelines end from which this one comes; the first one has none."""
+        """Where the timelines end from which this one comes; the first one has none, and no file of them."""
         statement = sql.SQL("TIMELINE_HISTORY {}").format(sql.Literal(timeline))
-        row = await (await self._connection.execute(statement)).fetchone()
+        try:
+            row = await (await self._connection.execute(statement)).fetchone()
+        except psycopg.errors.UndefinedFile:
+            return {}
         assert row is not None
         text = row[1].decode() if isinstance(row[1], bytes) else str(row[1])
         lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]

@@ -7,7 +7,7 @@ such a value that no transaction can bring a row at or before it any more, so a 
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow
@@ -47,12 +47,14 @@ class ColumnOffset:
     after: Place | None
     # Of a start at the end: what was there, until the transactions that were open have ended. Nothing is read before that.
     start: Reached | None = None
+    is_kept: bool = False  # the start, by a micro-batch without rows: Spark keeps no other one
 
     def to_json(self) -> dict[str, Any]:
         found = {"version": FORMAT_VERSION, "column": self.column, "after": to_json(self.after)}
         if self.start is not None:
             writers = sorted(self.start.writers)
             found["start"] = {"last": to_json(self.start.last), "writers": writers, "oldest": self.start.oldest}
+            found["is_kept"] = self.is_kept
         return found
 
     @classmethod
@@ -69,6 +71,7 @@ class ColumnOffset:
             after=from_json(found["after"]),
             start=start
             and Reached(last=from_json(start["last"]), writers=frozenset(start["writers"]), oldest=start["oldest"]),
+            is_kept=found.get("is_kept", False),
         )
 
 
@@ -99,9 +102,10 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ColumnOffset(column=done.column, after=self._front.next(done.after, most)).to_json()
 
     def _begun(self, start: ColumnOffset) -> ColumnOffset:
-        """The first place, which a micro-batch without rows brings into the checkpoint; the start itself until it is known."""
+        """The first place; the start itself until it is known. A micro-batch without rows brings either into the checkpoint, so
+        that a query that ends meanwhile does not begin at a later end."""
         assert start.start is not None
-        return self._front.behind_start(start.start) or start
+        return self._front.behind_start(start.start) or replace(start, is_kept=True)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         name = self._options.increasing

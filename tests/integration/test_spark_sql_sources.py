@@ -12,14 +12,14 @@ from typing import Any
 import psycopg
 import pytest
 from integration import postgres, whole_topic
-from integration.cluster import Cluster
+from integration.cluster import Cluster, until
 from integration.spark_world import create_topic, send
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from barnabas.net.connect.relations.kept_connection import KeptConnection
-from barnabas.net.connect.relations.relation import Reached, RelationError, SqlColumn, open_relation
+from barnabas.net.connect.relations.relation import Between, Reached, RelationError, SqlColumn, open_relation
 from barnabas.net.pipeline.files import read_pipeline
 from barnabas.spark_connector.pipeline.faults import PipelineFault, is_final
 from barnabas.spark_connector.pipeline.sources import table_options
@@ -32,6 +32,7 @@ if postgres.find()[0] is None:
 from integration import connect_world as world
 
 pytestmark = pytest.mark.timeout(300)
+ID = SqlColumn(name="id", type_name="bigint", is_place=True)
 BATCH = """
 name = "all-rows"
 mode = "batch"
@@ -162,14 +163,13 @@ def test_a_transaction_that_has_taken_a_number_is_waited_for(
     world.execute(dsn, "CREATE SEQUENCE numbers", f"CREATE TABLE orders (id {kind} PRIMARY KEY)")
     world.execute(dsn, "CREATE TABLE others (id bigserial)")
     relation = open_relation(f"postgresql:{dsn}", Path(), table="orders", query="")
-    column = SqlColumn(name="id", type_name="bigint", is_place=True)
     kept = KeptConnection(relation)
 
     def writers() -> frozenset[str]:
-        return kept.ask(lambda connection: relation.writers(connection, column))
+        return kept.ask(lambda connection: relation.writers(connection, ID))
 
     def reach() -> Reached:
-        return kept.ask(lambda connection: relation.reached(connection, column))
+        return kept.ask(lambda connection: relation.reached(connection, ID))
 
     with closing(kept), psycopg.connect(dsn) as late, psycopg.connect(dsn) as other:
         other.execute("SELECT nextval('others_id_seq')")
@@ -183,10 +183,10 @@ def test_a_transaction_that_has_taken_a_number_is_waited_for(
         late.commit()
         assert reached.is_complete(writers())
     with relation.connected() as connection:
-        relation.check_growing(connection, column)
+        relation.check_growing(connection, ID)
     world.execute(dsn, f"ALTER SEQUENCE {sequence} CACHE 20")
     with pytest.raises(RelationError, match="a sequence with CACHE 20"), relation.connected() as connection:
-        relation.check_growing(connection, column)
+        relation.check_growing(connection, ID)
 
 
 def test_the_end_as_the_start_has_the_rows_of_open_transactions(
@@ -208,10 +208,12 @@ def test_the_end_as_the_start_has_the_rows_of_open_transactions(
             start = reader.initialOffset()
             assert start == reader.initialOffset(), "Spark asks twice"
             waiting = reader.latestOffset(start, ReadAllAvailable())
-            assert waiting == start and reader.partitions(start, waiting) == []
-        begun = reader.latestOffset(json.loads(json.dumps(start)), ReadAllAvailable())
+            assert waiting["start"] == start["start"] and reader.partitions(start, waiting) == []
+            assert waiting != start, "a micro-batch without rows, so the checkpoint has the start"
+            assert reader.latestOffset(waiting, ReadAllAvailable()) == waiting, "no other one"
+        begun = reader.latestOffset(json.loads(json.dumps(waiting)), ReadAllAvailable())
         assert (begun["after"], "start" in begun) == (2, False)
-        assert reader.partitions(start, begun) == []
+        assert reader.partitions(start, begun) == reader.partitions(waiting, begun) == []
         assert reader.latestOffset(begun, ReadAllAvailable())["after"] == 4
         reader.stop()
         late.execute("INSERT INTO orders DEFAULT VALUES")
@@ -227,6 +229,74 @@ def test_the_end_as_the_start_has_the_rows_of_open_transactions(
     assert values(spark_cluster, topic)[-1]["id"] == 7
 
 
+def test_the_end_as_the_start_is_kept_while_transactions_are_open(
+    declared: Any, spark_cluster: Cluster, server: postgres.Server
+) -> None:
+    """Otherwise the next run would begin at a later end, behind the rows that have come between the two."""
+    dsn = world.database(server.address, "kept_end")
+    world.execute(dsn, "CREATE TABLE orders (id bigserial PRIMARY KEY)", "INSERT INTO orders DEFAULT VALUES")
+    topic = create_topic(spark_cluster, "rows-from-a-kept-end", partitions=1)
+    source = f'database = "postgresql:{dsn}"\ntable = "orders"\nincreasing = "id"\nstart = "latest"'
+    pipeline = declared(STREAM.format(topic=topic, source=source))
+    options = table_options(pipeline.job()._world, source_of(pipeline), source_of(pipeline).origin)
+    query = TableStreamReader(options, StructType())
+    query.prepareForTriggerAvailableNow()
+    with psycopg.connect(dsn) as late:
+        late.execute("INSERT INTO orders DEFAULT VALUES")
+        world.execute(dsn, "INSERT INTO orders DEFAULT VALUES")
+        checkpoint = query.latestOffset(query.initialOffset(), ReadAllAvailable())
+        query.stop()
+        assert checkpoint != query.initialOffset(), "Spark keeps only an end that differs"
+    world.execute(dsn, "INSERT INTO orders DEFAULT VALUES")
+    query = TableStreamReader(options, StructType())
+    query.prepareForTriggerAvailableNow()
+    for after in (1, 4):
+        checkpoint = query.latestOffset(checkpoint, ReadAllAvailable())
+        assert checkpoint["after"] == after
+    query.stop()
+
+
+def test_frozen_rows_are_older_than_a_start() -> None:
+    """They keep the id of their transaction, which looks like one of the future after two billion others."""
+    with postgres.server(autovacuum="off") as used:
+        world.execute(used.address, "CREATE TABLE orders (id bigserial PRIMARY KEY)")
+        world.execute(used.address, "INSERT INTO orders DEFAULT VALUES", "VACUUM FREEZE")
+        used.skip_transactions(2**31 + 2**20)
+        relation = open_relation(f"postgresql:{used.address}", Path(), table="orders", query="")
+        with psycopg.connect(used.address) as late:
+            late.execute("INSERT INTO orders DEFAULT VALUES")
+            world.execute(used.address, "INSERT INTO orders DEFAULT VALUES")
+            with relation.connected() as connection:
+                start = relation.reached(connection, ID)
+        with relation.connected() as connection:
+            assert relation.first_since(connection, ID, start) == 2
+
+
+async def test_a_connection_that_leads_to_a_standby_is_refused() -> None:
+    """One that names several servers: a standby shows no writers, and may lack rows that were seen."""
+    with postgres.server() as primary, postgres.standby(primary) as second:
+        ports = ",".join(server.address.split()[1].removeprefix("port=") for server in (primary, second))
+        both = f"host=127.0.0.1,127.0.0.1 port={ports} user=test dbname=postgres"
+        world.execute(
+            primary.address, "CREATE TABLE orders (id bigserial PRIMARY KEY)", "INSERT INTO orders DEFAULT VALUES"
+        )
+        with psycopg.connect(second.address, autocommit=True) as follower:
+            has = "SELECT FROM pg_class WHERE relname = 'orders'"
+            await until(lambda: follower.execute(has).fetchone() is not None, "the standby has the table")
+        options = TableOptions(
+            database=f"postgresql:{both}", base=".", table="orders", query="", columns=(ID,), increasing="id"
+        )
+        told = "is a standby, which does not show the writers of the primary.*target_session_attrs=primary"
+        with closing(Front(options)) as front:
+            assert front.next(None, 0) == 1
+            primary.kill()
+            with pytest.raises(RelationError, match=told):
+                front.next(1, 0)
+        relation, rows = options.relation(), Between(column="id", after=None, until=1)
+        with pytest.raises(RelationError, match=told), relation.connected() as connection:
+            next(relation.rows(connection, [ID], rows, is_ordered=True))
+
+
 def test_one_connection_looks_again_and_again_until_it_is_lost(server: postgres.Server) -> None:
     dsn = world.database(server.address, "looked_at")
     world.execute(
@@ -234,9 +304,8 @@ def test_one_connection_looks_again_and_again_until_it_is_lost(server: postgres.
         "CREATE TABLE orders (id bigserial PRIMARY KEY)",
         "ALTER DATABASE looked_at SET default_transaction_isolation = 'repeatable read'",
     )
-    column = SqlColumn(name="id", type_name="bigint", is_place=True)
     options = TableOptions(
-        database=f"postgresql:{dsn}", base=".", table="orders", query="", columns=(column,), increasing="id"
+        database=f"postgresql:{dsn}", base=".", table="orders", query="", columns=(ID,), increasing="id"
     )
     front, seen = Front(options), set[tuple[int, str]]()
     with closing(front), psycopg.connect(dsn, autocommit=True) as other:
@@ -252,7 +321,7 @@ def test_one_connection_looks_again_and_again_until_it_is_lost(server: postgres.
         assert front.next(None, 0) == 4
         relation = options.relation()
         with relation.connected() as connection:
-            relation.reached(connection, column)
+            relation.reached(connection, ID)
             assert connection.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
 
 

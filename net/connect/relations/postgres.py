@@ -44,9 +44,9 @@ _RELATION: Final = """
         AND has_schema_privilege(c.relnamespace, 'USAGE')
     FROM pg_class c WHERE c.oid = to_regclass(%s)"""
 _HAS_XMIN: Final = "SELECT FROM pg_class WHERE oid = to_regclass(%s) AND relkind IN ('r', 'p')"
-_IS_SINCE: Final = (
-    "age(xmin) <= age((%s::bigint & 4294967295)::text::xid)"  # ids of rows are the lower half of those of snapshots
-)
+# Ids of rows are the lower half of those of snapshots. Rows that were frozen keep theirs, and after two billion transactions it
+# looks like one of the future, whose age is negative.
+_IS_SINCE: Final = "age(xmin) BETWEEN 0 AND age((%s::bigint & 4294967295)::text::xid)"
 _NAMES: Final = """
     SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
         AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%' ORDER BY 1 LIMIT %s"""
@@ -169,6 +169,7 @@ class PostgresRelation(SqlRelation):
         return None if found is None else self._place(column, found)
 
     def _writers(self, connection: psycopg.Connection[Any], column: SqlColumn) -> frozenset[str]:
+        _require_primary(connection)
         is_number = not column.type_name.startswith("timestamp")
         if self.table and is_number and self._is_one_table(connection):
             return frozenset(row[0] for row in connection.execute(_WRITERS_OF_TABLE, {"table": self._quoted_table}))
@@ -180,12 +181,7 @@ class PostgresRelation(SqlRelation):
         return row is not None and bool(row[1])
 
     def check_growing(self, connection: psycopg.Connection[Any], column: SqlColumn) -> None:
-        ((is_standby,),) = connection.execute("SELECT pg_is_in_recovery()")
-        if is_standby:
-            raise RelationError(
-                "database",
-                "is a standby, which does not show the writers of the primary: name the primary in the connection",
-            )
+        _require_primary(connection)
         if not self.table or not self._is_one_table(connection):
             return
         ((cached,),) = connection.execute(_CACHE, {"table": self._quoted_table, "column": column.name})
@@ -205,10 +201,23 @@ class PostgresRelation(SqlRelation):
         is_ordered: bool,
     ) -> Iterator[Sequence[tuple[Any, ...]]]:
         selected = [f"{qualified(column.name)}{'::text' if column.is_text else ''}" for column in columns]
+        if is_ordered:  # of a stream, which does not come back for what a standby does not have yet
+            _require_primary(connection)
         with connection.cursor(name="barnabas_rows") as cursor:  # the server keeps what has not been fetched
             cursor.execute(self.statement(selected or ["1"], between, is_ordered=is_ordered))
             while some := cursor.fetchmany(ROWS_AT_ONCE):
                 yield some
+
+
+def _require_primary(connection: psycopg.Connection[Any]) -> None:
+    """A connection that names several servers may lead to another one each time. Raises RelationError."""
+    ((is_standby,),) = connection.execute("SELECT pg_is_in_recovery()")
+    if is_standby:
+        raise RelationError(
+            "database",
+            "is a standby, which does not show the writers of the primary: name the primary in the connection, or add"
+            " target_session_attrs=primary to one that names several servers",
+        )
 
 
 def _see_the_newest(connection: psycopg.Connection[Any]) -> None:

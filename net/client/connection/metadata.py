@@ -168,6 +168,11 @@ class MissingTopics:
         self._since_ms: int | None = None  # None: one of the topics exists, or nothing was asked yet
         self._noted: BarnabasError | None = None
 
+    @property
+    def is_waiting(self) -> bool:
+        """After `failure` has returned None: whether none of the topics exists."""
+        return self._since_ms is not None
+
     def reset(self) -> None:
         """The reader has other topics now."""
         self._since_ms = self._noted = None
@@ -204,6 +209,11 @@ class MissingPartitions:
         self._metadata = metadata
         self._limit_ms = min(limit_ms, MISSING_PARTITION_MS)  # -1: no limit
         self._since_ms: int | None = None  # None: none is missing, or nothing was asked yet
+
+    @property
+    def is_waiting(self) -> bool:
+        """After `failure` has returned None: whether one is missing."""
+        return self._since_ms is not None
 
     def reset(self) -> None:
         """The reader has other partitions now."""

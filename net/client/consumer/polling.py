@@ -193,6 +193,11 @@ class Polling:
         self._error = error
         self._wake.set()
 
+    def withdraw(self, error: BarnabasError) -> None:
+        """It has passed before the application has asked."""
+        if self._error is error:
+            self._error = None
+
     def raise_error(self) -> None:
         if self._error is not None:
             error, self._error = self._error, None

@@ -6,6 +6,7 @@ the application assigns them itself.
 
 import asyncio
 
+from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.client import Client
@@ -35,6 +36,7 @@ class Subscriber:
         self._reading = reading
         self._missing = MissingTopics(client.metadata, limit_ms=config.missing_topic_timeout_ms)
         self._missing_partitions = MissingPartitions(client.metadata, limit_ms=config.missing_topic_timeout_ms)
+        self._told: BarnabasError | None = None  # of what is missing, for the next call of the application
 
     async def start(
         self, *, fetcher: Fetcher, positions: PositionFinder, polling: Polling, wake: asyncio.Event
@@ -49,7 +51,7 @@ class Subscriber:
 
     async def subscribe(self, subscription: Subscription) -> None:
         self.subscription = subscription
-        self._missing.reset()
+        self._look_anew()
         for topic in subscription.topics:
             self._client.want_topic(topic)
         if self._config.group is None:
@@ -81,8 +83,7 @@ class Subscriber:
         """Read exactly these partitions. Those that stay keep their position."""
         if self.session is not None:
             raise InvalidRequestError("the group of this consumer assigns its partitions; omit the topics")
-        self._missing.reset()
-        self._missing_partitions.reset()
+        self._look_anew()
         kept = set(wanted)
         self._reading.drop([partition for partition in self._reading.states if partition not in kept])
         self._add(wanted)
@@ -122,8 +123,22 @@ class Subscriber:
         error = self._missing.failure(topics, now_ms)
         if error is None and not self.subscription.topics:  # Only an application can name partitions that do not exist.
             error = self._missing_partitions.failure(self._reading.states, now_ms)
-        if error is not None and not self._positions.fail(error):
-            self._polling.fail(error)
+        if error is not None:
+            if not self._positions.fail(error):
+                self._told = error
+                self._polling.fail(error)
+        elif not (self._missing.is_waiting or self._missing_partitions.is_waiting):
+            self._withdraw()
+
+    def _look_anew(self) -> None:
+        self._missing.reset()
+        self._missing_partitions.reset()
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        if self._told is not None:
+            self._polling.withdraw(self._told)
+            self._told = None
 
     def _group_changed(self) -> None:
         """The assignment changes: wake up the application's call for records, which carries it out."""

@@ -135,6 +135,45 @@ def test_a_partition_that_is_added_meanwhile_is_read() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("group", [None, "g"])
+def test_an_application_that_was_away_is_not_told_of_a_topic_that_exists_now(group: str | None) -> None:
+    async def main() -> None:
+        cluster = filled(10)
+        FakeGroups(cluster)
+        async with consumer(
+            cluster, *(["later"] if group else []), group=group, auto_offset_reset="earliest"
+        ) as reader:
+            if group is None:
+                reader.assign([("later", 0)])
+            await asyncio.sleep(100)
+            cluster.create("later", 1)
+            fill(cluster, TopicPartition("later", 0), 5)
+            await asyncio.sleep(10)
+            found = await reader.poll(timeout_ms=20_000)
+            assert group is not None or len(found["later", 0]) == 5
+
+    run(main())
+
+
+def test_an_application_that_was_away_is_not_told_of_a_partition_that_was_added_or_is_not_assigned() -> None:
+    async def main() -> None:
+        cluster = filled(10)
+        async with consumer(cluster, auto_offset_reset="earliest") as reader:
+            for wanted in (TopicPartition("t", 1), TopicPartition("t", 2), TopicPartition("typo", 0)):
+                reader.assign([wanted])
+                await asyncio.sleep(100)
+                if wanted.partition == 1:
+                    cluster.create("t", 2)
+                    fill(cluster, wanted, 5)
+                    await asyncio.sleep(10)
+                    assert len(await read(reader, 5)) == 5
+                else:
+                    reader.assign([T0])
+                    assert len(await read(reader, 10)) == 10
+
+    run(main())
+
+
 def test_a_consumer_without_a_group_is_told_when_its_topic_is_deleted_for_long() -> None:
     async def main() -> None:
         cluster = filled(10)

@@ -21,7 +21,7 @@ psycopg = pytest.importorskip("psycopg")
 from integration import connect_world as world  # noqa: E402 - needs psycopg
 from integration.spark_changes import Query, confirmed  # noqa: E402 - as above
 
-from barnabas.net.connect.postgres.changes.faults import SlotInUseError  # noqa: E402 - as above
+from barnabas.net.connect.postgres.changes.faults import SchemaConflictError, SlotInUseError  # noqa: E402 - as above
 from barnabas.net.connect.postgres.replication import ReplicationConnection  # noqa: E402 - as above
 from barnabas.net.connect.postgres.segment import segment_file  # noqa: E402 - as above
 from barnabas.net.connect.postgres.source import run_source  # noqa: E402 - as above
@@ -157,3 +157,20 @@ async def test_a_slot_that_another_query_has_is_an_error_before_anything_is_read
     finally:
         await spool.shut()
         await stream.close()
+
+
+async def test_a_required_column_that_a_table_lacks_is_an_error_before_anything_is_read(
+    server: postgres.Server, tmp_path: Path
+) -> None:
+    dsn = shop(server, "lacking")
+    given = {"dsn": dsn, "publication": "changes", "slot": "lacking", "spoolLocation": str(tmp_path)}
+    options = parse_change_options({**given, "requiredColumns": '["id", "nane"]'}, is_stream=True)
+    spool = Spool(options.spool, max_bytes=options.max_spool_bytes)
+    await spool.open()
+    try:
+        with pytest.raises(SchemaConflictError, match=r"public.t has no column 'nane' that is published.*are id, "):
+            async with asyncio.timeout(30):
+                await run_source(options.settings, lambda: spool, required=options.required_columns)
+        assert spool.newest == 0
+    finally:
+        await spool.shut()

@@ -171,6 +171,8 @@ class Source:
         seen = await seen_transactions(connection)
         tables = await published_tables(connection, settings.publication, settings.tables)
         position = await self._writer.committed_position()
+        known = {} if position is None or position.lsn == NO_LSN else position.tables
+        _check_required(self._required, {name: table for name, table in tables.items() if name not in known})
         replication = await ReplicationConnection.open(settings.dsn)
         try:
             identity = await replication.identify()
@@ -448,6 +450,18 @@ class Source:
 
 def _columns(tables: dict[str, PublishedTable]) -> dict[str, dict[str, int]]:
     return {name: types_of(table.relation) for name, table in tables.items()}
+
+
+def _check_required(required: tuple[str, ...], tables: dict[str, PublishedTable]) -> None:
+    """Of tables that are new; in those that were read before, the stream tells since when. Raises SchemaConflictError."""
+    for table, columns in _columns(tables).items():
+        missing = next((name for name in required if name not in columns), None)
+        if missing is not None:
+            raise SchemaConflictError(
+                f"table {table} has no column {missing!r} that is published, which the reader of its changes needs (its columns"
+                f" are {', '.join(columns)}): correct the name. If it was dropped or renamed, name the columns that the table has"
+                " now, and run `barnabas connect reset FILE`: all tables are read again"
+            )
 
 
 def _check_database(position: Position, identity: SystemIdentity) -> None:

@@ -6,6 +6,7 @@ Each cure is run, and then the problem is gone: a cure that does not help would 
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from integration import postgres
@@ -17,6 +18,8 @@ psycopg = pytest.importorskip("psycopg")
 from integration import connect_world as world  # noqa: E402 - needs psycopg
 
 from barnabas.net.cli.main import main  # noqa: E402 - as above
+from barnabas.net.cli.pipeline.checks import world_problems  # noqa: E402 - as above
+from barnabas.net.pipeline.files import read_pipeline  # noqa: E402 - as above
 
 Problems = Callable[[str], list[str]]
 TEXT = """\
@@ -268,3 +271,24 @@ def test_run_begins_where_a_server_does_not_answer(tmp_path: Path, capsys: pytes
     assert main(("pipeline", "run", str(file), "--once")) == 1
     assert capsys.readouterr().err.startswith(told), "the same words, before the driver begins"
     assert (tmp_path / "barnabas-pipelines" / "rows" / "driver.log").exists()
+
+
+async def test_a_table_that_is_locked_may_pass(server: postgres.Server, tmp_path: Path) -> None:
+    """A limit of time of the role, or a shutdown in the middle: `validate` tells it, and `run` begins in spite of it."""
+    file = tmp_path / "p.toml"
+    connector: Any = None  # no topics
+    for name, text in (("locked_rows", ROWS), ("locked_changes", TEXT)):
+        dsn = world.database(server.address, name)
+        world.execute(dsn, ITEMS, ORDERS, "CREATE PUBLICATION changes FOR ALL TABLES")
+        file.write_text(text.format(dsn=dsn, slot=name))
+        locked = "orders" if text == ROWS else "pg_publication"
+        limited = f"ALTER DATABASE {name} SET lock_timeout = '50ms'"
+        with psycopg.connect(dsn) as other:
+            other.execute(f"LOCK TABLE {locked} IN ACCESS EXCLUSIVE MODE")
+            world.execute(server.address, limited)
+            found = await world_problems(read_pipeline(file), connector, "")
+        told = [problem.message for problem in found if problem.may_pass]
+        assert told and all(
+            "has not answered a question: canceling statement due to lock timeout" in one for one in told
+        )
+        assert told == [problem.message for problem in found]

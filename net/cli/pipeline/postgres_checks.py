@@ -90,7 +90,10 @@ async def _connected(document: "DocumentTable", path: "KeyPath", dsn: str) -> As
     try:
         yield connection
     except psycopg.Error as error:
-        document.refuse_path(path, f"the server refuses a question: {first_line(error)}: give the role what it lacks")
+        is_passing = passes(error)
+        cure = "start it, or end what holds it up" if is_passing else "give the role what it lacks"
+        words = f"the server {'has not answered' if is_passing else 'refuses'} a question: {first_line(error)}: {cure}"
+        document.refuse_path(path, words, may_pass=is_passing)
     finally:
         if connection is not None:
             await close(connection)

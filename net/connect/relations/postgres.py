@@ -109,6 +109,9 @@ class PostgresRelation(SqlRelation):
             raise RelationError(self.key, words) from error
         except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as error:
             raise RelationError(self.key, f"the database refuses it: {first_line(error)}: correct it") from error
+        except psycopg.OperationalError as error:  # a limit of time, a shutdown, a lost connection
+            words = f"the server has not answered a question: {first_line(error)}: start it, or end what holds it up"
+            raise UnreachableError(words) from error
 
     def is_broken(self, connection: psycopg.Connection[Any]) -> bool:
         return connection.broken or connection.closed

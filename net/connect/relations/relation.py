@@ -107,7 +107,7 @@ class SqlRelation(ABC):
     @contextmanager
     def connected(self) -> Iterator[Any]:
         """A connection whose transaction sees one state of the database, and writes nothing. Errors of statements are raised as
-        RelationError, unless they may pass."""
+        RelationError, or as UnreachableError if they may pass."""
         connection = self.opened()
         try:
             with self.told_errors(connection):

@@ -10,7 +10,17 @@ from urllib.parse import quote
 
 from barnabas.net.base.near_words import did_you_mean
 
-from .relation import ROWS_AT_ONCE, Between, Place, Reached, RelationError, SqlColumn, SqlRelation, qualified
+from .relation import (
+    ROWS_AT_ONCE,
+    Between,
+    Place,
+    Reached,
+    RelationError,
+    SqlColumn,
+    SqlRelation,
+    UnreachableError,
+    qualified,
+)
 
 _WAIT_S: Final = 60  # for writers of the file
 _DECIMAL: Final = re.compile(r"(?:decimal|numeric)\s*\((\d+)(?:\s*,\s*(\d+))?\)", re.IGNORECASE)
@@ -41,7 +51,8 @@ class SqliteRelation(SqlRelation):
             yield
         except sqlite3.OperationalError as error:
             if "locked" in str(error) or "busy" in str(error):
-                raise
+                words = f"another program has {self.place} for more than {_WAIT_S} s: {error}: end its transaction"
+                raise UnreachableError(words) from error
             raise RelationError(self.key, f"the database refuses it: {error}: correct it") from error
         except sqlite3.DatabaseError as error:
             raise RelationError("database", f"{self.place} cannot be read as a database of SQLite: {error}") from error

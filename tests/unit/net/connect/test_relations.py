@@ -15,6 +15,7 @@ from barnabas.net.connect.relations.relation import (
     RelationError,
     SqlColumn,
     SqlRelation,
+    UnreachableError,
     checked_columns,
     from_json,
     open_relation,
@@ -157,3 +158,14 @@ def test_a_place_that_is_no_whole_number_is_told(file: Path, value: object) -> N
         table.reached(connection, column)
     with pytest.raises(RelationError, match=told), table.connected() as connection:
         table.end_within(connection, column, Between(column="id", after=1, until=None), 5)
+
+
+def test_a_file_that_is_locked_may_pass(tmp_path: Path) -> None:
+    relation = open_relation("sqlite:a.db", tmp_path, table="t", query="")
+    with closing(sqlite3.connect(tmp_path / "a.db")) as shop, shop:
+        shop.execute("CREATE TABLE t (id INTEGER)")
+        shop.execute("BEGIN EXCLUSIVE")
+        told = "another program has .*a.db .*locked: end its transaction"
+        with pytest.raises(UnreachableError, match=told), relation.connected() as connection:
+            connection.execute("PRAGMA busy_timeout = 0")
+            relation.columns(connection)

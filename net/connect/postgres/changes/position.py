@@ -54,9 +54,9 @@ class Position:
 
     @property
     def last_known_lsn(self) -> int:
-        """Nothing from behind this LSN is in the topics."""
+        """Nothing from behind this LSN is in the topics. The commit of a part begins at its LSN, so it ends behind it."""
         ranges = (found.lsn for table in self.tables.values() for found in table.ranges)
-        return max(self.lsn, self.part.commit_lsn if self.part is not None else NO_LSN, *ranges)
+        return max(self.lsn, self.part.commit_lsn + 1 if self.part is not None else NO_LSN, *ranges)
 
     def at(self, lsn: int) -> Self:
         assert lsn >= self.lsn, "a position never goes back"

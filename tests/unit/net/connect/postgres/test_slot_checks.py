@@ -2,11 +2,14 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from barnabas.net.connect.postgres.catalog import Slot, check_slot, is_captured
+from barnabas.net.connect.postgres.catalog import Slot, check_slot, check_timeline, is_captured
+from barnabas.net.connect.postgres.changes.coverage import Range
 from barnabas.net.connect.postgres.changes.faults import SlotLostError
+from barnabas.net.connect.postgres.changes.position import Part, Position, TableProgress
 from barnabas.net.connect.postgres.health import troubles
 
 SLOT = Slot(
@@ -60,3 +63,29 @@ def test_dangers_are_named_with_their_cure(slot: Slot, is_running: bool, says: s
 
 def test_patterns_of_tables() -> None:
     assert is_captured(["public.*"], "public.t") and not is_captured(["public.a*", "s.t"], "public.t")
+
+
+def read_at(lsn: int) -> TableProgress:
+    return TableProgress(oid=1, key=("id",), key_types=("int4",), ranges=(Range(lower=None, upper=None, lsn=lsn),))
+
+
+@pytest.mark.parametrize(
+    ("fields", "end_lsn", "is_there"),
+    [
+        ({}, 100, True),  # the end of a commit is where the next record begins
+        ({}, 99, False),
+        ({"part": Part(commit_lsn=200, changes=3)}, 200, False),  # the commit begins where the log of the standby ended
+        ({"part": Part(commit_lsn=200, changes=3)}, 201, True),
+        ({"tables": {"t": read_at(150)}}, 149, False),
+        ({"tables": {"t": read_at(150)}}, 150, True),
+        ({}, None, False),
+    ],
+)
+def test_a_promoted_server_must_have_what_was_read(fields: dict[str, Any], end_lsn: int | None, is_there: bool) -> None:
+    position = Position(system_id="1", database="d", slot="s", lsn=100, timeline=2, **fields)
+    ends = {1: 50} if end_lsn is None else {1: 50, 2: end_lsn}
+    if is_there:
+        check_timeline(position, 3, ends)
+        return
+    with pytest.raises(SlotLostError, match="its log is of timeline 3, and timeline 2.*`barnabas connect reset FILE`"):
+        check_timeline(position, 3, ends)

@@ -11,6 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from lifeline import hold_all
+
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.local_cluster import LAUNCHER, free_node_ports, write_properties
 from barnabas.net.settings.endpoints import read_endpoints, remove_endpoints
@@ -122,6 +124,7 @@ class FaultCluster:
         self._stack = ExitStack()
 
     def __enter__(self) -> "FaultCluster":
+        hold_all()
         with ExitStack() as stack:
             stack.callback(self._stop_all)
             library = self._build(stack)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from lifeline import hold_all
+
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.net.cli.frame.client_file import read_client_file
 from barnabas.net.client.admin.admin import Admin
@@ -66,6 +68,7 @@ class Cluster:
         launcher: tuple[str, ...] = LAUNCHER,
         secure: bool = False,
     ) -> None:
+        hold_all()
         self.folder = folder
         self.started_s = time.monotonic()
         self._processes = Processes(
@@ -76,7 +79,7 @@ class Cluster:
             program=launcher,
             machines=machines,
             client_protocol=USUAL_PROTOCOL if secure else PLAIN_TEXT,
-            die_with_parent=False,
+            die_with_parent=False,  # a thread may start it, and would end it; the signal ends no frozen broker
         )
         self._processes.start()
         # Of an administrator with a certificate, as the listener of `nodes` demands it.

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from lifeline import held
 
 from barnabas.consumer_groups.model.rebalance_causes import CAUSES
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
 
-from .lifeline import held
 from .source_tree import ROOT, files_of_tests, production_files
 
 TIMEOUT_S = 60
@@ -64,9 +64,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("BARNABAS_")}
     environment |= {"PATH": path, "XDG_CONFIG_HOME": str(tmp_path / "configuration")}  # profiles of this test alone
     up = ["barnabas", "up", "-n", "3", "--port", "0", "--detach"]
-    with held(up, tmp_path, environment) as (output, errors):
-        assert output, errors
-        bootstrap = output.split()[1]
+    with held() as mark:
+        environment |= mark
+        started = subprocess.run(up, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert started.stdout, started.stderr
+        bootstrap = started.stdout.split()[1]
         properties = (tmp_path / "barnabas-data/0/server.properties").read_text()
         admin = properties.partition("admin.listener=")[2].split()[0]
         environment["BARNABAS_BOOTSTRAP"] = bootstrap

@@ -12,6 +12,7 @@ import pytest
 from integration import postgres
 from integration.cluster import RUNNING, SESSION, Cluster
 from integration.small_disk import SmallDisk
+from lifeline import hold_all
 
 from barnabas.net.local_cluster import LAUNCHER
 from barnabas.spark_connector.java import JavaMissingError, require_java
@@ -19,6 +20,11 @@ from barnabas.spark_connector.java import JavaMissingError, require_java
 if TYPE_CHECKING:
     from integration.connect_world import Connector
     from pyspark.sql import SparkSession
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures; one of the session would bring all tests into one group (`two_ends`)
+def pytest_runtest_setup() -> None:
+    hold_all()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lifeline import held
+from lifeline import PREFIX, held
 
 TESTS = Path(__file__).resolve().parents[1]
 END_S = 60
@@ -52,7 +52,7 @@ def test_that_hangs(tmp_path):
 # As the commands of the documents: a script that waits for its jobs.
 SCRIPT = """
 import os, subprocess
-from lifeline import held
+from lifeline import PREFIX, held
 
 def test_that_hangs(tmp_path):
     with held() as mark, open("pids", "w+") as pids:
@@ -63,6 +63,10 @@ def test_that_hangs(tmp_path):
         hang(*found.split())
 """
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the processes are found by /proc")
+
+
+def test_all_that_integration_tests_start_is_marked() -> None:
+    assert any(key.startswith(PREFIX) for key in os.environ)
 
 
 def test_daemons_end_with_the_block(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 A variable of the environment marks them. All that they start inherit it, also daemons in a session of their own, below another
 parent or on another host of a test network (Jenkins finds the processes of a build in the same way). This file is also the
-program that kills them: its standard input ends when the test process is gone, and then it ends all processes with the mark.
+program that kills them, when the test process is gone or writes to it.
 A process that is started with an environment of its own must take the variables over.
 """
 
@@ -35,18 +35,14 @@ def held() -> Iterator[dict[str, str]]:
         return
     mark = {f"{PREFIX}{secrets.token_hex(8)}": "1"}
     # Its session and its folder are its own: Ctrl-C does not reach it, and it keeps no disk of a test busy.
-    holder = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(Path(__file__).resolve()), *mark],
-        stdin=subprocess.PIPE,
-        cwd="/",
-        start_new_session=True,
-    )
-    assert holder.stdin is not None
+    process_id = os.getpid()
+    command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(process_id), *mark]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, cwd="/", start_new_session=True)
     try:
         yield mark
     finally:
-        holder.stdin.close()
-        holder.wait(2 * END_TIMEOUT_S)
+        if os.getpid() == process_id:  # not in a fork
+            holder.communicate(b"end", timeout=2 * END_TIMEOUT_S)
 
 
 @cache
@@ -95,11 +91,20 @@ def end_marked(entry: bytes, deadline_s: float) -> bool:
     return False
 
 
+def await_end(process_id: int) -> None:
+    """Return when this process, our parent, has ended or has written. Its pipe alone would not tell: its forks hold that, too."""
+    descriptor = os.pidfd_open(process_id)
+    if os.getppid() == process_id:  # still, so the descriptor is not that of a later process with this id
+        select.select([descriptor, sys.stdin], [], [])
+
+
 def main() -> int:
-    sys.stdin.read()
-    if end_marked(f"{sys.argv[1]}=1".encode(), time.monotonic() + END_TIMEOUT_S):
+    process_id, mark = sys.argv[1:]
+    with suppress(ProcessLookupError):
+        await_end(int(process_id))
+    if end_marked(f"{mark}=1".encode(), time.monotonic() + END_TIMEOUT_S):
         return 0
-    print(f"processes with {sys.argv[1]} in /proc/*/environ do not end; look what they wait for", file=sys.stderr)
+    print(f"processes with {mark} in /proc/*/environ do not end; look what they wait for", file=sys.stderr)
     return 1
 
 

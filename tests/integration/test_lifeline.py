@@ -62,6 +62,17 @@ def test_that_hangs(tmp_path):
             assert process.poll() is None
         hang(*found.split())
 """
+FORKS = """
+import os, signal, subprocess
+from lifeline import hold_all
+
+hold_all()
+process = subprocess.Popen(["sleep", "3600"])
+fork = os.fork()
+if fork:
+    print(process.pid, fork, flush=True)
+signal.pause()
+"""
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the processes are found by /proc")
 
 
@@ -117,3 +128,14 @@ def test_they_end_with_a_pytest_that_is_killed(tmp_path: Path, text: str) -> Non
     finally:
         inner.kill()
         inner.wait()
+
+
+def test_a_fork_that_stays_keeps_nothing_alive() -> None:
+    """It has all descriptors of the test process."""
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    with subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, env=environment) as inner:
+        assert inner.stdout is not None
+        with watched([int(pid) for pid in inner.stdout.readline().split()]) as (process, fork):
+            inner.kill()
+            assert select.select([process], [], [], END_S)[0]
+            assert not select.select([fork], [], [], 0)[0]

@@ -343,7 +343,8 @@ class ProducerState:
             first_sequence=header.base_sequence, last_offset=first_offset + header.last_offset_delta,
             offset_delta=header.last_offset_delta, timestamp_ms=header.max_timestamp_ms,
         )  # fmt: skip
-        entry.known_from = _known_from(entry, appended)
+        if not entry.batches or entry.known_from is not None:  # else the epoch is known from its start
+            entry.known_from = _known_from(entry, appended)
         entry.batches = (*entry.batches[1 - REMEMBERED_BATCHES :], appended)
         if header.is_transactional and entry.open_transaction_offset < 0:
             entry.open_transaction_offset = first_offset

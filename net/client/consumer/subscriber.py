@@ -127,7 +127,7 @@ class Subscriber:
             if not self._positions.fail(error):
                 self._told = error
                 self._polling.fail(error)
-        elif not (self._missing.is_waiting or self._missing_partitions.is_waiting):
+        elif self._told is not None and not (self._missing.is_waiting or self._missing_partitions.is_waiting):
             self._withdraw()
 
     def _look_anew(self) -> None:

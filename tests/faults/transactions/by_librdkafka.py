@@ -269,13 +269,17 @@ def read(orders: Orders, journal: Journal, is_over: IsOver) -> None:
                 "auto.offset.reset": "earliest",
             }
         )
+        life_s = rng.uniform(*LIFE_S)
+        # A reader did not end at its SIGTERM within 60 s: a call of librdkafka had not returned, so the process ends.
+        faulthandler.dump_traceback_later(life_s + INSISTING_S, exit=True)
         try:
-            read_for(consumer, rng.uniform(*LIFE_S), orders.process, session, journal, is_over)
+            read_for(consumer, life_s, orders.process, session, journal, is_over)
         except KafkaException as error:
             if not error.args[0].retriable():
                 raise
         finally:
             consumer.close()
+            faulthandler.cancel_dump_traceback_later()
         session += 1
 
 

@@ -158,23 +158,40 @@ class MetadataCache:
             self.forget_topic(topic)
 
 
-class MissingTopics:
-    """How long a reader has waited for topics of which none exists. Pure. Ask `failure`, or `note` for the next call of the
-    application, after each answer with metadata: a client asks for it again and again while a topic is missing."""
+class _Missing:
+    """How long a reader has waited for what is missing. Pure."""
 
     def __init__(self, metadata: MetadataCache, *, limit_ms: int) -> None:
         self._metadata = metadata
         self._limit_ms = limit_ms  # -1: no limit
-        self._since_ms: int | None = None  # None: one of the topics exists, or nothing was asked yet
-        self._noted: BarnabasError | None = None
+        self._since_ms: int | None = None  # None: nothing is missing, or nothing was asked yet
 
     @property
     def is_waiting(self) -> bool:
-        """After `failure` has returned None: whether none of the topics exists."""
+        """After `failure` has returned None: whether something is missing."""
         return self._since_ms is not None
 
     def reset(self) -> None:
-        """The reader has other topics now."""
+        """The reader has others now."""
+        self._since_ms = None
+
+    def _is_over(self, now_ms: int) -> bool:
+        """Whether the time is over, with something missing. An application that goes on waits as long again."""
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        if now_ms - self._since_ms < self._limit_ms:
+            return False
+        self._since_ms = None
+        return True
+
+
+class MissingTopics(_Missing):
+    """How long a reader has waited for topics of which none exists. Pure. Ask `failure`, or `note` for the next call of the
+    application, after each answer with metadata: a client asks for it again and again while a topic is missing."""
+
+    _noted: BarnabasError | None = None
+
+    def reset(self) -> None:
         self._since_ms = self._noted = None
 
     def note(self, topics: Collection[str], now_ms: int) -> None:
@@ -188,46 +205,27 @@ class MissingTopics:
             raise error
 
     def failure(self, topics: Collection[str], now_ms: int) -> BarnabasError | None:
-        """The error for the application, once the time is over. An application that goes on waits as long again."""
+        """The error for the application, once the time is over."""
         metadata = self._metadata
         if not topics or self._limit_ms < 0 or any(metadata.partition_count(topic) for topic in topics):
             self._since_ms = self._noted = None
             return None
-        if self._since_ms is None:
-            self._since_ms = now_ms
-        if now_ms - self._since_ms < self._limit_ms:
+        if not self._is_over(now_ms):
             return None
-        self._since_ms = None
         error = metadata.topic_failure(next(iter(topics)))
         return type(error)(f"{error.message} (missing_topic_timeout_ms={self._limit_ms} has passed)")
 
 
-class MissingPartitions:
+class MissingPartitions(_Missing):
     """How long a reader has waited for partitions that its topics lack. Pure. Ask `failure` as that of `MissingTopics`."""
 
     def __init__(self, metadata: MetadataCache, *, limit_ms: int) -> None:
-        self._metadata = metadata
-        self._limit_ms = min(limit_ms, MISSING_PARTITION_MS)  # -1: no limit
-        self._since_ms: int | None = None  # None: none is missing, or nothing was asked yet
-
-    @property
-    def is_waiting(self) -> bool:
-        """After `failure` has returned None: whether one is missing."""
-        return self._since_ms is not None
-
-    def reset(self) -> None:
-        """The reader has other partitions now."""
-        self._since_ms = None
+        super().__init__(metadata, limit_ms=min(limit_ms, MISSING_PARTITION_MS))
 
     def failure(self, partitions: Iterable[TopicPartition], now_ms: int) -> BarnabasError | None:
-        """The error for the application, once the time is over. An application that goes on waits as long again."""
+        """The error for the application, once the time is over."""
         error = next(filter(None, map(self._metadata.partition_failure, partitions)), None)
         if error is None or self._limit_ms < 0:
             self._since_ms = None
             return None
-        if self._since_ms is None:
-            self._since_ms = now_ms
-        if now_ms - self._since_ms < self._limit_ms:
-            return None
-        self._since_ms = None
-        return error
+        return error if self._is_over(now_ms) else None

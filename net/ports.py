@@ -12,7 +12,6 @@ import random
 import socket
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -42,19 +41,14 @@ class PortAreas:
         """`count` free ports, all different. Raises NoFreePorts."""
         with self._lock:
             self._forget_those_of_the_parent()
-            found: list[int] = []
-            with ExitStack() as held:  # all at the same time, so that they are different
+            found: dict[int, None] = {}  # in the order of the draw
+            if count <= len(self._ports):  # else no port is tried, and no area taken
                 for port in self._candidates():
-                    try:
-                        held.enter_context(socket.create_server((_LOOPBACK, port)))
-                    except OSError:
-                        continue
-                    found.append(port)
-                    if len(found) == count:
-                        break
-            if len(found) < count:
-                raise NoFreePorts(f"no {count} ports of {self._ports.start} to {self._ports.stop - 1} are free")
-            return found
+                    if port not in found and _is_free(port):
+                        found[port] = None
+                        if len(found) == count:
+                            return list(found)
+            raise NoFreePorts(f"no {count} ports of {self._ports.start} to {self._ports.stop - 1} are free")
 
     def forked(self) -> None:
         """For the child, at the fork: another thread of the parent may have held the lock, and is not there to release it."""
@@ -107,6 +101,19 @@ class PortAreas:
             self._guards.append(guard)
             return range(start + 1, min(start + self._size, self._ports.stop))
         return None
+
+
+def _is_free(port: int) -> bool:
+    """Whether a server could listen there now. Looking does not listen: a server that starts at this moment, on a port that was
+    given to it before, gets it."""
+    with socket.socket() as looking:
+        if os.name == "posix":  # as servers do; without it, closed connections would count as well
+            looking.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            looking.bind((_LOOPBACK, port))
+        except OSError:
+            return False
+    return True
 
 
 def free_ports(count: int) -> list[int]:

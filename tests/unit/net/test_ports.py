@@ -6,9 +6,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from barnabas.net import ports
 from barnabas.net.local_cluster import ClusterError, free_node_ports
 from barnabas.net.ports import AREA_PORTS, NoFreePorts, PortAreas, free_ports, usual_ports
 
@@ -59,6 +62,31 @@ def test_without_an_area_there_are_still_ports(areas: list[PortAreas]) -> None:
     assert len(set(fifth.free(10))) == 10
     with pytest.raises(NoFreePorts, match="no 61 ports of 61008 to 61071 are free"):  # four are the guards of areas
         fifth.free(len(ALL) - 3)
+
+
+def test_looking_for_ports_takes_none_from_a_server_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is started again finds its port free, also while another process looks whether it is."""
+    served: list[int] = []
+
+    class Looking(socket.socket):
+        def bind(self, address: Any) -> None:
+            super().bind(address)
+            if self.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR):  # else it guards an area
+                socket.create_server(address).close()
+                served.append(address[1])
+
+    monkeypatch.setattr(ports, "socket", SimpleNamespace(**{**vars(socket), "socket": Looking}))
+    drawing = PortAreas(ALL, random.Random(0), AREA)
+    assert drawing.free(3) == served and len(served) == 3
+    drawing.close()
+
+
+def test_more_ports_than_there_are_take_no_area(areas: list[PortAreas]) -> None:
+    greedy = PortAreas(ALL, random.Random(5), AREA)
+    with pytest.raises(NoFreePorts, match="no 65 ports"):
+        greedy.free(len(ALL) + 1)
+    drawn = [one.free(AREA - 1) for one in areas]  # four areas are all that there are
+    assert len({port // AREA for ports in drawn for port in ports}) == 4
 
 
 # The lock is held as another thread would hold it that draws at this moment.

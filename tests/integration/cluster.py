@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,17 @@ async def until(condition: Callable[[], Any], what: str, *, timeout_s: float = D
         await asyncio.sleep(POLL_S)
 
 
+@dataclass(frozen=True)
+class Registration:
+    pid: int
+    cluster_id: str
+    broker_epoch: int
+
+    def is_old(self, before: "Registration | None") -> bool:
+        """The registration of the process before this one."""
+        return before is not None and before.pid != self.pid and replace(before, pid=self.pid) == self
+
+
 class Cluster:
     """Started by the constructor; `ready` waits until all brokers take part. A context manager that leaves nothing running."""
 
@@ -87,6 +99,7 @@ class Cluster:
         self.login = SecurityOptions()  # of an administrator with a password, for `logins`
         self.logins = ""  # of a secure cluster: the addresses where clients log in
         self.nodes = self._processes.brokers
+        self._registered: dict[int, Registration] = {}  # as `ready` saw them last
         if secure:
             self._secure()
 
@@ -115,13 +128,24 @@ class Cluster:
         return Admin(self.bootstrap, timeout_ms=30_000, request_timeout_ms=10_000, client_id="test", **self.security)
 
     async def ready(self) -> "Cluster":
-        """All brokers that run are registered and unfenced, and there is a controller."""
-        running = {node.node_id for node in self.nodes if node.is_running}
+        """All brokers that run are registered and unfenced, and there is a controller. For a moment, the cluster takes a broker
+        that was killed for one that runs; one that was started again since the last call has registered again."""
+        running = {node.node_id: node.process.pid for node in self.nodes if node.is_running}
+        before = {node_id: self._registered.get(node_id) for node_id in running}
 
         async def all_active() -> bool:
             dead = [node for node in self.nodes if node.node_id in running and not node.is_running]
             assert not dead, f"broker {dead[0].node_id} ended: {dead[0].log()[-600:]}"
-            return await active_brokers(self) >= running
+            found = await describe_cluster(self)
+            now = {
+                item.node_id: Registration(running[item.node_id], found.cluster_id, item.broker_epoch)
+                for item in found.brokers
+                if item.node_id in running and not item.fenced and found.controller_id >= 0
+            }
+            if now.keys() != running.keys() or any(item.is_old(before[node_id]) for node_id, item in now.items()):
+                return False
+            self._registered.update(now)
+            return True
 
         await until(all_active, f"brokers {sorted(running)} are active")
         return self

@@ -40,16 +40,15 @@ class Prometheus:
         (folder / "prometheus.yml").write_text(json.dumps(settings))  # JSON is YAML
         (port,) = free_ports(1)
         self._base = f"http://127.0.0.1:{port}/api/v1/"
-        self.process = subprocess.Popen(
-            [
-                "prometheus",
-                f"--config.file={folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        self.log = folder / "prometheus.log"
+        command = [
+            "prometheus",
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
     def ask(self, path: str, **query: str) -> Any:
         url = f"{self._base}{path}?{urllib.parse.urlencode(query)}"
@@ -64,9 +63,19 @@ class Prometheus:
         found = self.ask("query", query="min(count_over_time(up[10m]))")["result"]
         return int(found[0]["value"][1]) if found else 0
 
+    def targets(self) -> str:
+        """What the last scrape of each broker met, or why Prometheus itself does not answer."""
+        if self.process.poll() is not None:
+            return f"Prometheus ended with {self.process.returncode}: {self.log.read_text(errors='replace')[-600:]}"
+        try:
+            found = self.ask("targets")["activeTargets"]
+        except OSError as error:
+            return f"Prometheus does not answer: {error}"
+        return "; ".join(f"{item['scrapeUrl']}: {item['lastError'] or item['health']}" for item in found)
+
     def wait_healthy(self) -> None:
         """Ten scrapes of each broker, and no alert."""
-        until(lambda: self.scrapes() >= 10, lambda: "ten scrapes")
+        until(lambda: self.scrapes() >= 10, lambda: f"ten scrapes of each broker; {self.targets()}")
         assert self.firing() == set()
 
     def wait_for(self, *alerts: str, limit_s: float = LIMIT_S) -> None:

@@ -36,14 +36,21 @@ TRANSACTION_VERSION_2 = 2  # a marker raises the epoch of the producer (KIP-890)
 # Kafka's version 1 keeps only one batch of each producer, so a restart would narrow the window. The checksum of version 2 did
 # not cover the count: without producers it was 0, so zeros of a file that a power loss had torn were a snapshot of no producer.
 # Version 4 has the epochs of coordinators and the ends that were not replicated. A version of Barnabas that does not know it
-# removes such a snapshot and replays the log.
-_SNAPSHOT_VERSION = 4
+# removes such a snapshot and replays the log. Version 5 also says where the epoch of a producer is known from; it is written only
+# if that is the middle of one, so that other logs are not replayed after a downgrade.
+_SNAPSHOT_VERSION = 5
+_WITHOUT_KNOWN_FROM = 4
 _WITHOUT_COORDINATORS = 3
 _WITHOUT_CHECKED_COUNT = 2
 _SNAPSHOT_HEAD = struct.Struct(">hII")
 _COUNT = struct.Struct(">I")
-_PRODUCER = struct.Struct(">qhqqBi")
-_FORMER_PRODUCER = struct.Struct(">qhqqB")
+_PRODUCERS = {  # by version: id, epoch, last update, open transaction, count of batches, coordinator's epoch, known from
+    _SNAPSHOT_VERSION: struct.Struct(">qhqqBii"),
+    _WITHOUT_KNOWN_FROM: struct.Struct(">qhqqBi"),
+    _WITHOUT_COORDINATORS: struct.Struct(">qhqqB"),
+    _WITHOUT_CHECKED_COUNT: struct.Struct(">qhqqB"),
+}
+_FROM_ITS_START = -1
 _BATCH = struct.Struct(">iqiq")
 _ENDED = struct.Struct(">qq")
 
@@ -83,7 +90,7 @@ class ProducerEntry:
     transaction_started_ms: int = NOT_STARTED
     coordinator_epoch: int = NO_COORDINATOR_EPOCH  # of the last marker
     batches: tuple[AppendedBatch, ...] = ()  # the last REMEMBERED_BATCHES; a tuple takes a tenth of a deque's memory
-    # Where the log began to know this epoch, if in the middle: what lies before may be missing. Not in snapshots.
+    # Where the log began to know this epoch, if in the middle: what lies before may be missing.
     known_from: int | None = None
 
     @property
@@ -393,15 +400,19 @@ class ProducerState:
                 return
 
     def to_snapshot(self) -> bytes:
-        body = b"".join(self._snapshot_parts())
+        is_all_known = all(entry.known_from is None for entry in self._producers.values())
+        version = _WITHOUT_KNOWN_FROM if is_all_known else _SNAPSHOT_VERSION
+        body = b"".join(self._snapshot_parts(version))
         count = len(self._producers)
-        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body, crc32c(_COUNT.pack(count))), count) + body
+        return _SNAPSHOT_HEAD.pack(version, crc32c(body, crc32c(_COUNT.pack(count))), count) + body
 
-    def _snapshot_parts(self) -> Iterator[bytes]:
+    def _snapshot_parts(self, version: int) -> Iterator[bytes]:
+        layout = _PRODUCERS[version]
         for producer_id, entry in self._producers.items():
-            yield _PRODUCER.pack(
+            known_from = _FROM_ITS_START if entry.known_from is None else entry.known_from
+            yield layout.pack(
                 producer_id, entry.epoch, entry.last_update_ms, entry.open_transaction_offset, len(entry.batches),
-                entry.coordinator_epoch,
+                entry.coordinator_epoch, *([known_from] if version == _SNAPSHOT_VERSION else []),
             )  # fmt: skip
             for batch in entry.batches:
                 yield _BATCH.pack(batch.first_sequence, batch.last_offset, batch.offset_delta, batch.timestamp_ms)
@@ -418,14 +429,12 @@ class ProducerState:
         version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
         body = data[_SNAPSHOT_HEAD.size :]
         checked = crc32c(_COUNT.pack(count)) if version != _WITHOUT_CHECKED_COUNT else 0
-        is_known = version in (_SNAPSHOT_VERSION, _WITHOUT_COORDINATORS) or (
-            version == _WITHOUT_CHECKED_COUNT and count
-        )
+        is_known = version in _PRODUCERS and (count or version != _WITHOUT_CHECKED_COUNT)
         if not is_known or crc32c(body, checked) != crc:
             raise CorruptRecordError(f"a producer snapshot of version {version} is damaged or foreign")
         try:
             state, position = cls._read_producers(data, count, version)
-            ended, position = _read_ended(data, position) if version == _SNAPSHOT_VERSION else ([], position)
+            ended, position = _read_ended(data, position) if version > _WITHOUT_COORDINATORS else ([], position)
         except struct.error as error:
             raise CorruptRecordError(f"a producer snapshot has fewer than {count} producers") from error
         if position != len(data):  # of version 2 the CRC does not cover the count; a forgotten producer repeats itself
@@ -438,12 +447,14 @@ class ProducerState:
     def _read_producers(cls, data: bytes, count: int, version: int) -> "tuple[ProducerState, int]":
         state = cls()
         position = _SNAPSHOT_HEAD.size
-        layout = _PRODUCER if version == _SNAPSHOT_VERSION else _FORMER_PRODUCER
+        layout = _PRODUCERS[version]
         for _ in range(count):
             producer_id, epoch, last_update_ms, opened, batch_count, *rest = layout.unpack_from(data, position)
             position += layout.size
+            coordinator_epoch, known_from, *_ = (*rest, *(NO_COORDINATOR_EPOCH, _FROM_ITS_START)[len(rest) :])
             entry = ProducerEntry(epoch=epoch, last_update_ms=last_update_ms, open_transaction_offset=opened,
-                                  coordinator_epoch=rest[0] if rest else NO_COORDINATOR_EPOCH)  # fmt: skip
+                                  coordinator_epoch=coordinator_epoch,
+                                  known_from=None if known_from == _FROM_ITS_START else known_from)  # fmt: skip
             batches = []
             for _ in range(batch_count):
                 first_sequence, last_offset, offset_delta, timestamp_ms = _BATCH.unpack_from(data, position)

@@ -32,11 +32,14 @@ def test_sequences_wrap():
         state.check(1, 0, 3, 1)
 
 
-def test_what_lies_before_the_first_batch_of_a_forgotten_producer_is_not_called_written():
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_lies_before_the_first_batch_of_a_forgotten_producer_is_not_called_written(is_restarted):
     """Batch 4 was refused, for want of replicas; those behind it were taken, because nothing was known of the producer."""
     state = ProducerState()
     for sequence in range(5, 15):
         note(state, sequence, offset=sequence)
+        if is_restarted:
+            state = ProducerState.from_snapshot(state.to_snapshot())
     with pytest.raises(OutOfOrderSequenceError):
         state.check(1, 0, 4, 1)
     with pytest.raises(OutOfOrderSequenceError):
@@ -97,6 +100,15 @@ def test_a_snapshot_that_a_power_loss_has_torn_is_no_snapshot():
                     with pytest.raises(CorruptRecordError):
                         ProducerState.from_snapshot(torn)
         note(state, 0, offset=producers, producer_id=producers + 7)
+
+
+def test_only_a_log_that_knows_a_producer_from_its_middle_is_replayed_after_a_downgrade():
+    state = ProducerState()
+    note(state, 0, offset=5, producer_id=7)
+    assert struct.unpack_from(">h", state.to_snapshot()) == (4,)  # that earlier versions read
+    note(state, 3, offset=6, producer_id=8)
+    assert struct.unpack_from(">h", state.to_snapshot()) == (5,)
+    assert [entry.known_from for _, entry in ProducerState.from_snapshot(state.to_snapshot()).entries()] == [None, 3]
 
 
 def former_snapshot(version, *, is_count_checked):

@@ -7,9 +7,9 @@ that even a loaded machine keeps.
 
 import asyncio
 import inspect
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from barnabas.net.testing.brokers.processes import BrokerProcess, Processes
 DEADLINE_S = 60.0  # for whatever should take a second: two cores are shared with much else
 POLL_S = 0.02
 LOG_TAIL_LINES = 40
+REGISTERED = re.compile(r"registered node=\d+ broker_epoch=(\d+)")
 # Brokers that are dead are noticed within this; small enough for tests, and still some heartbeats long.
 SESSION = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 
@@ -53,17 +54,6 @@ async def until(condition: Callable[[], Any], what: str, *, timeout_s: float = D
         if time.monotonic() > deadline_s:
             raise AssertionError(f"not within {timeout_s:g} s: {what}; last seen: {last!r}")
         await asyncio.sleep(POLL_S)
-
-
-@dataclass(frozen=True)
-class Registration:
-    pid: int
-    cluster_id: str
-    broker_epoch: int
-
-    def is_old(self, before: "Registration | None") -> bool:
-        """The registration of the process before this one."""
-        return before is not None and before.pid != self.pid and replace(before, pid=self.pid) == self
 
 
 class Cluster:
@@ -99,7 +89,6 @@ class Cluster:
         self.login = SecurityOptions()  # of an administrator with a password, for `logins`
         self.logins = ""  # of a secure cluster: the addresses where clients log in
         self.nodes = self._processes.brokers
-        self._registered: dict[int, Registration] = {}  # as `ready` saw them last
         if secure:
             self._secure()
 
@@ -128,26 +117,24 @@ class Cluster:
         return Admin(self.bootstrap, timeout_ms=30_000, request_timeout_ms=10_000, client_id="test", **self.security)
 
     async def ready(self) -> "Cluster":
-        """All brokers that run are registered and unfenced, and there is a controller. For a moment, the cluster takes a broker
-        that was killed for one that runs; one that was started again since the last call has registered again."""
-        running = {node.node_id: node.process.pid for node in self.nodes if node.is_running}
-        before = {node_id: self._registered.get(node_id) for node_id in running}
+        """All processes that run are registered and unfenced, and there is a controller.
+
+        The registration of a process that was killed is listed as active until its session ends, also after the next start:
+        so the epoch must be the one that the running process says that it has.
+        """
+        running = [node for node in self.nodes if node.is_running]
 
         async def all_active() -> bool:
-            dead = [node for node in self.nodes if node.node_id in running and not node.is_running]
+            dead = [node for node in running if not node.is_running]
             assert not dead, f"broker {dead[0].node_id} ended: {dead[0].log()[-600:]}"
-            found = await describe_cluster(self)
-            now = {
-                item.node_id: Registration(running[item.node_id], found.cluster_id, item.broker_epoch)
-                for item in found.brokers
-                if item.node_id in running and not item.fenced and found.controller_id >= 0
-            }
-            if now.keys() != running.keys() or any(item.is_old(before[node_id]) for node_id, item in now.items()):
+            epochs = {node.node_id: registered_epoch(node) for node in running}
+            if None in epochs.values():
                 return False
-            self._registered.update(now)
-            return True
+            found = await describe_cluster(self)
+            active = {item.node_id: item.broker_epoch for item in found.brokers if not item.fenced}
+            return found.controller_id >= 0 and active.items() >= epochs.items()
 
-        await until(all_active, f"brokers {sorted(running)} are active")
+        await until(all_active, f"brokers {[node.node_id for node in running]} are active")
         return self
 
     def add(self, node_id: int, **overrides: str) -> Node:
@@ -178,6 +165,12 @@ class Cluster:
 async def describe_cluster(cluster: Cluster) -> DescribeClusterResponse:
     async with cluster.admin() as admin:
         return await admin.describe_cluster()
+
+
+def registered_epoch(node: Node) -> int | None:
+    """The epoch of the last registration of the process that runs; None before the first one."""
+    found = [REGISTERED.search(line) for line in node.log_of_process()]
+    return next((int(match[1]) for match in reversed(found) if match), None)
 
 
 def limited(descriptors: int) -> tuple[str, ...]:

@@ -66,6 +66,7 @@ class BrokerProcess:
         self.environment = dict(environment or {})  # likewise
         self._die_with_parent = die_with_parent
         self._process = process
+        self._log_start = 0  # of the process: earlier ones wrote what is before it
 
     @property
     def process(self) -> "subprocess.Popen[bytes]":
@@ -107,6 +108,7 @@ class BrokerProcess:
     def launch(self) -> None:
         """Start it, or start it again on the same folder and ports."""
         assert not self.is_running, f"broker {self.node_id} runs"
+        self._log_start = self.log_size() if self.log_path.exists() else 0
         self._process = launch(
             self.launcher, self.folder, die_with_parent=self._die_with_parent, environment=self.environment
         )
@@ -158,6 +160,10 @@ class BrokerProcess:
         with self.log_path.open("rb") as log:
             log.seek(size)
             return log.read().decode(errors="replace").splitlines()
+
+    def log_of_process(self) -> list[str]:
+        """What the process of its last start wrote."""
+        return self.log_since(self._log_start)
 
     def tail(self, lines: int = LAST_LINES) -> str:
         """Whether it runs, and the last lines of its log, for a person who asks why a test failed."""

@@ -49,6 +49,7 @@ def test_a_broker_starts_again_with_what_it_is_given_meanwhile(processes: Proces
     second = wait_for_line(broker, size)
     assert second.startswith("blue") and "'num.partitions=8'" in second
     assert broker.tail(1) == f"--- broker 1 (running)\n{second}"
+    assert broker.log_of_process() == [second]
 
 
 def test_one_more_broker_knows_the_voters_and_has_its_own_keys(processes: Processes) -> None:

@@ -18,10 +18,12 @@ from lifeline import hold_all
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.net.cli.frame.client_file import read_client_file
 from barnabas.net.client.admin.admin import Admin
+from barnabas.net.client.connection.client import Client, Home
 from barnabas.net.client.connection.security import SecurityOptions
 from barnabas.net.local_cluster import LAUNCHER
 from barnabas.net.local_cluster import clean_environment as clean_environment
 from barnabas.net.local_cluster import write_properties as write_properties
+from barnabas.net.protocol.requests import DescribeClusterRequest
 from barnabas.net.protocol.responses import DescribeClusterResponse, PartitionMetadata
 from barnabas.net.secure_layout import CLIENT_PROPERTIES, PLAIN_TEXT, SECURITY, USUAL_PROTOCOL
 from barnabas.net.testing.brokers.processes import BrokerProcess, Processes
@@ -117,10 +119,11 @@ class Cluster:
         return Admin(self.bootstrap, timeout_ms=30_000, request_timeout_ms=10_000, client_id="test", **self.security)
 
     async def ready(self) -> "Cluster":
-        """All processes that run are registered and unfenced, and there is a controller.
+        """All processes that run are registered and unfenced, there is a controller, and each of them knows all of this.
 
         The registration of a process that was killed is listed as active until its session ends, also after the next start:
-        so the epoch must be the one that the running process says that it has.
+        so the epoch must be the one that the running process says that it has. Whichever broker a test asks next, it has the
+        same answer.
         """
         running = [node for node in self.nodes if node.is_running]
 
@@ -130,12 +133,27 @@ class Cluster:
             epochs = {node.node_id: registered_epoch(node) for node in running}
             if None in epochs.values():
                 return False
-            found = await describe_cluster(self)
-            active = {item.node_id: item.broker_epoch for item in found.brokers if not item.fenced}
-            return found.controller_id >= 0 and active.items() >= epochs.items()
+            for node in running:
+                found = await self._described_by(node)
+                active = {item.node_id: item.broker_epoch for item in found.brokers if not item.fenced}
+                if found.controller_id < 0 or not active.items() >= epochs.items():
+                    return False
+            return True
 
         await until(all_active, f"brokers {[node.node_id for node in running]} are active")
         return self
+
+    async def _described_by(self, node: Node) -> DescribeClusterResponse:
+        """As this broker knows the cluster. It is asked where it listens, which need not be where clients are sent to."""
+        client = Client(
+            node.address, home=Home(node.node_id, (node.host, node.port)), request_timeout_ms=10_000, **self.security
+        )
+        try:
+            await client.start()
+            response: DescribeClusterResponse = await client.call(node.node_id, DescribeClusterRequest())
+            return response
+        finally:
+            await client.close()
 
     def add(self, node_id: int, **overrides: str) -> Node:
         """One more broker for the running cluster: only its own folder and ports, and the voters of the others."""

@@ -112,13 +112,15 @@ async def watched(folder: Path, *, planted: str | None = None) -> set[str]:
             for share in range(3):
                 sent = [await producer.send(TOPIC, bytes(500), partition=n % 3) for n in range(RECORDS // 3)]
                 await asyncio.gather(*sent)
-                leader = (await admin.describe_topic(TOPIC)).partitions[share].leader
-                cluster.brokers[leader].kill()
-                cluster.brokers[leader].launch()
+                broker = cluster.brokers[(await admin.describe_topic(TOPIC)).partitions[share].leader]
+                broker.kill()
+                broker.launch()
 
                 async def is_whole() -> bool:
+                    """With what runs now: the replica of what was killed is in the ISR until its session ends."""
                     partitions = (await admin.describe_topic(TOPIC)).partitions
-                    return all(len(partition.isr) == 3 for partition in partitions)
+                    is_back = any("broker unfenced" in line for line in broker.log_of_process())  # noqa: B023
+                    return is_back and all(len(partition.isr) == 3 for partition in partitions)
 
                 await until(is_whole, "every ISR is full")
             await admin.delete_topic("gone")

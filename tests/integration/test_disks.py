@@ -130,12 +130,16 @@ async def test_a_failing_folder_fails_over_alone_and_comes_back(new_cluster: Mak
             before = load.count
             await until(lambda: load.count > before + 300, "writes go on")
         assert not load.failed
-        assert (await commanded(cluster, "cluster", "health"))[0] == 0
+        await until(lambda: is_healthy(cluster), "the cluster is healthy again")
         for number in bad:  # what came back is whole: it leads, and is read
             await admin.transfer_leadership("orders", number, POOR)
         await until(lambda: leads_all(admin), "the broker leads all of it again")
     assert poor.node.process is process and poor.node.is_running
     load.check(await read_all(cluster.bootstrap, "orders"))
+
+
+async def is_healthy(cluster: Cluster) -> bool:
+    return (await commanded(cluster, "cluster", "health"))[0] == 0
 
 
 def folders_for_kafkas_clients(cluster: Cluster) -> dict[str, int]:

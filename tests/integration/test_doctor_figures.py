@@ -33,6 +33,12 @@ def cluster(started: Cluster) -> Iterator[Cluster]:
     started.start()  # habits of clients are remembered for two minutes
 
 
+def repeated(seconds: float) -> Iterator[None]:
+    ends_s = time.monotonic() + seconds
+    while time.monotonic() < ends_s:
+        yield
+
+
 def test_producers_with_few_acks_and_without_idempotence(cluster: Cluster) -> None:
     ways: tuple[dict[str, object], ...] = ({"acks": "1"}, {"acks": "all", "enable.idempotence": False})
     for number, settings in enumerate(ways):
@@ -51,27 +57,31 @@ def test_producers_with_few_acks_and_without_idempotence(cluster: Cluster) -> No
 
 
 def test_tiny_batches(cluster: Cluster) -> None:
-    with Producer(cluster.bootstrap_servers, client_id="drops", linger_ms=0) as producer:
-        ends_s = time.monotonic() + 10.0
-        while time.monotonic() < ends_s:
-            producer.send("orders", b"x", partition=0).result(LIMIT_S)
-    until_told(cluster, 0, ("risk", "producer drops on 127.0.0.1 sends"))
+    def drip() -> None:
+        with Producer(cluster.bootstrap_servers, client_id="drops", linger_ms=0) as producer:
+            for _ in repeated(10.0):
+                producer.send("orders", b"x", partition=0).result(LIMIT_S)
+
+    until_told(cluster, 0, ("risk", "producer drops on 127.0.0.1 sends"), harm=drip)
 
 
 def test_a_hot_partition(cluster: Cluster) -> None:
-    with Producer(cluster.bootstrap_servers) as producer:
-        ends_s = time.monotonic() + 8.0
-        while time.monotonic() < ends_s:
-            producer.send_many("orders", [os.urandom(50_000) for _ in range(100)], partition=4).result(LIMIT_S)
-    until_told(cluster, 0, ("risk", "orders-4 is hot"))
+    def heat() -> None:
+        with Producer(cluster.bootstrap_servers) as producer:
+            for _ in repeated(8.0):
+                producer.send_many("orders", [os.urandom(50_000) for _ in range(100)], partition=4).result(LIMIT_S)
+
+    until_told(cluster, 0, ("risk", "orders-4 is hot"), harm=heat)
 
 
 def test_many_connections_and_a_storm_of_them(cluster: Cluster) -> None:
     host, _, port = cluster.address(1).rpartition(":")
-    ends_s = time.monotonic() + 10.0
-    while time.monotonic() < ends_s:
-        socket.create_connection((host, int(port)), timeout=LIMIT_S).close()
-    until_told(cluster, 3, ("problem", "broker 1 is asked for"))
+
+    def connect() -> None:
+        for _ in repeated(10.0):
+            socket.create_connection((host, int(port)), timeout=LIMIT_S).close()
+
+    until_told(cluster, 3, ("problem", "broker 1 is asked for"), harm=connect)
 
 
 def test_connections_near_the_limit(cluster: Cluster) -> None:

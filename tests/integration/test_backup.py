@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 from integration import kafka_wire
-from integration.cluster import Cluster, clean_environment, full_isr
+from integration.cluster import Cluster, clean_environment, full_isr, until
 from integration.load import Load
 from integration.wire import connected
 
@@ -382,7 +382,12 @@ async def test_records_without_a_time_and_share_groups(new_cluster: Maker, tmp_p
             answer = kafka_wire.call(sock, kafka_wire.PRODUCE, 7, batch)
         assert answer.responses[0].partition_responses[0].error_code == 0
         async with ShareConsumer("odd", group="sharing", bootstrap=old.bootstrap) as consumer:
-            await consumer.poll(timeout_ms=2_000)
+
+            async def has_begun() -> bool:
+                await consumer.poll(timeout_ms=200)
+                return bool(await admin.group_offsets("sharing"))
+
+            await until(has_begun, "the share group has a place in the partition")
         assert [group.protocol for group in await admin.list_groups()] == ["share"]
     folder = tmp_path / "backup"
     await run("backup", folder, old.bootstrap)

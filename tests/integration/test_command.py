@@ -45,8 +45,13 @@ class Up:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         self.ready_s = time.monotonic() - self.started_s
-        assert line.startswith("ready "), line + self.logs()
+        assert line.startswith("ready "), line + self.complaint() + self.logs()
         return line.split()[1]
+
+    def complaint(self) -> str:
+        """What it said when it failed."""
+        self.process.kill()
+        return self.process.communicate()[1]
 
     def pids(self) -> dict[int, int]:
         found = {int(path.parent.name): read_pid_file(path) for path in self.folder.glob("*/broker.pid")}
@@ -198,7 +203,7 @@ def test_a_dead_broker_is_exit_code_3_and_down_ends_the_rest(up: Up, bootstrap: 
     began_s = time.monotonic()
     run("down", "--dir", str(up.folder))
     print(f"\nbarnabas down: {time.monotonic() - began_s:.2f} s")
-    assert time.monotonic() - began_s < 15
+    assert time.monotonic() - began_s < 25  # less than the 30 s of controlled.shutdown.timeout.ms
     _, told = up.process.communicate(timeout=TIMEOUT_S)
     assert up.process.returncode == 0
     assert f"broker {victim} was ended by signal 9" in told

@@ -137,7 +137,6 @@ async def test_a_slot_that_another_program_holds(
     other = await asyncio.create_subprocess_exec(
         str(programs / "pg_recvlogical"), "-d", source, "-S", "held", "--start", "-f", "/dev/null",
         "-o", "proto_version=1", "-o", "publication_names=held", "--no-loop",
-        stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:
         with psycopg.connect(source, autocommit=True) as connection:

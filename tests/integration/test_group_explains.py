@@ -37,7 +37,7 @@ asyncio.run(main())
 @contextmanager
 def member_process(cluster: Cluster, client_id: str) -> Iterator[subprocess.Popen[bytes]]:
     words = [sys.executable, "-P", "-c", MEMBER, cluster.bootstrap, client_id]
-    process = subprocess.Popen(words, stderr=subprocess.DEVNULL, env=clean_environment())
+    process = subprocess.Popen(words, env=clean_environment())  # what it complains of is shown where the test fails
     try:
         yield process
     finally:

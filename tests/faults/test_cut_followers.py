@@ -84,7 +84,7 @@ async def cut_two_off(folder: Path) -> None:
                     assert (await (await producer.send(TOPIC, b"acks=1"))).offset == 1
                 await isr_is(local, leader)
                 async with Producer(
-                    here, request_timeout_ms=1_000, delivery_timeout_ms=2_000, on_error=lambda *_: None
+                    here, request_timeout_ms=2_500, delivery_timeout_ms=3_000, on_error=lambda *_: None
                 ) as producer:
                     for _ in range(3):
                         with pytest.raises(

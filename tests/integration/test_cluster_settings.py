@@ -44,7 +44,7 @@ async def test_a_leader_with_another_min_insync_replicas_in_its_file_acknowledge
         await until(lambda: isr_is(admin, [1, 2]), "both replicas are in the ISR")
         cluster.kill(2)
         await until(lambda: isr_is(admin, [1]), "broker 1 is alone in the ISR")
-        async with Producer(cluster.bootstrap, delivery_timeout_ms=3_000, request_timeout_ms=2_000) as producer:
+        async with Producer(cluster.bootstrap, delivery_timeout_ms=5_000, request_timeout_ms=4_000) as producer:
             with pytest.raises(DeliveryTimeoutError, match="requires 2"):
                 await (await producer.send("t", b"alone"))
             await admin.alter_config("", {"min.insync.replicas": "1"}, resource_type=BROKER)

@@ -97,7 +97,7 @@ def test_a_full_disk_refuses_records_until_there_is_room(cluster: Cluster, topic
     until(lambda: isr_of(cluster, topic) == {0, 1, 2}, "all replicas exist")
     with (
         cluster.full_disk(),
-        Producer(cluster.bootstrap_servers, delivery_timeout_ms=1_500, request_timeout_ms=500) as producer,
+        Producer(cluster.bootstrap_servers, delivery_timeout_ms=4_000, request_timeout_ms=3_000) as producer,
     ):
         handle = producer.send(topic, b"no room")
         with pytest.raises(BarnabasError, match="No space left on device"):

@@ -99,9 +99,9 @@ def test_hours_pass_in_seconds() -> None:
         async with Admin(simulation.bootstrap_servers) as admin:
             assert await admin.list_topics() == []
 
-    began_s = time.monotonic()
+    began_s = time.process_time()
     assert simulate(main, seed=1, seconds=1, brokers=1, config={"default.replication.factor": "1"}).virtual_s > 1_800
-    assert time.monotonic() - began_s < 100
+    assert time.process_time() - began_s < 100
 
 
 def test_what_goes_wrong_is_told_with_the_seed() -> None:

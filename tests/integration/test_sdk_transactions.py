@@ -10,6 +10,8 @@ from integration.cluster import Cluster, until
 from integration.lossy_proxy import put_behind_proxies
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.log.vocabulary.transaction_messages import TransactionState
+from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import ProducerFencedError, TransactionStateError, TransactionTimedOutError
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
@@ -121,17 +123,30 @@ async def test_a_second_producer_fences_the_first_and_aborts_what_it_has_begun(s
     await eventually(shared_cluster, topic, [b"of the second"])
 
 
+async def is_aborted(admin: Admin, transactional_id: str) -> bool:
+    return (await admin.transactions.describe(transactional_id)).summary.state == TransactionState.COMPLETE_ABORT
+
+
 async def test_after_a_timeout_the_same_producer_goes_on(shared_cluster: Cluster) -> None:
     topic = await topic_of(shared_cluster)
-    async with Producer(shared_cluster.bootstrap, transactional_id=topic, transaction_timeout_ms=300) as producer:
+    async with (
+        shared_cluster.admin() as admin,
+        Producer(shared_cluster.bootstrap, transactional_id=topic, transaction_timeout_ms=300) as producer,
+    ):
         with pytest.raises(TransactionTimedOutError, match="transaction_timeout_ms=300"):
             async with producer.transaction() as transaction:
                 await (await transaction.send(topic, b"late", partition=0))
-                await asyncio.sleep(1.5)
+                await until(lambda: is_aborted(admin, topic), "the coordinator aborts it")
                 await transaction.send(topic, b"too late", partition=0)
         assert transaction.outcome == "aborted"
-        async with producer.transaction() as transaction:
-            await transaction.send(topic, b"next", partition=0)
+
+        async def goes_on() -> bool:
+            """On a busy machine the next one may time out, too: then nothing of it is kept."""
+            async with producer.transaction() as transaction:
+                await transaction.send(topic, b"next", partition=0)
+            return True
+
+        await until(goes_on, "a transaction ends in time")
     await eventually(shared_cluster, topic, [b"next"])
 
 

@@ -146,7 +146,9 @@ async def test_two_members_share_a_partition_and_a_dead_one_loses_its_locks(
     async with shared_cluster.admin() as admin:
         await admin.create_topic("shared", partitions=1, replication_factor=3)
     await produce(shared_cluster, "shared", range(10))
-    holder = start(shared_cluster, "s", "shared", "hold", 1, EARLIEST)
+    # Longer than the start of the other JVM and its work take beside other work.
+    locks = "share.record.lock.duration.ms=60000"
+    holder = start(shared_cluster, "s", "shared", "hold", 1, EARLIEST, locks)
     await until(lambda: len(holder.got()) == 10, "the first member holds records", timeout_s=LIMIT_S)
     other = start(shared_cluster, "s", "shared", "accept", 30)
     await other.prints("ready", timeout_s=LIMIT_S)

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from integration.cluster import Cluster
 
-AT_ONCE_S = 5.0  # a second where nothing else runs; their own timeouts are 30 seconds and more
+AT_ONCE_S = 15.0  # a second where nothing else runs; their own timeouts are 30 seconds and more
 SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
 
 

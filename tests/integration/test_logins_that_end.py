@@ -32,6 +32,7 @@ LIFE_S = 2  # of a login
 TOKEN_S = 60  # librdkafka waits for its own backoff where it needs a new token every second
 PHASE_S = 4.0  # of writing, before a broker dies and after: two lives
 PACE_S = 0.01
+ENOUGH = 100  # records of a client: a busy machine needs longer for them than two phases
 Send = Callable[[bytes], Awaitable[None]]
 
 
@@ -175,7 +176,7 @@ async def test_clients_log_in_again_while_a_broker_dies(world: World) -> None:
     async def write(name: str) -> int:
         count = 0
         async with CLIENTS[name](world, name) as send, asyncio.timeout(4 * LIMIT_S):
-            while asyncio.get_running_loop().time() < ends_s:
+            while asyncio.get_running_loop().time() < ends_s or count <= ENOUGH:
                 await send(b"%d" % count)
                 count += 1
                 await asyncio.sleep(PACE_S)
@@ -188,6 +189,5 @@ async def test_clients_log_in_again_while_a_broker_dies(world: World) -> None:
     for name, count in counts.items():
         found = await read_all(cluster.bootstrap, name, **cluster.security)
         values = [value for records in found.values() for value in records.values()]
-        assert count > 100, (name, count)
         assert sorted(map(int, values)) == list(range(count)), name
     gc.collect()  # what kafka-python has left, and not in the next test

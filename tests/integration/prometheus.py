@@ -64,21 +64,22 @@ class Prometheus:
         return int(found[0]["value"][1]) if found else 0
 
     def targets(self) -> str:
-        """What the last scrape of each broker met, or why Prometheus itself does not answer."""
+        """What fires and what the last scrape of each broker met, or why Prometheus itself does not answer."""
         if self.process.poll() is not None:
             return f"Prometheus ended with {self.process.returncode}: {self.log.read_text(errors='replace')[-600:]}"
         try:
-            found = self.ask("targets")["activeTargets"]
+            found, firing = self.ask("targets")["activeTargets"], sorted(self.firing())
         except OSError as error:
             return f"Prometheus does not answer: {error}"
-        return "; ".join(f"{item['scrapeUrl']}: {item['lastError'] or item['health']}" for item in found)
+        scraped = "; ".join(f"{item['scrapeUrl']}: {item['lastError'] or item['health']}" for item in found)
+        return f"firing {firing}; {scraped}"
 
     def wait_healthy(self) -> None:
         """Ten scrapes of each broker, and no alert. A scrape that a busy machine does not answer within its second is an alert
         until the next one."""
         until(
             lambda: self.scrapes() >= 10 and not self.firing(),
-            lambda: f"{self.scrapes()} of ten scrapes of each broker, firing {self.firing()}; {self.targets()}",
+            lambda: f"ten scrapes of each broker and no alert; {self.targets()}",
         )
 
     def wait_for(self, *alerts: str, limit_s: float = LIMIT_S) -> None:

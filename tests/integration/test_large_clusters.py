@@ -125,4 +125,4 @@ async def test_100_topics_of_3_partitions_and_3_replicas(new_cluster: Maker) -> 
         f"kill -9 of the leader of {led}: all led again after {elected_s:.2f} s, full ISR {recovered_s:.2f} s after its "
         f"restart; RSS {rss} MiB"
     )
-    assert created_s < 40 and elected_s < 20 and recovered_s < 40
+    assert created_s < 80 and elected_s < 40 and recovered_s < 80

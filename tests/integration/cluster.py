@@ -34,6 +34,8 @@ LOG_TAIL_LINES = 40
 REGISTERED = re.compile(r"registered node=\d+ broker_epoch=(\d+)")
 # Brokers that are dead are noticed within this; small enough for tests, and still some heartbeats long.
 SESSION = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+# Of clusters that tests share: none of their brokers dies, and one that a busy machine holds up for seconds keeps its partitions.
+SHARED_SESSION = {**SESSION, "broker.session.timeout.ms": "30000"}
 
 
 Node = BrokerProcess

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from integration import postgres
-from integration.cluster import RUNNING, SESSION, Cluster
+from integration.cluster import RUNNING, SESSION, SHARED_SESSION, Cluster
 from integration.small_disk import SmallDisk
 from lifeline import hold_all
 
@@ -69,7 +69,7 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
 @pytest.fixture(scope="module")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three brokers for all tests of a module; who uses it leaves all of them running."""
-    overrides = {**SESSION, "log.retention.check.interval.ms": "500", "log.segment.delete.delay.ms": "100"}
+    overrides = {**SHARED_SESSION, "log.retention.check.interval.ms": "500", "log.segment.delete.delay.ms": "100"}
     with Cluster(tmp_path_factory.mktemp("shared"), 3, overrides=overrides) as cluster:
         yield cluster
 
@@ -114,7 +114,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 @pytest.fixture(scope="session")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three brokers for all tests with Spark; who uses it leaves all of them running."""
-    with Cluster(tmp_path_factory.mktemp("spark_cluster"), 3, overrides=SESSION) as cluster:
+    with Cluster(tmp_path_factory.mktemp("spark_cluster"), 3, overrides=SHARED_SESSION) as cluster:
         asyncio.run(cluster.ready())
         yield cluster
 

@@ -19,7 +19,7 @@ from barnabas.net.client.producer.producer import Producer
 Headers = list[tuple[str, bytes | None]]
 Record = tuple[int, bytes | None, bytes | None, Headers]  # timestamp in ms, key, value, headers
 NOW_MS = 1_790_000_000_000
-READ_TIMEOUT_S = 30.0
+READ_TIMEOUT_S = 60.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -106,7 +106,7 @@ def read_with_kafka_python(bootstrap: str, topic: str, count: int) -> list[Recor
         consumer.assign([KafkaPartition(topic, 0)])
         found: list[Record] = []
         while len(found) < count:
-            polled = consumer.poll(timeout_ms=10_000)
+            polled = consumer.poll(timeout_ms=READ_TIMEOUT_S * 1000)
             assert polled, f"{len(found)} of {count} records came"
             for items in polled.values():
                 found += [(item.timestamp, item.key, item.value, list(item.headers)) for item in items]
@@ -123,7 +123,7 @@ def read_with_confluent(bootstrap: str, topic: str, count: int) -> list[Record]:
         consumer.assign([ConfluentPartition(topic, 0, 0)])
         found: list[Record] = []
         while len(found) < count:
-            polled = consumer.consume(count - len(found), timeout=10)
+            polled = consumer.consume(count - len(found), timeout=READ_TIMEOUT_S)
             assert polled, f"{len(found)} of {count} records came"
             for message in polled:
                 assert message.error() is None

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from integration import java_client
 from integration.cluster import Cluster, until
-from integration.load import send
+from integration.load import read_all, send
 from integration.programs import Program
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -64,12 +64,10 @@ def mirroring(folder: Path, libraries: Path, values: dict[str, object]) -> Itera
         program.kill()
 
 
-async def values_of(cluster: Cluster, topic: str) -> list[bytes | None]:
-    async with Consumer(topic, bootstrap=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
-        found: list[bytes | None] = []
-        while records := await consumer.poll(timeout_ms=1_500):
-            found += [record.value for batch in records.values() for record in batch]
-        return found
+async def values_of(cluster: Cluster, topic: str) -> list[bytes]:
+    """Up to the ends of its partitions."""
+    found = await read_all(cluster.bootstrap, topic)
+    return [value for records in found.values() for value in records.values()]
 
 
 async def committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:

@@ -51,6 +51,7 @@ _PRODUCERS = {  # by version: id, epoch, last update, open transaction, count of
     _WITHOUT_CHECKED_COUNT: struct.Struct(">qhqqB"),
 }
 _FROM_ITS_START = -1
+_LATER_FIELDS = [NO_COORDINATOR_EPOCH, _FROM_ITS_START]  # of layouts that lack them
 _BATCH = struct.Struct(">iqiq")
 _ENDED = struct.Struct(">qq")
 
@@ -451,7 +452,7 @@ class ProducerState:
         for _ in range(count):
             producer_id, epoch, last_update_ms, opened, batch_count, *rest = layout.unpack_from(data, position)
             position += layout.size
-            coordinator_epoch, known_from, *_ = (*rest, *(NO_COORDINATOR_EPOCH, _FROM_ITS_START)[len(rest) :])
+            coordinator_epoch, known_from = rest + _LATER_FIELDS[len(rest) :]
             entry = ProducerEntry(epoch=epoch, last_update_ms=last_update_ms, open_transaction_offset=opened,
                                   coordinator_epoch=coordinator_epoch,
                                   known_from=None if known_from == _FROM_ITS_START else known_from)  # fmt: skip

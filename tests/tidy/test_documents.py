@@ -21,7 +21,7 @@ from barnabas.net.client.producer.producer import Producer
 from .source_tree import ROOT, files_of_tests, production_files
 
 TIMEOUT_S = 60
-SCRIPT_TIMEOUT_S = 900.0  # 70 commands, each of which imports the package; 50 s on a machine with nothing else to do
+SCRIPT_TIMEOUT_S = 900.0  # 70 commands, each a start of Python, beside other tests on busy cores
 # README.md first: the pages under docs/ use its cluster and its topics.
 PAGES: Final = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")

@@ -148,6 +148,6 @@ async def test_many_topics_without_a_leader_do_not_hold_up_the_broker() -> None:
     """It was quadratic: 100,000 partitions took 13 s."""
     world = World()
     many = {f"t{number}": topic(10) for number in range(3_000)}
-    began = time.perf_counter()
+    began = time.thread_time()
     world.publish(**many)
-    assert time.perf_counter() - began < 0.5
+    assert time.thread_time() - began < 0.5

@@ -172,10 +172,10 @@ def test_a_changed_quota_holds_for_the_next_request() -> None:
 def test_a_charge_costs_microseconds() -> None:
     """Also where all places for quotas are looked at and none holds."""
     made = quotas_of({QuotaEntity(user="other"): {PRODUCE: 100.0}})
-    began = time.perf_counter()
+    began = time.thread_time()
     for _ in range(1_000):
         made.charge(PRODUCE, "u", "c", 1, 0)
-    assert time.perf_counter() - began < 0.5
+    assert time.thread_time() - began < 0.5
 
 
 def test_metrics_name_the_entities_that_waited_longest() -> None:

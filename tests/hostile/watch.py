@@ -5,8 +5,10 @@ tells them apart for each thread (`Processor`).
 """
 
 import asyncio
+import os
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -38,6 +40,35 @@ class Processor:
         )
 
 
+def waits_s(pid: int) -> dict[str, float]:
+    """How long each thread of a process has been ready to run without a processor. Empty where the kernel does not tell."""
+    found: dict[str, float] = {}
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with suppress(OSError):  # the thread has ended
+            found[path.parent.name] = int(path.read_text(encoding="ascii").split()[1]) / 1e9
+    return found
+
+
+class Waits:
+    """What the machine makes an answer wait for, whatever the broker does: processors, of the broker and of who asks.
+
+    The thread that holds Python's lock may be the one that waits, so that of the broker's threads counts that waited longest.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._began_s = time.monotonic()
+        self._processes = [(each, waits_s(each)) for each in (pid, os.getpid())]
+
+    def held_s(self) -> float:
+        """The time since then, without what the machine made it wait."""
+        passed_s = time.monotonic() - self._began_s
+        for pid, before in self._processes:
+            passed_s -= max(
+                (waited_s - before.get(thread, 0.0) for thread, waited_s in waits_s(pid).items()), default=0.0
+            )
+        return max(0.0, passed_s)
+
+
 class Watch:
     """A context: pings on a connection of its own, and on another one where the broker hangs up. `pid` is the broker's."""
 
@@ -47,6 +78,8 @@ class Watch:
         self._longest_s = 0.0
         self._asked_s: float | None = None  # since when an answer is outstanding
         self._asked = Processor()  # what the loop had used by then
+        self._waits: Waits | None = None  # since then
+        self._longest_held_s = 0.0
         self.longest_busy_s = 0.0  # the most that the loop computed between a question and its answer
         self.starved_s = 0.0  # for how long the loop had no processor in the longest answer
         self.pings = 0
@@ -63,7 +96,7 @@ class Watch:
 
     def begin(self) -> None:
         """Forget what was measured, so that the next attack is measured by itself."""
-        self._longest_s = self.longest_busy_s = self.starved_s = 0.0
+        self._longest_s = self._longest_held_s = self.longest_busy_s = self.starved_s = 0.0
         Path(f"/proc/{self._pid}/clear_refs").write_text("5", encoding="ascii")  # sets VmHWM to VmRSS
 
     @property
@@ -72,7 +105,13 @@ class Watch:
         outstanding_s = 0.0 if self._asked_s is None else time.monotonic() - self._asked_s
         return max(self._longest_s, outstanding_s)
 
+    @property
+    def longest_held_s(self) -> float:
+        """Of the longest answer, what was not the machine's fault: another program may have the processors."""
+        return max(self._longest_held_s, 0.0 if self._waits is None else self._waits.held_s())
+
     def _answered(self) -> None:
+        self._longest_held_s, self._waits = self.longest_held_s, None
         used = Processor.of_loop(self._pid).since(self._asked)
         if self.longest_answer_s > self._longest_s:
             self._longest_s, self.starved_s = self.longest_answer_s, used.starved_s
@@ -83,6 +122,7 @@ class Watch:
         try:
             while True:
                 self._asked_s, self._asked = time.monotonic(), Processor.of_loop(self._pid)
+                self._waits = Waits(self._pid)
                 while True:
                     try:
                         await ping(reader, writer)
@@ -114,7 +154,8 @@ class Watch:
 
     def __str__(self) -> str:
         return (
-            f"longest answer {self.longest_answer_s * 1000:.0f} ms (computed {self.longest_busy_s * 1000:.0f} ms),"
+            f"longest answer {self.longest_answer_s * 1000:.0f} ms (held {self.longest_held_s * 1000:.0f} ms,"
+            f" computed {self.longest_busy_s * 1000:.0f} ms),"
             f" peak RSS {self.peak_rss_mib:.0f} MiB, RSS at the end {rss_mib(self._pid):.0f} MiB, pings {self.pings}"
         )
 

@@ -15,6 +15,9 @@ from integration.spark_world import STREAM_DEADLINE_S, create_topic, send
 from pyspark.sql import Row, SparkSession
 
 
+pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     if postgres.find()[0] is None:

@@ -14,6 +14,7 @@ from integration.cluster import Cluster
 from integration.spark_world import STREAM_DEADLINE_S, create_topic, load, send
 from pyspark.sql import DataFrame, Row, SparkSession
 
+pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
 HOUR = timedelta(hours=1)
 LATE = timedelta(minutes=10)
 GAP = timedelta(minutes=30)

@@ -25,6 +25,7 @@ from barnabas.spark_connector.write.sink_task import TaskReport
 from barnabas.spark_connector.write.write_options import parse_write_options
 from barnabas.spark_connector.write.writer import BatchWriter
 
+pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
 DEADLINE_S = 90
 EFFECTIVELY: Options = {"delivery": "effectively_once"}
 

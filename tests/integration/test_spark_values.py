@@ -12,6 +12,7 @@ from barnabas.net.cli.pipeline.postgres_checks import fits
 from barnabas.net.pipeline.spec import ValueField, ValueSpec
 from barnabas.spark_connector.pipeline.values import PARSED, REASON, with_parsed
 
+pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
 FIELDS = tuple(
     ValueField(name=name, type_name=kind)
     for name, kind in (("id", "bigint"), ("a b", "decimal(10,2)"), ("tags", "array<string>"), ("at", "timestamp"))

@@ -133,6 +133,7 @@ async def test_blocking_clients_transform_once(shared_cluster: Cluster) -> None:
     assert await committed_values(shared_cluster, sink) == sorted(values)
 
 
+@pytest.mark.timeout(300)
 async def test_kills_of_workers_and_brokers_lose_and_double_nothing(
     new_cluster: Callable[..., Cluster], workers: Callable[..., Worker]
 ) -> None:

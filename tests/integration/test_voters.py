@@ -17,6 +17,7 @@ Maker = Callable[..., Cluster]
 MIN_ISR_2 = {"min.insync.replicas": "2"}
 SPREAD = [[node, (node + 1) % 5, (node + 2) % 5] for node in range(5)]
 MAX_PAUSE_S = 2.0
+pytestmark = pytest.mark.timeout(300)  # five brokers start twice, and are waited for
 
 
 class Pauses(Load):
@@ -52,6 +53,7 @@ async def has_voters(admin: Admin, voters: list[int]) -> None:
     await until(is_so, f"voters are {voters}, all live")
 
 
+@pytest.mark.alone("no pause of two seconds")
 async def test_voters_are_added_and_the_leader_is_removed_under_load(new_cluster: Maker) -> None:
     cluster = await new_cluster(5).ready()
     async with cluster.admin() as admin:

@@ -99,6 +99,7 @@ async def test_the_leader_serves_while_the_near_broker_is_down(cluster: Cluster)
         assert await read(cluster, reader, 100) == list(range(COUNT + 100, COUNT + 200))
 
 
+@pytest.mark.alone("half of the records within a quarter of a second")
 async def test_new_records_reach_a_reader_of_the_follower_with_their_commit(cluster: Cluster) -> None:
     """Not with the follower's next regular fetch: that may be two seconds later, and half a second in Kafka without this."""
     delays_s = []

@@ -14,7 +14,6 @@ from integration.cluster import Cluster
 from integration.spark_world import STREAM_DEADLINE_S, create_topic, send
 from pyspark.sql import Row, SparkSession
 
-
 pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
 
 

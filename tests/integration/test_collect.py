@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 from integration.cluster import Cluster, clean_environment, until
+from integration.decided import markers_written
 
 from barnabas.net.client.connection.records import ConsumerRecord
 from barnabas.net.client.consumer.consumer import Consumer
@@ -85,6 +86,7 @@ def collect_rest(cluster: Cluster, folder: Path, *more: str) -> str:
 
 async def committed(cluster: Cluster, topic: str = "lines") -> list[ConsumerRecord]:
     found: list[ConsumerRecord] = []
+    await markers_written(cluster.bootstrap)
     async with Consumer(
         topic, bootstrap=cluster.bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
     ) as consumer:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow
 import pytest
 from integration.cluster import Cluster
+from integration.decided import markers_written
 from integration.spark_world import FORMAT, Options, create_topic, in_admin, numbers, send
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -34,6 +35,7 @@ def read(cluster: Cluster, topic: str) -> list[ConsumerRecord]:
     """All committed records that are in a topic now; where a transaction is open, up to its first one."""
 
     async def read_all() -> list[ConsumerRecord]:
+        await markers_written(cluster.bootstrap)  # the sink waits for them, but not longer than two seconds
         async with Consumer(bootstrap=cluster.bootstrap, isolation_level="read_committed") as consumer:
             async with cluster.admin() as admin:
                 consumer.assign(list(await admin.list_offsets(topic)))

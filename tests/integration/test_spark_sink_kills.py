@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from integration.cluster import SESSION, Cluster, until
+from integration.decided import markers_written
 from integration.spark_killing_source import STEPS
 from integration.spark_sink_driver import SinkDriver
 from integration.spark_world import create_topic, in_admin, numbers, send
@@ -85,6 +86,7 @@ def test_drivers_that_die_in_the_middle_of_a_commit(spark_cluster: Cluster, tmp_
     go.touch()
     asyncio.run(until(go.with_suffix(".ended").exists, "the zombie has ended its commit"))
     assert copying.check() == attempts
+    asyncio.run(markers_written(spark_cluster.bootstrap))
     left = in_admin(spark_cluster, lambda admin: admin.transactions.list(states=UNDECIDED_STATES))
     assert not left.transactions, "nothing keeps readers waiting"
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 from integration.cluster import Cluster, clean_environment, until
-from integration.test_sdk_transactions import committed_values
+from integration.test_sdk_transactions import committed_values, eventually
 
 from barnabas import sync
 from barnabas.net.client.connection.errors import InvalidConfigError
@@ -130,7 +130,7 @@ async def test_blocking_clients_transform_once(shared_cluster: Cluster) -> None:
             return handled
 
     assert await asyncio.to_thread(steps) == 200
-    assert await committed_values(shared_cluster, sink) == sorted(values)
+    await eventually(shared_cluster, sink, sorted(values))
 
 
 @pytest.mark.timeout(300)

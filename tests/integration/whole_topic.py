@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 
 from confluent_kafka import Consumer, Message, TopicPartition
+from integration.decided import wait_for_markers
 
 READ_LIMIT_S = 60.0
 STEP_S = 0.2
@@ -12,7 +13,9 @@ STEP_S = 0.2
 def messages(
     bootstrap: str, topic: str, *, partitions: int = 3, isolation: str = "read_committed"
 ) -> Iterator[Message]:
-    """With read_committed, the end of a partition is its last stable offset."""
+    """With read_committed, the end of a partition is its last stable offset, behind what was decided before."""
+    if isolation == "read_committed":
+        wait_for_markers(bootstrap)
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -37,5 +40,6 @@ def messages(
         consumer.close()
 
 
-def values(bootstrap: str, topic: str, *, isolation: str = "read_committed") -> list[str]:
-    return sorted(message.value().decode() for message in messages(bootstrap, topic, isolation=isolation))
+def values(bootstrap: str, topic: str, *, partitions: int = 3, isolation: str = "read_committed") -> list[str]:
+    found = messages(bootstrap, topic, partitions=partitions, isolation=isolation)
+    return sorted(message.value().decode() for message in found)

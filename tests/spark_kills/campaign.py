@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from integration.cluster import SESSION, Cluster, active_brokers, full_isr, until
+from integration.decided import markers_written
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
@@ -221,6 +222,7 @@ class _Campaign:
     async def _read(self, topic: str) -> list[int]:
         """All values of a topic."""
         found: list[int] = []
+        await markers_written(self._cluster.bootstrap)
         async with Consumer(bootstrap=self._cluster.bootstrap, isolation_level="read_committed") as consumer:
             partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
             consumer.assign(partitions)

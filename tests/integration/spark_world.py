@@ -15,6 +15,7 @@ from typing import Any
 
 import pyspark
 from integration.cluster import Cluster, until
+from integration.decided import wait_for_markers
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -108,6 +109,8 @@ def in_admin(cluster: Cluster, ask: Callable[[Any], Any]) -> Any:
 
 
 def load(spark: SparkSession, cluster: Cluster, **options: str | int) -> DataFrame:
+    """With what was committed before, also where its markers come late."""
+    wait_for_markers(cluster.bootstrap)
     return spark.read.format(FORMAT).option("bootstrap.servers", cluster.bootstrap).options(**options).load()
 
 

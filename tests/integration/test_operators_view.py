@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.request import urlopen
 
@@ -53,18 +54,26 @@ async def test_without_a_quorum_state_is_told_with_its_age_and_who_is_missing(
     for node in cluster.nodes[1:3]:
         node.signal(end)
 
-    async def has_noticed() -> Any:
+    async def has_noticed() -> bool:
+        """One voter after the other."""
         code, out, _ = await barnabas(one, "cluster", "describe", "-f", "json")
-        return code == 3 and json.loads(out)
+        unconfirmed = json.loads(out)["unconfirmed"] if code == 3 else None
+        return unconfirmed is not None and unconfirmed["unreachable_voters"] == [1, 2]
 
-    found = await until(has_noticed, "the loss of the quorum is told")
-    assert found["unconfirmed"]["unreachable_voters"] == [1, 2]
-    assert [broker["state"] for broker in found["brokers"]] == ["active", "unreachable", "unreachable", "active"]
+    await until(has_noticed, "the loss of the quorum is told, and both voters that are missing")
+    code, out, err = await barnabas(one, "cluster", "describe", "-f", "json")
+    states = [broker["state"] for broker in json.loads(out)["brokers"]]
+    assert states == ["active", "unreachable", "unreachable", "active"]
     words = "s ago; voters unreachable: 1, 2"
 
-    def over_http() -> Any:
+    def is_told_over_http() -> bool:
         with urlopen(f"http://{cluster.nodes[0].property('admin.listener')}/v3/clusters", timeout=30) as answer:
-            return json.load(answer)
+            return words in json.load(answer)["unconfirmed"]["message"]
+
+    async def is_told(*command: str) -> bool:
+        """The observer has noticed it by itself."""
+        code, out, _ = await barnabas(*command)
+        return code == 3 and "no quorum: as of " in out and words in out
 
     asked = (
         (one, "cluster", "describe"),
@@ -72,12 +81,10 @@ async def test_without_a_quorum_state_is_told_with_its_age_and_who_is_missing(
         (one, "cluster", "health"),
         (observer, "cluster", "health"),
     )  # at the same time, since each waits for brokers that do not answer
-    told_over_http, *told_by_commands = await asyncio.gather(
-        asyncio.to_thread(over_http), *(barnabas(*command) for command in asked)
+    await asyncio.gather(
+        until(lambda: asyncio.to_thread(is_told_over_http), "HTTP tells it"),
+        *(until(partial(is_told, *command), f"{command} tells it") for command in asked),
     )
-    for command, (code, out, err) in zip(asked, told_by_commands, strict=True):
-        assert code == 3 and "no quorum: as of " in out and words in out, (command, out, err)
-    assert words in told_over_http["unconfirmed"]["message"]
 
 
 async def test_an_advertised_address_at_which_nobody_listens_is_named(new_cluster: Maker) -> None:

@@ -8,6 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count as numbers
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -67,11 +68,13 @@ class Campaign:
         kinds: Sequence[str],
         make: "MakeLoad",
         say: Callable[[str], None] = lambda _: None,
+        least_faults: int = 0,
     ) -> None:
         self.cluster = cluster
         self.history = History()
         self._rng = Random(seed)
         self._seconds = seconds
+        self._least_faults = least_faults
         self._say = say
         self._admin = cluster.admin()
         self._load = make(cluster, self.history, Random(seed + 1), max(1.0, seconds / FULL_PACE_S))
@@ -108,12 +111,13 @@ class Campaign:
     # --- faults ------------------------------------------------------------------------------------------------------
 
     async def _rage(self) -> None:
-        """Every kind once, in any order, then at random, by weight, until the time is over."""
+        """Every kind once, in any order, then at random, by weight, until the time is over and there were enough."""
         queue = self._rng.sample(self._kinds, len(self._kinds))
         weights = [self._faults[kind].weight for kind in self._kinds]
         deadline_s = time.monotonic() + self._seconds
-        while queue or time.monotonic() < deadline_s:
-            if time.monotonic() > deadline_s and self._seconds:
+        for number in numbers():
+            is_over = time.monotonic() >= deadline_s and (self._seconds > 0 or not queue)
+            if is_over and number >= self._least_faults:
                 break
             kind = queue.pop() if queue else self._rng.choices(self._kinds, weights)[0]
             await self._strike(kind)
@@ -361,15 +365,17 @@ def run(
     say: Callable[[str], None] = lambda _: None,
     program: tuple[str, ...] = LAUNCHER,
     make: MakeLoad = plain_load,
+    least_faults: int = 0,
 ) -> Outcome:
-    """A cluster for one campaign, and the campaign. Leaves the brokers' logs in the folder."""
+    """A cluster for one campaign, and the campaign. Leaves the brokers' logs in the folder. `least_faults`: it goes on after the
+    time is over until there were so many, as a busy machine recovers slowly."""
     known = {**FAULTS, **COORDINATOR_FAULTS}  # all others need nothing
     needs = frozenset(need for kind in kinds if kind in known and (need := known[kind].need) is not None)
     with FaultCluster(folder, needs=needs, program=program) as cluster:
-        return asyncio.run(_run(cluster, seed, seconds, kinds, make, say))
 
+        async def whole() -> Outcome:
+            return await Campaign(
+                cluster, seed=seed, seconds=seconds, kinds=kinds, make=make, say=say, least_faults=least_faults
+            ).run()
 
-async def _run(
-    cluster: FaultCluster, seed: int, seconds: float, kinds: Sequence[str], make: MakeLoad, say: Callable[[str], None]
-) -> Outcome:
-    return await Campaign(cluster, seed=seed, seconds=seconds, kinds=kinds, make=make, say=say).run()
+        return asyncio.run(whole())

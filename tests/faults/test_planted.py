@@ -11,8 +11,8 @@ from faults.report import table
 from faults.transactions.layout import BANKS
 from faults.transactions.load import TransactionalLoad
 
-SECONDS = 15.0
-TRANSACTION_SECONDS = 5.0
+SECONDS, LEAST_FAULTS = 15.0, 3
+TRANSACTION_SECONDS, LEAST_KILLS = 5.0, 2
 TESTS = Path(__file__).parent.parent
 FOUND = {
     "acknowledges_alone": (("isolate_inside",), {"lost"}),
@@ -37,7 +37,15 @@ def test_a_campaign_finds_a_planted_bug(bug: str, tmp_path: Path, monkeypatch: p
     if any(FAULTS[kind].need for kind in kinds) and (lacking := network.why_not()):
         pytest.skip(lacking)
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
-    outcome = run(tmp_path / "cluster", seed=1, seconds=SECONDS, kinds=kinds, say=print, program=program(bug))
+    outcome = run(
+        tmp_path / "cluster",
+        seed=1,
+        seconds=SECONDS,
+        kinds=kinds,
+        say=print,
+        program=program(bug),
+        least_faults=LEAST_FAULTS,
+    )
     print(table(outcome))
     assert rules <= outcome.report.rules()
 
@@ -64,6 +72,7 @@ def test_a_transactional_campaign_finds_a_planted_bug(
         say=print,
         program=program(bug),
         make=Load,
+        least_faults=LEAST_KILLS,
     )
     print(table(outcome))
     assert rules <= outcome.report.rules()

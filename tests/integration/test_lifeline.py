@@ -108,6 +108,21 @@ def watched(pids: list[int]) -> Iterator[list[int]]:
             os.close(descriptor)
 
 
+def said(ready: Path, inner: "subprocess.Popen[bytes]", output: Path) -> str:
+    """What the inner test writes when it hangs. One that has ended before says why in its output."""
+    reader, end = os.open(ready, os.O_RDONLY | os.O_NONBLOCK), os.pidfd_open(inner.pid)
+    try:
+        found = select.select([reader, end], [], [], END_S)[0]
+        assert reader in found, output.read_text()
+        os.set_blocking(reader, True)
+        with open(reader, closefd=False, encoding="utf-8") as fifo:
+            return fifo.read()
+    finally:
+        os.close(reader)
+        os.close(end)
+
+
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("text", [REAL_CLUSTER, FAULT_CLUSTER, SCRIPT], ids=["cluster", "faults", "script"])
 def test_they_end_with_a_pytest_that_is_killed(tmp_path: Path, text: str) -> None:
     ready = tmp_path / "ready"
@@ -119,7 +134,8 @@ def test_they_end_with_a_pytest_that_is_killed(tmp_path: Path, text: str) -> Non
     with (tmp_path / "inner.txt").open("w") as output:
         inner = subprocess.Popen([*words, "test_inner.py"], cwd=tmp_path, env=environment, stdout=output, stderr=output)
     try:
-        with watched([int(pid) for pid in ready.read_text().split()]) as descriptors:
+        pids = said(ready, inner, tmp_path / "inner.txt").split()
+        with watched([int(pid) for pid in pids]) as descriptors:
             assert len(descriptors) >= 2
             inner.send_signal(signal.SIGKILL)
             inner.wait(END_S)

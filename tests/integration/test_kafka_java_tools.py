@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from integration import java_client
-from integration.cluster import Cluster
+from integration.cluster import Cluster, full_isr
 from integration.java_tools import Tools
 
 from barnabas.log.format.record_batch import patch
@@ -141,6 +141,8 @@ async def test_kafka_transactions_finds_and_aborts_what_hangs(tmp_path: Path, li
         write_stray_transaction(node.data, "stray")
         cluster.start(0)
         await cluster.ready()
+        async with cluster.admin() as admin:
+            await full_isr(admin, ["stray"])  # tools look for transactions of partitions with a leader
         tools = Tools(libraries, cluster.bootstrap)
         place = "--topic stray --partition 0"
         found = await tools.run(TRANSACTIONS, "find-hanging --broker-id 0")

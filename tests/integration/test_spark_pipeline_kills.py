@@ -95,6 +95,8 @@ class Command:
         self.until(lambda: self.state.read_progress().batches >= count, f"{count} micro-batches")
 
     def kill_driver(self) -> int:
+        """One may just have ended by itself, because of a broker that died: the next one is killed then."""
+        self.until(lambda: self.state.pid("driver") is not None, "a driver")
         pid = self.state.pid("driver")
         assert pid is not None
         os.kill(pid, signal.SIGKILL)

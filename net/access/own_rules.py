@@ -507,6 +507,7 @@ OWN_RULES: Final[dict[int, Rule]] = {
     ApiKey.EVENTS: while_permitted(_DESCRIBE),
     ApiKey.DESCRIBE_STORAGE: _DESCRIBE,
     ApiKey.DESCRIBE_BROKER: _DESCRIBE,
+    ApiKey.GROUP_LAGS: broker,
     ApiKey.DESCRIBE_MOVES: _DESCRIBE,
     ApiKey.DESCRIBE_ACLS: _DESCRIBE,
     ApiKey.DESCRIBE_USERS: _DESCRIBE,

@@ -94,6 +94,7 @@ def build_handlers(services: Services, *, shut_down: Callable[[], None], storage
         ApiKey.BROKER_SHUTDOWN: answering(cluster.shut_down),
         ApiKey.DESCRIBE_STORAGE: answering(disks.describe),
         ApiKey.DESCRIBE_BROKER: answering(services.figures.describe),
+        ApiKey.GROUP_LAGS: answering(services.figures.group_lags_request),
         ApiKey.BRING_BACK_FOLDER: answering(disks.bring_back, survives_disconnect=True),
         ApiKey.DESCRIBE_MOVES: answering(moves.describe),
         **{row.api_key: answering(forwarding, survives_disconnect=True) for row in FORWARDED},

@@ -50,6 +50,7 @@ from .api_keys import ApiKey
 from .broker_figures import DescribeBrokerRequest, DescribeBrokerResponse
 from .kafka.apis import KafkaApi
 from .kafka.schema import snake_case
+from .lag import GroupLagsRequest, GroupLagsResponse
 from .requests import Request
 from .responses import Response
 
@@ -91,6 +92,7 @@ APIS: dict[int, tuple[type[Request], type[Response]]] = {
     ApiKey.DELETE_GROUP: (requests.DeleteGroupRequest, responses.EmptyResponse),
     ApiKey.RESET_OFFSETS: (requests.ResetOffsetsRequest, responses.EmptyResponse),
     ApiKey.DELETE_OFFSETS: (requests.DeleteOffsetsRequest, responses.EmptyResponse),
+    ApiKey.GROUP_LAGS: (GroupLagsRequest, GroupLagsResponse),
     ApiKey.UNREAD: (requests.UnreadRequest, group_responses.UnreadResponse),
     ApiKey.UNDO_OFFSET_RESET: (requests.UndoOffsetResetRequest, UndoOffsetResetResponse),
     ApiKey.BROKER_SHUTDOWN: (requests.BrokerShutdownRequest, responses.EmptyResponse),

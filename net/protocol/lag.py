@@ -2,9 +2,13 @@
 
 In time, lag is the age of the oldest record that was not read: how long ago it was appended, whatever timestamp its
 producer gave it. It grows while a reader stands still, even on an idle topic, and is 0 when nothing is left to read.
+
+And the messages by which brokers keep copies of each other's history of it.
 """
 
 from dataclasses import dataclass
+
+from barnabas.log.vocabulary.message import Items, Message
 
 from .group_responses import UnreadPartitionResponse
 
@@ -52,3 +56,25 @@ def lag_behind(committed: int, answer: UnreadPartitionResponse) -> Lag:
         lag_ms=lag_ms,
         is_estimate=is_unread and answer.is_estimate,
     )
+
+
+class GroupLagHistory(Message, frozen=True, kw_only=True):
+    """Points of one group, in columns of equal length that are sorted by time: see LagPoint of `group_responses`."""
+
+    group_id: str
+    times_ms: Items[int]
+    unread_counts: Items[int]
+    lags_ms: Items[int]
+    topics: Items[str]  # whose partitions the points are about
+
+
+class GroupLagsRequest(Message, frozen=True, kw_only=True):
+    """From broker to broker: keep a copy of what I have measured, and tell what you remember of other groups."""
+
+    kept: Items[GroupLagHistory] = ()
+    wanted: Items[str] = ()  # groups
+
+
+class GroupLagsResponse(Message, frozen=True, kw_only=True):
+    groups: Items[GroupLagHistory]  # those of the wanted ones that the broker remembers
+    looked_at: int  # the first so many of the wanted ones; the others had no room in the answer

@@ -51,6 +51,7 @@ from barnabas.log.vocabulary.transaction_messages import (
 from ..base.limits import MAX_DATA_ITEMS, MAX_MARKERS
 from .broker_figures import DescribeBrokerRequest
 from .event_messages import EventsRequest
+from .lag import GroupLagsRequest
 from .transaction_operations import (
     AbortHangingRequest,
     AbortTransactionRequest,
@@ -453,5 +454,6 @@ Request = (
     | LoadShareStatesRequest
     | WriteShareStatesRequest
     | ShareViewsRequest
+    | GroupLagsRequest
     | ForwardedRequest
 )

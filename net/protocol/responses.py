@@ -38,6 +38,7 @@ from .group_responses import (
     OffsetFetchResponse,
     UnreadResponse,
 )
+from .lag import GroupLagsResponse
 from .requests import Records
 from .transaction_operations import DescribeTransactionResponse, ListTransactionsResponse, OpenTransactionsResponse
 from .user_messages import AuthenticateResponse, DescribeUsersResponse
@@ -404,4 +405,5 @@ Response = (
     | LoadShareStatesResponse
     | WriteShareStatesResponse
     | ShareViewsResponse
+    | GroupLagsResponse
 )

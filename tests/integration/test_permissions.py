@@ -65,6 +65,7 @@ from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.protocol import requests as q
 from barnabas.net.protocol.broker_figures import DescribeBrokerRequest
+from barnabas.net.protocol.lag import GroupLagsRequest
 from barnabas.net.secure_files import client_certificate_of
 from barnabas.net.testing.access import options_for
 from barnabas.net.wire.rpc import RpcPool
@@ -228,6 +229,7 @@ CHANGES: tuple[Any, ...] = (
     q.AlterVotersRequest(node_id=2, add=False),
 )
 AS_A_BROKER: tuple[Any, ...] = (
+    GroupLagsRequest(wanted=("g",)),
     q.FetchRequest(
         max_wait_ms=0,
         min_bytes=1,

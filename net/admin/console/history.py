@@ -1,6 +1,6 @@
 """The last hour: of a broker in steps of ten seconds, and of the lag of a group in steps of thirty.
 
-Any broker may be asked: a broker remembers itself, and the coordinator of a group its lag.
+Any broker may be asked: a broker remembers itself, and the coordinator of a group its lag, also of coordinators before it.
 """
 
 from typing import Final
@@ -89,11 +89,13 @@ _AFTER: Final = (Field(name="after_ms", type="integer", description="Only steps 
 _LAGS: Final = shapes.item(
     "BarnabasLagHistory",
     shapes.text("consumer_group_id", "The group."),
-    shapes.whole("coordinator", "The broker that remembers them: since it coordinates the group."),
+    shapes.whole(
+        "coordinator", "The broker that looks at the lag now. It also has what coordinators before it measured."
+    ),
     shapes.whole("interval_ms", "Time between two points."),
     shapes.rows(
         "data",
-        "Points, the oldest first; at most 120.",
+        "Points, the oldest first; at most 120. Times that are more than one interval apart: nobody measured between them.",
         shapes.whole("at_ms", "Milliseconds since 1970."),
         shapes.whole(
             "lag", "Records that it had not read, in all partitions. null: a leader did not answer.", null=True

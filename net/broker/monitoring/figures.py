@@ -22,11 +22,14 @@ from ...protocol.broker_figures import (
     ProducerHabits,
 )
 from ...protocol.group_responses import LagPoint
+from ...protocol.lag import GroupLagsRequest, GroupLagsResponse
 from ...server.dispatcher import RequestContext
 from ...settings.listeners import pem_files
 from ..tls import configured_certificates
 from .group_lags import remember_lags
-from .history import GroupLags, History, Reading, buckets_of
+from .history import History, Reading, buckets_of
+from .lag_copies import LagCopies
+from .lag_history import GroupLags
 from .machine import MachineWatch, own_version
 
 if TYPE_CHECKING:
@@ -66,6 +69,7 @@ class BrokerFigures:
         )
         self.history = History()
         self.group_lags = GroupLags()
+        self.lag_copies = LagCopies(broker, self.group_lags)
         self._older: Counters | None = None
         self._newer: Counters | None = None
 
@@ -76,11 +80,16 @@ class BrokerFigures:
             self.machine.run(),
             self._count(),
             self._remember(),
-            remember_lags(self._broker, self.group_lags),
+            remember_lags(self._broker, self.group_lags, self.lag_copies),
         )
 
-    def lags_of(self, group_id: str) -> tuple[tuple[LagPoint, ...], tuple[str, ...]]:
+    async def lags_of(self, group_id: str) -> tuple[tuple[LagPoint, ...], tuple[str, ...]]:
+        """Of a group that this broker coordinates. If it is new here, other brokers are asked first."""
+        await self.lag_copies.adopt([group_id])
         return self.group_lags.of(group_id)
+
+    async def group_lags_request(self, request: GroupLagsRequest, context: RequestContext) -> GroupLagsResponse:
+        return self.lag_copies.answer(request)
 
     async def _remember(self) -> None:
         while True:

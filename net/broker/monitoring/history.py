@@ -1,9 +1,5 @@
-"""The last hour of a broker's latencies and load and of its groups' lag, for those who have no Prometheus.
+"""The last hour of a broker's latencies and load, for those who have no Prometheus. Pure; `figures` reads the clocks."""
 
-Pure; `figures` and `group_lags` read the clocks.
-"""
-
-from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +8,8 @@ from typing import Final
 from ...base.histogram import Histogram
 from ...base.request_measures import FETCH, LOG, PRODUCE, QUEUE, TOTAL, WAITS, RequestMeasures
 from ...protocol.broker_figures import HistoryPoint
-from ...protocol.group_responses import LAG_STEP_MS, LagPoint
 
 POINTS: Final = 360  # an hour: about 250 KB
-LAG_POINTS: Final = 3_600_000 // LAG_STEP_MS  # of a group
-MAX_GROUPS: Final = 500  # whose lag is remembered: 24 bytes for each point
 UNKNOWN: Final = -1.0
 LOOP: Final = "loop"
 COMMITS: Final = "commits"
@@ -104,64 +97,3 @@ def _point(before: Reading, now: Reading) -> HistoryPoint:
         connections=now.connections,
         memory_bytes=now.memory_bytes,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupReading:
-    """The lag of a group at a time. `unread` and `lag_ms`: -1: unknown."""
-
-    unread: int  # records
-    lag_ms: int
-    topics: tuple[str, ...]
-
-
-class _GroupLag:
-    """Columns of numbers: points as objects would take five times as much."""
-
-    __slots__ = ("columns", "topics")
-
-    def __init__(self) -> None:
-        self.columns = (array("q"), array("q"), array("q"))
-        self.topics: dict[str, int] = {}  # of any of the points: when it was last among those of the group
-
-    def add(self, at_ms: int, reading: GroupReading) -> None:
-        self.topics |= dict.fromkeys(reading.topics, at_ms)
-        for column, value in zip(self.columns, (at_ms, reading.unread, reading.lag_ms), strict=True):
-            column.append(value)
-            del column[:-LAG_POINTS]
-        if len(self.topics) > len(reading.topics):
-            oldest_ms = self.columns[0][0]
-            self.topics = {topic: seen_ms for topic, seen_ms in self.topics.items() if seen_ms >= oldest_ms}
-
-
-class GroupLags:
-    """The lag of the groups that this broker coordinates, in the last hour.
-
-    A coordinator that is new has nothing of the time before it, and the one that was forgets.
-    """
-
-    def __init__(self) -> None:
-        self._groups: dict[str, _GroupLag] = {}
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def chosen(self, listed: Sequence[str]) -> list[str]:
-        """Which of these groups to look at, at most MAX_GROUPS: known ones first. All that are not listed are forgotten."""
-        self._groups = {name: self._groups[name] for name in listed if name in self._groups}
-        new = [name for name in listed if name not in self._groups]
-        return [*self._groups, *new][:MAX_GROUPS]
-
-    def note(self, at_ms: int, readings: Mapping[str, GroupReading]) -> None:
-        """Readings of groups that were chosen. `at_ms`: wall clock."""
-        for name, reading in readings.items():
-            self._groups.setdefault(name, _GroupLag()).add(at_ms, reading)
-        assert len(self._groups) <= MAX_GROUPS
-
-    def of(self, group_id: str) -> tuple[tuple[LagPoint, ...], tuple[str, ...]]:
-        """Points, the oldest first, and the topics that they are about."""
-        found = self._groups.get(group_id)
-        if found is None:
-            return (), ()
-        points = zip(*found.columns, strict=True)
-        return tuple(LagPoint(at_ms=at, unread=unread, lag_ms=ms) for at, unread, ms in points), tuple(found.topics)

@@ -18,6 +18,7 @@ from barnabas.net.metadata.metadata_service import MetadataService
 from barnabas.net.metadata.producer_ids import ProducerIds
 from barnabas.net.protocol.broker_figures import DescribeBrokerRequest, DescribeBrokerResponse
 from barnabas.net.protocol.group_responses import LagPoint
+from barnabas.net.protocol.lag import GroupLagsRequest, GroupLagsResponse
 from barnabas.net.quotas.client_quotas import ClientQuotas
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.server.memory_budget import MemoryBudget
@@ -38,7 +39,8 @@ class Figures(Protocol):
     @property
     def producers(self) -> ProducerSamples: ...
     async def describe(self, request: DescribeBrokerRequest, context: RequestContext) -> DescribeBrokerResponse: ...
-    def lags_of(self, group_id: str) -> tuple[tuple[LagPoint, ...], tuple[str, ...]]: ...
+    async def lags_of(self, group_id: str) -> tuple[tuple[LagPoint, ...], tuple[str, ...]]: ...
+    async def group_lags_request(self, request: GroupLagsRequest, context: RequestContext) -> GroupLagsResponse: ...
 
 
 class NoFigures:
@@ -51,8 +53,11 @@ class NoFigures:
     async def describe(self, request: DescribeBrokerRequest, context: RequestContext) -> DescribeBrokerResponse:
         raise UnsupportedVersionError("this broker does not measure itself")
 
-    def lags_of(self, group_id: str) -> tuple[tuple[LagPoint, ...], tuple[str, ...]]:
+    async def lags_of(self, group_id: str) -> tuple[tuple[LagPoint, ...], tuple[str, ...]]:
         return (), ()
+
+    async def group_lags_request(self, request: GroupLagsRequest, context: RequestContext) -> GroupLagsResponse:
+        raise UnsupportedVersionError("this broker does not measure groups")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

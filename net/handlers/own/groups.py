@@ -211,7 +211,7 @@ class GroupHandlers:
             description = replace(description, shares=await self._share_views(group_id))
         if not request.history:
             return description
-        points, topics = self._services.figures.lags_of(group_id)
+        points, topics = await self._services.figures.lags_of(group_id)
         return replace(description, lags=points, lag_topics=topics)
 
     async def _share_views(self, group_id: str) -> tuple[SharePartitionView, ...]:

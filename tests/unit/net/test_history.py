@@ -7,11 +7,7 @@ import pytest
 from barnabas.net.base.histogram import Histogram
 from barnabas.net.base.request_measures import PRODUCE, RequestMeasures
 from barnabas.net.broker.monitoring.history import (
-    LAG_POINTS,
-    MAX_GROUPS,
     POINTS,
-    GroupLags,
-    GroupReading,
     History,
     Reading,
     buckets_of,
@@ -77,39 +73,3 @@ def test_a_clock_that_stands_still_gives_no_point() -> None:
     history.note(first)
     history.note(replace(first, requests=5))
     assert not history.points
-
-
-def lag(records: int) -> GroupReading:
-    return GroupReading(unread=records, lag_ms=10 * records, topics=("t",))
-
-
-def test_the_lag_of_a_group_is_kept_for_an_hour() -> None:
-    lags = GroupLags()
-    for number in range(LAG_POINTS + 5):
-        lags.note(30_000 * number, {"g": lag(number)})
-    points, topics = lags.of("g")
-    assert [point.at_ms for point in points] == [30_000 * number for number in range(5, LAG_POINTS + 5)]
-    assert (points[0].unread, points[0].lag_ms, topics) == (5, 50, ("t",))
-    assert lags.of("other") == ((), ())
-
-
-def test_a_topic_counts_as_long_as_a_point_is_about_it() -> None:
-    """Who may not describe it must not see those points."""
-    lags = GroupLags()
-    lags.note(0, {"g": GroupReading(unread=1, lag_ms=1, topics=("secret", "t"))})
-    for number in range(1, LAG_POINTS):
-        lags.note(number, {"g": lag(number)})
-    assert set(lags.of("g")[1]) == {"secret", "t"}
-    lags.note(LAG_POINTS, {"g": lag(1)})
-    assert lags.of("g")[1] == ("t",)
-
-
-def test_known_groups_keep_their_place_and_groups_that_moved_are_forgotten() -> None:
-    lags = GroupLags()
-    names = [f"g{number:04d}" for number in range(MAX_GROUPS + 1)]
-    lags.note(1, {"g0500": lag(1), "gone": lag(1)})
-    chosen = lags.chosen(names)
-    assert len(chosen) == MAX_GROUPS and chosen[0] == "g0500" and names[-2] not in chosen[1:]
-    assert lags.of("gone") == ((), ()) and len(lags) == 1
-    lags.note(2, {name: lag(2) for name in chosen})
-    assert set(lags.chosen(names)) == set(chosen), "a group beyond the limit takes no place"

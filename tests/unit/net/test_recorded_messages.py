@@ -93,6 +93,7 @@ OF_SHARE_GROUPS = {
     "WriteShareStatesRequest",
 }
 OF_SHARE_VIEWS = {"ShareViewsRequest"}
+OF_GROUP_LAGS = {"GroupLagsRequest"}
 
 
 def asked(request_type: Any) -> DecodedRequest:
@@ -126,6 +127,7 @@ def messages() -> dict[str, tuple[Any, Any]]:
         (OF_SHARE_GROUPS, Samples(ADDED)),
         (OF_PREPARED, Samples()),
         (OF_SHARE_VIEWS, Samples()),
+        (OF_GROUP_LAGS, Samples()),
     ):
         made |= _of_one_time(names, some)
     return made
@@ -137,7 +139,7 @@ def _of_one_time(names: set[str] | None, samples: Samples) -> dict[str, tuple[An
     def is_here(request_type: Any) -> bool:
         name = request_type.__name__
         later = LATER | LATEST | OF_USERS | OF_PERMISSIONS | OF_QUOTAS | OF_EVENTS | OF_DELETED_OFFSETS
-        later |= OF_FIGURES | OF_SHARE_GROUPS | OF_PREPARED | OF_SHARE_VIEWS
+        later |= OF_FIGURES | OF_SHARE_GROUPS | OF_PREPARED | OF_SHARE_VIEWS | OF_GROUP_LAGS
         return name not in later if names is None else name in names
 
     made: dict[str, tuple[Any, Any]] = {}

@@ -99,17 +99,19 @@ function consumerPage(context, id) {
   });
 }
 
-// Charts of the last hour: what the coordinator remembers, and the newest value that this page has asked for.
+// Charts of the last hour: what the coordinator remembers, also of coordinators before it, and the newest value that this page asked for.
 function lagHistory(context, id, charts) {
   let points = []; // [milliseconds since 1970, records, seconds], the oldest first
   let newest = null;
   let coordinator = "";
   context.every(HISTORY_EVERY_MS, async () => {
     const parts = ["consumer-groups", id, "lag-history"];
-    const found = points.length ? await query(parts, { after_ms: points.at(-1)[0] }) : await get(...parts);
-    coordinator = `broker ${found.coordinator}`;
-    // Of the coordinator before, too, if this page was open then.
-    points = [...points, ...found.data.map((row) => [row.at_ms, row.lag, row.lag_seconds])];
+    let found = points.length ? await query(parts, { after_ms: points.at(-1)[0] }) : await get(...parts);
+    // A new coordinator may know points that the one before did not have.
+    if (coordinator !== "" && coordinator !== found.coordinator) found = await get(...parts);
+    coordinator = found.coordinator;
+    const all = new Map([...points, ...found.data.map((row) => [row.at_ms, row.lag, row.lag_seconds])].map((point) => [point[0], point]));
+    points = [...all.values()].sort((one, other) => one[0] - other[0]);
     points = points.filter(([at]) => at > points.at(-1)[0] - HOUR_MS);
   });
   function line(column, title, show) {
@@ -123,7 +125,7 @@ function lagHistory(context, id, charts) {
     now(records, seconds) {
       newest = [Date.now(), records, seconds];
       fill(charts, h("h2", {}, "Lag in the last hour"),
-        h("p", { class: "soft" }, `The coordinator, ${coordinator}, looks every 30 seconds and remembers it for an hour; a new coordinator begins again.`),
+        h("p", { class: "soft" }, `The coordinator, broker ${coordinator}, looks every 30 seconds. The lines have gaps where no broker has looked.`),
         h("div", { class: "charts" }, line(1, "Lag in records", number), line(2, "Lag in seconds", whole)));
     },
   };

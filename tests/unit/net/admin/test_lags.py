@@ -10,7 +10,7 @@ from barnabas.log.vocabulary.group_messages import CommittedOffset
 from barnabas.net.admin.frame import lags
 from barnabas.net.admin.frame.lags import LaggingGroup, LagsOfGroups, lags_of_groups
 from barnabas.net.broker.monitoring.group_lags import reading_of
-from barnabas.net.broker.monitoring.history import GroupReading
+from barnabas.net.broker.monitoring.lag_history import GroupReading
 from barnabas.net.protocol.group_responses import DescribeGroupResponse, OffsetFetchResponse, UnreadPartitionResponse
 from barnabas.net.protocol.requests import DescribeGroupRequest
 

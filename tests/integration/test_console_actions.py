@@ -1,5 +1,6 @@
 """What operators change in the console, in a real browser on a real cluster: configurations, access, moves."""
 
+import json
 from base64 import b64encode
 from collections.abc import Callable
 from typing import Any, Final
@@ -179,6 +180,33 @@ async def test_avro_is_decoded_with_the_registry_of_the_broker(new_cluster: Call
             await page.get_by_role("button", name="Read").click()
             await shows(page, '{"fruit":"<b>pear</b>","n":5}')
             assert complaints == []
+
+
+async def test_a_key_is_found_by_what_it_says(new_cluster: Callable[..., Cluster]) -> None:
+    """Typed as JSON: the broker writes it with the newest schema of the topic's keys, and looks where producers put it."""
+    schema = {"type": "record", "name": "Key", "fields": [{"name": "customer", "type": "string"}]}
+    with running_registry() as stub:
+        cluster = await new_cluster(1, admin_schema_registry_url=stub.url).ready()
+        async with cluster.admin() as admin:
+            await admin.create_topic("orders", partitions=5)
+        keys = Avro(SchemaRegistry(stub.url), schema)
+        async with Producer(cluster.bootstrap, key_serializer=keys) as producer:
+            for number in range(20):
+                await producer.send("orders", b"order %d" % number, key={"customer": f"c{number}"})
+        async with browser() as chromium, page_of(chromium) as (page, complaints):
+            await page.goto(f"http://{cluster.nodes[0].property('admin.listener')}/#/topics/orders/messages")
+            await page.get_by_label("The key is").select_option("JSON of its schema")
+            for number in (3, 4, 11):
+                await page.get_by_label("Only this key").fill(json.dumps({"customer": f"c{number}"}))
+                await page.get_by_role("button", name="Read").click()
+                await shows(page, "of one key only, written with schema 1")
+                await shows(page, "1 of 1 messages")
+                await shows(page, f"order {number}")
+            await is_accessible(page)
+            assert complaints == []
+            await page.get_by_label("Only this key").fill('{"custom": "c1"}')
+            await page.get_by_role("button", name="Read").click()
+            await shows(page, "the key: Key has no field custom and needs customer")
 
 
 async def test_protobuf_is_decoded_filtered_and_produced_again_as_it_is(new_cluster: Callable[..., Cluster]) -> None:

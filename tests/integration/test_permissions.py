@@ -229,7 +229,6 @@ CHANGES: tuple[Any, ...] = (
     q.AlterVotersRequest(node_id=2, add=False),
 )
 AS_A_BROKER: tuple[Any, ...] = (
-    GroupLagsRequest(wanted=("g",)),
     q.FetchRequest(
         max_wait_ms=0,
         min_bytes=1,
@@ -250,6 +249,7 @@ AS_A_BROKER: tuple[Any, ...] = (
     call(FenceBroker(node_id=2, broker_epoch=1)),
     call(AlterVoters(node_id=2, add=False)),
     call(AppendGroupRecords(node_id=2, slots=())),
+    GroupLagsRequest(wanted=("g",)),
     call(RegisterBroker(node_id=2, incarnation="mine", cluster_id="", endpoints=())),
     forged(2, 1, "0" * 32),
 )

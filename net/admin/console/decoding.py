@@ -11,13 +11,15 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.net.client.connection.errors import SchemaNotFoundError
 from barnabas.net.client.serde.avro_format import Avro
-from barnabas.net.client.serde.framing import HEAD_SIZE, MAGIC, schema_id_of
-from barnabas.net.client.serde.registry import SchemaRegistry
+from barnabas.net.client.serde.framing import HEAD_SIZE, MAGIC, framed, schema_id_of
+from barnabas.net.client.serde.registry import Schema, SchemaRegistry
 from barnabas.net.client.serde.serdes import Part, SchemaNotLoaded
 
 from ..frame.call import Json
 from ..frame.errors import bad_request
+from . import typed_keys
 from .protobuf_messages import ProtobufMessages
 
 REGISTRY_S: Final = 5.0  # for the registry to give all schemas of an answer
@@ -40,12 +42,7 @@ class Decoding:
 
     async def fill(self, topic: str, rows: Sequence[Json]) -> None:
         """Give keys and values of an answer `decoded` and `schema_id`, or `undecoded` with the reason. Raises ApiError."""
-        if not self._url:
-            raise bad_request("there is no schema registry: set admin.schema.registry.url in server.properties")
-        if self._registry is None:
-            self._registry = SchemaRegistry(self._url)
-            self._avro = Avro(self._registry)  # raises MissingExtraError
-            self._protobuf = ProtobufMessages(self._registry)
+        self._open()
         cells = list(_cells(rows))
         sizes: list[int] = []
         reason = f"an answer may need {MAX_SCHEMAS} new schemas"
@@ -64,6 +61,56 @@ class Decoding:
         for _, cell, _ in cells:
             if "decoded" not in cell:
                 cell.setdefault("undecoded", reason)
+
+    async def encode_key(self, topic: str, text: str) -> tuple[int, bytes]:
+        """The id of the newest schema of the topic's keys, and the key that this JSON stands for. Raises ApiError."""
+        registry, _ = self._open()
+        subject = f"{topic}-{Part.KEY}"
+        try:
+            tree = typed_keys.parsed(text)
+            async with asyncio.timeout(REGISTRY_S):
+                schema_id, schema = await registry.latest_with_id(subject)
+                for _ in range(MAX_SCHEMAS):
+                    try:
+                        async with self._turns:
+                            data = await asyncio.to_thread(self._key, schema_id, schema, tree)
+                    except SchemaNotLoaded as missing:
+                        await missing.load()
+                    else:
+                        return schema_id, framed(schema_id, data)
+            reason = f"its schema needs more than {MAX_SCHEMAS} others"
+        except TimeoutError:
+            raise bad_request(f"the schema registry does not answer within {REGISTRY_S:.0f} s") from None
+        except SchemaNotFoundError:
+            raise bad_request(
+                f"the schema registry has no subject {subject}: look for keys without a schema by key or key_base64"
+            ) from None
+        except BarnabasError as error:
+            raise bad_request(str(error)) from None
+        except Exception as error:  # noqa: BLE001 - whatever a library says of a schema that a stranger has written
+            reason = str(error) or type(error).__name__
+        raise bad_request(f"key_json cannot be written with the schema of {subject}: {reason}"[:500])
+
+    def _key(self, schema_id: int, schema: Schema, tree: Any) -> bytes:
+        """For a thread. Raises SchemaNotLoaded, ValueError, and whatever the libraries say."""
+        registry, protobuf = self._open()
+        if schema.kind == "AVRO":
+            return typed_keys.avro_key(registry, schema, tree)
+        if schema.kind == "PROTOBUF":
+            return protobuf.encode(schema_id, tree)
+        raise ValueError(
+            f"it is {schema.kind}, where one key has several forms; look for the key of a message, or give key_base64"
+        )
+
+    def _open(self) -> tuple[SchemaRegistry, ProtobufMessages]:
+        """Raises ApiError, MissingExtraError."""
+        if not self._url:
+            raise bad_request("there is no schema registry: set admin.schema.registry.url in server.properties")
+        if self._registry is None or self._protobuf is None:
+            self._registry = SchemaRegistry(self._url)
+            self._avro = Avro(self._registry)
+            self._protobuf = ProtobufMessages(self._registry)
+        return self._registry, self._protobuf
 
     def _pass(self, topic: str, cells: Sequence[tuple[Part, Json, bytes]], sizes: list[int]) -> Load | None:
         """For a thread: decode what can be decoded. Returns how to load the first schema that is missing. `sizes`: as JSON."""

@@ -4,7 +4,7 @@ from base64 import b64decode
 from importlib import import_module
 from typing import Any, Final
 
-from barnabas.net.client.serde.framing import HEAD_SIZE, read_message_path, schema_id_of
+from barnabas.net.client.serde.framing import FIRST_MESSAGE, HEAD_SIZE, message_path, read_message_path, schema_id_of
 from barnabas.net.client.serde.registered import MAX_DEPENDENCIES
 from barnabas.net.client.serde.registry import Reference, Schema, SchemaRegistry
 
@@ -29,6 +29,20 @@ class ProtobufMessages:
         message = self._class(schema_id, path)()
         message.ParseFromString(data[begin:])
         return MessageToDict(message, preserving_proto_field_name=True)
+
+    def encode(self, schema_id: int, tree: Any) -> bytes:
+        """The first message of the file, as most serializers write it, without the id of the schema. Raises SchemaNotLoaded,
+        ValueError."""
+        from google.protobuf.json_format import ParseDict, ParseError
+
+        message = self._class(schema_id, FIRST_MESSAGE)()
+        if not isinstance(tree, dict):
+            raise ValueError(f"it must be an object with the fields of {message.DESCRIPTOR.name}")
+        try:
+            ParseDict(tree, message)
+        except ParseError as error:
+            raise ValueError(str(error)) from None
+        return message_path(FIRST_MESSAGE) + bytes(message.SerializeToString(deterministic=True))
 
     def _class(self, schema_id: int, path: tuple[int, ...]) -> Any:
         from google.protobuf import message_factory

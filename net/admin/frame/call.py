@@ -176,6 +176,9 @@ class Decodes(Protocol):
     async def fill(self, topic: str, rows: Sequence[Json]) -> None:
         """Raises ApiError."""
 
+    async def encode_key(self, topic: str, text: str) -> tuple[int, bytes]:
+        """Raises ApiError."""
+
 
 Handler = Callable[[Call], Awaitable[Reply]]
 DocumentsHandler = Callable[[Call, Sequence[Json | ApiError]], Awaitable[Sequence[Json | ApiError]]]

@@ -9,10 +9,11 @@ import base64
 import json
 import re
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from barnabas.log.settings.kinds import MAX_INT64
+from barnabas.log.vocabulary.murmur2 import murmur2_positive
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import BarnabasError, OffsetOutOfRangeError, RequestTimedOutError
@@ -24,7 +25,7 @@ from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route
 from ..frame.errors import SHOWN_CHARS, ApiError, bad_request, refusal
 from ..frame.feed import EVENTS, HEARTBEAT, HEARTBEAT_S, MAX_STREAM_S, Follower, event_of
-from .topics import PARTITION
+from .topics import PARTITION, TOPIC
 
 DEFAULT_LIMIT: Final = 50
 MAX_LIMIT: Final = 1_000  # records of an answer
@@ -101,6 +102,14 @@ def _text_size(text: str) -> int:
     return len(json.encoder.encode_basestring_ascii(text))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """`key`: only records with it; None: all."""
+
+    key: bytes | None
+    is_committed_only: bool
+
+
 class _Page:
     """The records of an answer, until it is full."""
 
@@ -128,17 +137,33 @@ class _Page:
                 return
 
 
-def _key_of(call: Call) -> bytes | None:
-    """The key that is looked for; None: all records."""
-    text, encoded = call.query.get("key"), call.query.get("key_base64")
-    if encoded is None:
-        return None if text is None else str(text).encode()
-    if text is not None:
-        raise bad_request("give key or key_base64, not both")
+async def _key_of(call: Call, topic: str) -> tuple[bytes | None, int | None]:
+    """The key that is looked for, None: all records; and the id of the schema that it was written with here."""
+    given = [name for name in _KEYS if name in call.query]
+    if len(given) > 1:
+        raise bad_request(f"give {given[0]} or {given[1]}, not both")
+    if not given:
+        return None, None
+    text = str(call.query[given[0]])
+    if given == ["key"]:
+        return text.encode(), None
+    if given == ["key_json"]:
+        schema_id, key = await call.decoding.encode_key(topic, text)
+        return key, schema_id
     try:
-        return base64.b64decode(encoded, validate=True)
+        return base64.b64decode(text, validate=True), None
     except ValueError:
         raise bad_request("key_base64 is not valid base64; in a URL, + is written %2B") from None
+
+
+async def _partition_of(call: Call) -> Reply:
+    topic = call.topic()
+    key, schema_id = await _key_of(call, topic.name)
+    if key is None:
+        raise bad_request("the parameter key is missing; key_base64 and key_json are other forms of it")
+    number = murmur2_positive(key) % len(topic.partitions)
+    found: Json = {"topic_name": topic.name, "partition_id": number, "key_base64": base64.b64encode(key).decode()}
+    return Reply(body=found if schema_id is None else {**found, "schema_id": schema_id})
 
 
 def _records_of(chunk: Chunk, end: int) -> Iterator[Any]:
@@ -178,17 +203,18 @@ async def _read(call: Call) -> Reply:
     if decode != "registry":
         raise bad_request(f"decode is {decode[:SHOWN_CHARS]!r}; it must be registry")
     place = TopicPartition(topic.name, index)
+    wanted = _Wanted(key=(await _key_of(call, topic.name))[0], is_committed_only=isolation == "read_committed")
     if call.wants_events:
-        return Reply(stream=_follow(call, place, isolation == "read_committed"))
+        return Reply(stream=_follow(call, place, wanted))
     async with call.reads:
-        body = await call.ask(lambda admin: _page(call, admin, place, limit, isolation == "read_committed"))
+        body = await call.ask(lambda admin: _page(call, admin, place, limit, wanted))
     await _decode(call, place, body["data"])  # here, a slow registry keeps nobody from reading
     return Reply(body={"topic_name": topic.name, "partition_id": index, **body})
 
 
-async def _page(call: Call, admin: Admin, place: TopicPartition, limit: int, is_committed_only: bool) -> Json:
+async def _page(call: Call, admin: Admin, place: TopicPartition, limit: int, wanted: _Wanted) -> Json:
     await admin.client.wait_for_topic(place.topic, timeout_ms=TIMEOUT_MS)
-    level = READ_COMMITTED if is_committed_only else READ_UNCOMMITTED
+    level = READ_COMMITTED if wanted.is_committed_only else READ_UNCOMMITTED
     first, start, end = await _range(call, admin, place, level)
     reader = RangeReader(
         admin.client,
@@ -196,10 +222,10 @@ async def _page(call: Call, admin: Admin, place: TopicPartition, limit: int, is_
         start=start,
         end=end,
         max_bytes=CHUNK_BYTES,
-        is_committed_only=is_committed_only,
+        is_committed_only=wanted.is_committed_only,
         timeout_ms=TIMEOUT_MS,
     )
-    page = _Page(limit, key=_key_of(call))
+    page = _Page(limit, key=wanted.key)
     scanned = 0
     try:
         while not page.is_full and scanned < MAX_SCANNED_BYTES and (chunk := await reader.next_chunk()) is not None:
@@ -215,32 +241,32 @@ async def _page(call: Call, admin: Admin, place: TopicPartition, limit: int, is_
     return {"start_offset": first, "end_offset": end, "next_offset": next_offset, "data": page.rows}
 
 
-def _follow(call: Call, place: TopicPartition, is_committed_only: bool) -> Follower:
+def _follow(call: Call, place: TopicPartition, wanted: _Wanted) -> Follower:
     leave = call.tails.take(call.user)
-    return Follower(_events(call, place, is_committed_only), leave)
+    return Follower(_events(call, place, wanted), leave)
 
 
-async def _events(call: Call, place: TopicPartition, is_committed_only: bool) -> AsyncGenerator[str, None]:
+async def _events(call: Call, place: TopicPartition, wanted: _Wanted) -> AsyncGenerator[str, None]:
     """Records as they become visible, as server-sent events. Errors are the last event. "": ask whether the reader is there."""
     try:
         async with call.backend.admin() as admin:
-            async for event in _tail(call, admin, place, is_committed_only):
+            async for event in _tail(call, admin, place, wanted):
                 yield event
     except (ApiError, BarnabasError) as error:
         told = refusal(error) if isinstance(error, BarnabasError) else error
         yield event_of({"error_code": told.error_code, "message": str(told)}, "failure")
 
 
-async def _tail(call: Call, admin: Admin, place: TopicPartition, is_committed_only: bool) -> AsyncGenerator[str, None]:
+async def _tail(call: Call, admin: Admin, place: TopicPartition, wanted: _Wanted) -> AsyncGenerator[str, None]:
     await admin.client.wait_for_topic(place.topic, timeout_ms=TIMEOUT_MS)
-    level = READ_COMMITTED if is_committed_only else READ_UNCOMMITTED
+    level = READ_COMMITTED if wanted.is_committed_only else READ_UNCOMMITTED
     reader = RangeReader(
         admin.client,
         place,
         start=await _first(call, admin, place, level),
         end=MAX_INT64,
         max_bytes=CHUNK_BYTES,
-        is_committed_only=is_committed_only,
+        is_committed_only=wanted.is_committed_only,
         timeout_ms=TICK_MS,
     )
     clock = asyncio.get_running_loop()
@@ -266,7 +292,7 @@ async def _tail(call: Call, admin: Admin, place: TopicPartition, is_committed_on
         assert chunk is not None, "there is no end"
         records = _records_of(chunk, MAX_INT64)
         while True:
-            page = _Page(min(left, MAX_LIMIT), TAIL_BYTES, _key_of(call))
+            page = _Page(min(left, MAX_LIMIT), TAIL_BYTES, wanted.key)
             async with call.reads:
                 await asyncio.to_thread(page.add, records)
             await _decode(call, place, page.rows)
@@ -304,17 +330,26 @@ async def _decode(call: Call, place: TopicPartition, rows: list[Json]) -> None:
         await call.decoding.fill(place.topic, rows)
 
 
+_KEY_FIELDS: Final = (
+    Field(
+        name="key",
+        type="string",
+        description="The key, as text. Of records: only those with it; go on from next_offset, also after no record.",
+    ),
+    Field(name="key_base64", type="string", description="As key, for a key that is no text: its bytes as base64."),
+    Field(
+        name="key_json",
+        type="string",
+        description="As key, as JSON that the broker writes with the newest schema of TOPIC-key: Avro or Protobuf.",
+    ),
+)
+_KEYS: Final = tuple(field.name for field in _KEY_FIELDS)
 _QUERY: Final = (
     Field(name="offset", type="integer", description="The first offset to read; the nearest one if it does not exist."),
     Field(name="timestamp_ms", type="integer", description="Begin with the first record of this time or later."),
     Field(name="last", type="integer", description=f"Begin so many offsets before the end; default: {DEFAULT_LIMIT}."),
     Field(name="limit", type="integer", description=f"At most so many records, up to {MAX_LIMIT}."),
-    Field(
-        name="key",
-        type="string",
-        description="Only records with this key. Go on from next_offset, also after no record.",
-    ),
-    Field(name="key_base64", type="string", description="As key, for a key that is no text: its bytes as base64."),
+    *_KEY_FIELDS,
     Field(
         name="decode",
         type="string",
@@ -354,6 +389,19 @@ _ANSWER: Final = (
 )
 
 ROUTES = (
+    Route(
+        method="GET",
+        path=f"{TOPIC}/barnabas/partition",
+        handler=_partition_of,
+        summary="Where records with a key are, if their producers choose partitions as Kafka's do",
+        query=_KEY_FIELDS,
+        answer=(
+            shapes.text("topic_name", "The topic."),
+            shapes.whole("partition_id", "The partition."),
+            shapes.text("key_base64", "The bytes of the key."),
+            shapes.whole("schema_id", "The id of the schema, for key_json.", optional=True),
+        ),
+    ),
     Route(
         method="GET",
         path=f"{PARTITION}/records",

@@ -294,23 +294,7 @@ _OUTCOMES: Final = (
 )
 
 
-async def _partition_of(call: Call) -> Reply:
-    topic, key = call.topic(), call.query.get("key")
-    if key is None:
-        raise bad_request("the parameter key is missing")
-    number = murmur2_positive(key.encode()) % len(topic.partitions)
-    return Reply(body={"topic_name": topic.name, "partition_id": number})
-
-
 ROUTES = (
-    Route(
-        method="GET",
-        path=f"{TOPIC}/barnabas/partition",
-        handler=_partition_of,
-        summary="Where records with a key are, if their producers choose partitions as Kafka's do",
-        query=(Field(name="key", type="string", description="The key, as text."),),
-        answer=(shapes.text("topic_name", "The topic."), shapes.whole("partition_id", "The partition.")),
-    ),
     Route(
         method="POST",
         path=f"{TOPIC}/records",

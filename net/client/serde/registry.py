@@ -212,7 +212,12 @@ class SchemaRegistry:
 
     async def latest(self, subject: str) -> Schema:
         """The newest schema of a subject, asked for each time. Raises SchemaRegistryError."""
-        return _schema_of(await self._ask("GET", f"{_path_of(subject)}/versions/latest"))
+        return (await self.latest_with_id(subject))[1]
+
+    async def latest_with_id(self, subject: str) -> tuple[int, Schema]:
+        """As `latest`, with the id that is written before data of this schema."""
+        answer = await self._ask("GET", f"{_path_of(subject)}/versions/latest")
+        return _number(answer, "id"), _schema_of(answer)
 
     # --- loads --------------------------------------------------------------------------------------------------------
 

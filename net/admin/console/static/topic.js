@@ -112,6 +112,8 @@ function messagesTab(context, name) {
   const at = h("input", { hidden: true, "aria-label": "Offset, or a time such as 2026-11-27T12:00Z" });
   const filter = h("input", { type: "search", placeholder: "filter by text", "aria-label": "Filter by text", oninput: () => draw() });
   const key = h("input", { type: "search", placeholder: "only this key", "aria-label": "Only this key" });
+  const keyAs = settings.has_registry && h("select", { "aria-label": "The key is" },
+    [["key", "text"], ["key_json", "JSON of its schema"]].map(([value, text]) => h("option", { value }, text)));
   const format = h("select", { "aria-label": "Format", onchange: () => draw() },
     ["auto", "JSON", "text", "hex"].map((value) => h("option", { value }, value)));
   const newestFirst = h("input", { type: "checkbox", checked: true, onchange: () => draw() });
@@ -122,6 +124,7 @@ function messagesTab(context, name) {
   let next = null;
   let following = false;
   let sameKey = null; // base64
+  let keySchema = null; // of the key that was typed as JSON
 
   function draw() {
     const found = rows.filter((row) => !filter.value || JSON.stringify([row.key, row.value, row.headers]).includes(filter.value));
@@ -135,7 +138,7 @@ function messagesTab(context, name) {
     ], newestFirst.checked ? [...found].reverse() : found, "no messages"));
   }
 
-  // A key that is no text is found by its bytes: by those of a message that has it.
+  // A key that is no text is found by its bytes: by those of a message that has it, or that the broker writes with its schema.
   function wantedKey() {
     if (sameKey !== null) return { key_base64: sameKey };
     return key.value ? { key: key.value } : {};
@@ -145,6 +148,7 @@ function messagesTab(context, name) {
 
   function readKeyOf(row) {
     key.value = "";
+    keySchema = null;
     sameKey = base64Of(row.key);
     return read({ offset: 0 }, false);
   }
@@ -157,9 +161,14 @@ function messagesTab(context, name) {
       context.works();
       rows = isMore ? [...rows, ...page.data].slice(-MAX_TAIL) : page.data;
       next = page.next_offset;
-      note.textContent = `offsets ${page.start_offset} to ${page.end_offset - 1}; next: ${page.next_offset}${sameKey === null ? "" : "; of one key only, Read shows all"}`;
+      note.textContent = `offsets ${page.start_offset} to ${page.end_offset - 1}; next: ${page.next_offset}${ofOneKey()}`;
       draw();
     } catch (error) { context.fail(error); }
+  }
+
+  function ofOneKey() {
+    if (keySchema !== null) return `; of one key only, written with schema ${keySchema}`;
+    return sameKey === null ? "" : "; of one key only, Read shows all";
   }
 
   function target() {
@@ -173,10 +182,12 @@ function messagesTab(context, name) {
 
   const go = async (event) => {
     event?.preventDefault();
-    if (event) sameKey = null;
+    if (event) sameKey = keySchema = null;
     try {
       if (event && key.value) { // where producers put it, if they choose partitions as Kafka's do
-        partition.value = (await query(["topics", name, "barnabas", "partition"], { key: key.value })).partition_id;
+        const found = await query(["topics", name, "barnabas", "partition"], { [keyAs ? keyAs.value : "key"]: key.value });
+        partition.value = found.partition_id;
+        if (found.schema_id !== undefined) [sameKey, keySchema] = [found.key_base64, found.schema_id];
       }
       await read(key.value && where.value === "last" ? { offset: 0 } : target(), false);
     } catch (error) { context.fail(error); }
@@ -187,7 +198,7 @@ function messagesTab(context, name) {
       h("label", {}, "Partition", partition), h("label", {}, "From", where), at, h("button", { class: "primary" }, "Read"),
       h("button", { type: "button", onclick: () => next !== null && read({ offset: next }, true) }, "More"),
       h("label", { class: "inline" }, tail, "follow"), h("label", { class: "inline" }, newestFirst, "newest first"),
-       h("label", {}, "Show as", format), key, filter),
+       h("label", {}, "Show as", format), key, keyAs, filter),
     note, list, settings.can_change && produce.section);
   context.onOverview((overview) => {
     const topic = overview.topics.find((item) => item.topic_name === name);

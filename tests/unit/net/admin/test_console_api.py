@@ -495,19 +495,31 @@ async def test_the_partitions_of_a_share_group(client: HttpClient, broker: FakeB
     ("query", "told"),
     [
         ({"key": "a", "key_base64": "YQ=="}, "give key or key_base64, not both"),
+        ({"key_base64": "YQ==", "key_json": "1"}, "give key_base64 or key_json, not both"),
         ({"key_base64": "YQ"}, "key_base64 is not valid base64"),
         ({"key_base64": "+ =="}, "key_base64 is not valid base64"),
     ],
 )
-def test_a_key_that_is_no_key_is_refused(query: dict[str, Any], told: str) -> None:
+async def test_a_key_that_is_no_key_is_refused(query: dict[str, Any], told: str) -> None:
     with pytest.raises(ApiError, match=told):
-        record_reading._key_of(cast(Any, SimpleNamespace(query=query)))
+        await record_reading._key_of(cast(Any, SimpleNamespace(query=query)), "t")
 
 
-def test_keys_that_are_looked_for() -> None:
-    def key_of(**query: str) -> bytes | None:
-        return record_reading._key_of(cast(Any, SimpleNamespace(query=query)))
+async def test_keys_that_are_looked_for() -> None:
+    async def key_of(**query: str) -> bytes | None:
+        return (await record_reading._key_of(cast(Any, SimpleNamespace(query=query)), "t"))[0]
 
-    assert key_of() is None
-    assert (key_of(key="\u00fc"), key_of(key="")) == (b"\xc3\xbc", b"")
-    assert (key_of(key_base64="AP8="), key_of(key_base64="")) == (b"\x00\xff", b"")
+    assert await key_of() is None
+    assert (await key_of(key="\u00fc"), await key_of(key="")) == (b"\xc3\xbc", b"")
+    assert (await key_of(key_base64="AP8="), await key_of(key_base64="")) == (b"\x00\xff", b"")
+
+
+async def test_the_partition_of_a_key(client: HttpClient) -> None:
+    address = f"{CLUSTER}/topics/t/barnabas/partition"
+    as_text = await (await client.get(address, params={"key": "pear"})).json()
+    assert as_text["key_base64"] == "cGVhcg==" and "schema_id" not in as_text
+    assert await (await client.get(address, params={"key_base64": "cGVhcg=="})).json() == as_text
+    missing = await client.get(address)
+    assert missing.status == 400 and "the parameter key is missing" in await missing.text()
+    typed = await client.get(address, params={"key_json": "1"})
+    assert typed.status == 400 and "set admin.schema.registry.url" in await typed.text()

@@ -1,6 +1,6 @@
 """Brokers of an older version, and the step of a rolling upgrade.
 
-There is no release yet, so an older version is a commit of the past. It runs as it was then, with the packages of today.
+An older version is the last release, or a commit of the past. It runs as it was then, with the packages of today.
 """
 
 import asyncio
@@ -19,6 +19,13 @@ from barnabas.net.local_cluster import LAUNCHER
 
 STOP_S: Final = 45
 _FOLDERS: Final = ("consumer_groups", "kraft", "log", "net")
+
+
+def last_release() -> str | None:
+    """The tag of the release before this commit; None: there is none, or the history was not cloned."""
+    command = ["git", "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
+    return done.stdout.strip() or None
 
 
 def older_launcher(commit: str, tree: Path) -> tuple[str, ...]:

@@ -1,15 +1,16 @@
-"""A cluster of an older version, from before feature level 2, is upgraded broker by broker, and back, while producers write:
-docs/upgrade.md."""
+"""A cluster of an older version, from before feature level 2 or the last release, is upgraded broker by broker, and back, while
+producers write: docs/upgrade.md."""
 
 import asyncio
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import pytest
 from integration.cluster import Cluster, full_isr, until
 from integration.load import Load, read_all, send
-from integration.older_version import STOP_S, older_launcher, roll
+from integration.older_version import STOP_S, last_release, older_launcher, roll
 
 from barnabas.log.vocabulary.access.quotas import QuotaEntity
 from barnabas.log.vocabulary.errors import BarnabasError
@@ -19,6 +20,7 @@ from barnabas.net.local_cluster import LAUNCHER
 pytestmark = pytest.mark.timeout(300)
 Maker = Callable[..., Cluster]
 OLD: Final = "25ed9851b5d05609143d6548bd0cf332af2bdbd3"
+RELEASE: Final = last_release()
 PARTITIONS: Final = 3
 
 
@@ -29,6 +31,17 @@ def old_launcher(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 async def test_a_rolling_upgrade_and_downgrade_lose_nothing(new_cluster: Maker, old_launcher: tuple[str, ...]) -> None:
+    await upgraded_and_back(new_cluster, old_launcher, knows_quotas=False)
+
+
+@pytest.mark.skipif(RELEASE is None, reason="there is no release with a tag v... before this commit")
+async def test_the_last_release_is_upgraded_and_goes_back(new_cluster: Maker, tmp_path: Path) -> None:
+    assert RELEASE is not None
+    await upgraded_and_back(new_cluster, older_launcher(RELEASE, tmp_path), knows_quotas=True)
+
+
+async def upgraded_and_back(new_cluster: Maker, old_launcher: tuple[str, ...], *, knows_quotas: bool) -> None:
+    """`knows_quotas`: does the older version?"""
     cluster = await new_cluster(3, launcher=old_launcher).ready()
     async with cluster.admin() as admin:
         await admin.create_topic("t", partitions=PARTITIONS, replication_factor=3, configs={"min.insync.replicas": "2"})
@@ -38,9 +51,10 @@ async def test_a_rolling_upgrade_and_downgrade_lose_nothing(new_cluster: Maker, 
     load = Load(cluster.bootstrap, "t", partitions=PARTITIONS)
     async with load:
         await roll(cluster, 0, LAUNCHER)
-        async with cluster.admin() as admin:
-            with pytest.raises(BarnabasError):  # brokers of the older version could not read the record
-                await admin.quotas.alter(QuotaEntity(client_id="batch"), {"producer_byte_rate": 1e6})
+        if not knows_quotas:
+            async with cluster.admin() as admin:
+                with pytest.raises(BarnabasError):  # brokers of the older version could not read the record
+                    await admin.quotas.alter(QuotaEntity(client_id="batch"), {"producer_byte_rate": 1e6})
         await roll(cluster, 0, old_launcher)  # and back: nothing has raised the feature level
         for node_id in (0, 1, 2):
             await roll(cluster, node_id, LAUNCHER)

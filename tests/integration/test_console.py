@@ -183,6 +183,19 @@ async def test_a_broker_that_dies_is_shown_while_the_page_is_open(cluster: Clust
         assert complaints == []
 
 
+async def test_a_lost_replica_is_shown_before_the_next_look_at_the_partitions(cluster: Cluster) -> None:
+    """The page of a topic looked every two seconds. Its timers stand still here, so only the stream of the broker can tell."""
+    async with browser() as chromium, page_of(chromium) as (page, complaints):
+        await page.clock.install()
+        await opened(page, cluster, "topics/orders")
+        await page.clock.pause_at(await page.evaluate("Date.now()") + 3_600_000)
+        cluster.kill(2)
+        await shows(page, "2 behind")
+        cluster.nodes[2].launch()
+        await page.wait_for_function("() => !document.querySelector('#main').textContent.includes('behind')")
+        assert complaints == []
+
+
 @pytest.mark.timeout(400)
 async def test_every_page_is_open_while_a_broker_dies_and_comes_back(cluster: Cluster) -> None:
     # A coordinator that is new remembers no rebalances, and the death before this one may have cost the group its own.

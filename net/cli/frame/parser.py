@@ -42,6 +42,8 @@ _FIRST_WORDS: Final = {
     "seek": "group seek",
     "lag": "group list",
     "consumer-groups": "group list",
+    "share-groups": "group list",
+    "share": "group list",
     "brokers": "cluster describe",
     "status": "cluster health",
     "health": "cluster health",
@@ -53,7 +55,22 @@ _FIRST_WORDS: Final = {
     "help": "--help",
     "version": "--version",
 }
-_NAMES_IN_KAFKA: Final = ("--topic", "--group")  # arguments without an option here
+# Verbs that other tools have, by noun.
+_VERBS: Final = {
+    ("broker", "list"): "cluster describe",
+    ("broker", "describe"): "cluster describe",
+    ("broker", "config"): "config list -b N",
+    ("broker", "stop"): "broker drain N",
+    ("broker", "remove"): "broker decommission N",
+    ("group", "reset"): "group seek GROUP --to POSITION",
+    ("group", "reset-offsets"): "group seek GROUP --to POSITION",
+    ("group", "lag"): "group describe GROUP",
+    ("topic", "config"): "config list -t TOPIC",
+    ("cluster", "status"): "cluster health",
+    ("cluster", "doctor"): "doctor",
+}
+_NAMES_IN_KAFKA: Final = ("--topic", "--group", "--principal", "--user")  # arguments without an option here
+_CONSENT: Final = ("--yes", "-y", "--force", "--no-prompt")  # which other tools want
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -91,12 +108,19 @@ class CommandParser(argparse.ArgumentParser):
             return " (did you mean `barnabas topic add-partitions NAME --total N`?)"
         if option in _NAMES_IN_KAFKA and self._get_positional_actions():
             return ": give the name alone, as in the help"
+        if option in _CONSENT:
+            return ": the command does not ask, leave it out"
         return did_you_mean(option, self._option_string_actions)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if not isinstance(action, argparse._SubParsersAction) or value in action.choices:
             super()._check_value(action, value)
             return
+        noun = self.prog.rpartition(" ")[2]
+        if (noun, value) in _VERBS:
+            raise argparse.ArgumentError(
+                None, f"there is no command {value!r} (did you mean `barnabas {_VERBS[noun, value]}`?)"
+            )
         if value in self.commands_beside:
             raise argparse.ArgumentError(None, f"there is no command {value!r} here (did you mean `barnabas {value}`?)")
         if value in _FIRST_WORDS and self.has_all_commands:

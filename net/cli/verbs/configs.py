@@ -2,7 +2,7 @@
 
 import asyncio
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.log.vocabulary.errors import BarnabasError, UnknownTopicOrPartitionError
@@ -190,7 +190,23 @@ def _altering(changes_of: Callable[[Context], dict[str, str | None]]) -> Callabl
     return alter
 
 
+async def check_removed(admin: "Admin", topic: str, changes: Mapping[str, str | None]) -> None:
+    """Raises CommandError for a typo in a key that is to be removed.
+
+    The controller removes any key, as a version before it may have set one that it does not know, so a typo looked as if it had
+    changed something.
+    """
+    removed = [key for key, value in changes.items() if value is None]
+    if removed:
+        known = {entry.key for entry in await admin.describe_configs(topic)}
+        for key in removed:
+            if key not in known and (near := did_you_mean(key, known)):
+                raise CommandError(f"there is no key {key}{near}")
+
+
 async def _alter(admin: "Admin", resource: _Resource, changes: dict[str, str | None], *, is_check: bool) -> None:
+    if is_check and resource.kind == TOPIC_RESOURCE:
+        await check_removed(admin, resource.name, changes)
     try:
         await admin.alter_config(resource.name, changes, resource_type=resource.kind, validate_only=is_check)
     except UnknownTopicOrPartitionError:

@@ -16,6 +16,7 @@ from ..frame.confirmation import exit_code_in, shown_doubt
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.output import Row
 from ..streams import consume, produce, table_file
+from .configs import check_removed
 
 if TYPE_CHECKING:  # help must not import the client's modules
     from barnabas.net.client.admin.admin import Admin
@@ -217,6 +218,7 @@ async def _alter(context: Context) -> int:
     if not changes:
         raise CommandError("nothing to alter; give -c KEY=VALUE or -d KEY", ExitCode.USAGE)
     async with context.connector.admin(context.bootstrap) as admin:
+        await check_removed(admin, context.arguments.name, changes)
         await admin.alter_config(context.arguments.name, changes)
     context.out.line(f"altered {context.arguments.name}", {"topic": context.arguments.name, "changes": changes})
     return ExitCode.OK

@@ -56,17 +56,23 @@ function show() {
       stops.push(() => live.listeners.delete(listener));
       if (live.overview) listener(live.overview);
     },
-    // Called now, and again so long after each end, while the page is open and visible.
+    // Called now, and again so long after each end, while the page is open and visible. Returns what makes the next call at once.
     every(ms, work) {
       let timer = 0;
+      let isBusy = false;
+      let isDue = false;
       const turn = async () => {
+        [isBusy, isDue] = [true, false];
+        clearTimeout(timer);
         if (!document.hidden) {
           try { await work(); } catch (error) { context.fail(error); }
         }
-        if (context.isHere) timer = setTimeout(turn, ms);
+        isBusy = false;
+        if (context.isHere) timer = setTimeout(turn, isDue ? 0 : ms);
       };
       turn();
       stops.push(() => clearTimeout(timer));
+      return () => { if (isBusy) isDue = true; else turn(); };
     },
     onLeave(stop) { stops.push(stop); },
     fail(error) {

@@ -23,7 +23,7 @@ function partitionsTab(context, name) {
   const section = h("section");
   let before = null;
   context.main.append(section, settings.can_change && deletion(context, name));
-  context.every(PARTITIONS_EVERY_MS, async () => {
+  const lookNow = context.every(PARTITIONS_EVERY_MS, async () => {
     const topic = await get("topics", name, "overview");
     if (!context.isHere) return;
     context.works();
@@ -43,6 +43,13 @@ function partitionsTab(context, name) {
       ["Records/s", (row) => rateCell(rates.get(row.partition_id), busiest, total, topic.partitions.length), "number"],
       ...(settings.can_change ? [["", (row) => moving(context, name, row)]] : []),
     ], topic.partitions));
+  });
+  // Leaders and replicas are shown as soon as the broker tells that something is different.
+  let seen = "";
+  context.onOverview((overview) => {
+    const now = JSON.stringify([overview.brokers.map((item) => item.state), overview.topics.find((item) => item.topic_name === name)]);
+    if (seen && seen !== now) lookNow();
+    seen = now;
   });
 }
 

@@ -156,7 +156,12 @@ def files_under(path: Path) -> list[Path]:
     """A file itself; for a folder all files that can be shown, sorted by name."""
     if not path.is_dir():
         return [path]
-    return [item for item in sorted(path.rglob("*")) if item.is_file() and dumper_of(item) is not None]
+    return [
+        item
+        for item in sorted(path.rglob("*"))
+        # broker.log of a local cluster is text, and no damaged segment.
+        if item.is_file() and dumper_of(item) is not None and (item.suffix != ".log" or item.stem.isdecimal())
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -36,6 +36,16 @@ def batch(offset: int, *values: bytes) -> bytes:
     return bytes(data)
 
 
+def test_the_log_of_the_broker_itself_is_no_damaged_segment(
+    tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broker.log").write_text("2026-11-29T23:15:37.460+00:00 INFO barnabas.replication event=leads\n")
+    (tmp_path / SEGMENT).write_bytes(batch(7, b"one"))
+    assert tool.main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert SEGMENT in out and "broker.log" not in out and "DAMAGED" not in out
+
+
 def test_segments_and_their_records(tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / SEGMENT).write_bytes(batch(7, b"one", b"x" * 100) + batch(9, b"three"))
     assert tool.main(["--records", str(tmp_path / SEGMENT)]) == 0

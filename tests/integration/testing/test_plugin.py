@@ -1,14 +1,15 @@
 """The pytest plugin as users have it: pytest in a process of its own, in an empty folder, with no conftest."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-TESTS = int(os.environ.get("BARNABAS_PLUGIN_TESTS", "24"))  # of the run with xdist; 500 for a long one
-TIMEOUT_S = 60 + TESTS
+from .plugin_runs import MANY, run_pytest
+
+TESTS = (
+    50  # of the run with xdist: each act at least once, but for some with three brokers; scripts/plugin-runs has more
+)
+TIMEOUT_S = 110
 
 SHAPES = """
 import pytest
@@ -73,53 +74,6 @@ def test_a_misspelt_argument(barnabas):
     raise AssertionError("never runs")
 """
 
-MANY = """
-import pytest
-from barnabas.sync import Producer
-
-pytestmark = pytest.mark.barnabas(brokers=1)
-
-@pytest.mark.parametrize("number", range({tests}))
-def test_a_topic_of_its_own(barnabas, barnabas_topic, worker_id, number):
-    values = [b"%d" % value for value in range(number + 1)]
-    with Producer(barnabas.bootstrap_servers) as producer:
-        producer.send_many("shared-name", values).result(30)
-        producer.send_many(barnabas_topic, values).result(30)
-    barnabas.assert_delivered("shared-name", values, exactly_once=True)
-    barnabas.assert_delivered(barnabas_topic, values, exactly_once=True)
-    print("cluster of", worker_id, barnabas.bootstrap_servers)
-"""
-
-
-def run_pytest(
-    folder: Path, text: str, *arguments: str, timeout_s: int = TIMEOUT_S
-) -> subprocess.CompletedProcess[str]:
-    (folder / "test_it.py").write_text(text, encoding="utf-8")
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "BARNABAS"))}
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-W",
-            "error",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:asyncio",
-            "-p",
-            "no:anyio",  # the plugin of a library that others bring; it imports asyncio
-            *arguments,
-            "test_it.py",
-        ],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-
 
 def test_clusters_have_the_shape_that_is_marked_and_are_healed_and_emptied(tmp_path: Path) -> None:
     ended = run_pytest(tmp_path, SHAPES, "--strict-markers")
@@ -153,10 +107,10 @@ def test_a_test_that_fails_shows_what_the_brokers_say(tmp_path: Path, backend: s
 
 @pytest.mark.timeout(TIMEOUT_S + 30)
 def test_many_tests_on_several_workers_do_not_disturb_each_other(tmp_path: Path) -> None:
-    ended = run_pytest(tmp_path, MANY.format(tests=TESTS), "-n", "2", "-rP")
+    ended = run_pytest(tmp_path, MANY.read_text(), "-n", "2", "-rP", tests=TESTS)
     assert f"{TESTS} passed" in ended.stdout, ended.stdout + ended.stderr
     clusters = {line for line in ended.stdout.splitlines() if line.startswith("cluster of gw")}
-    assert len(clusters) == 2, "each worker has one cluster for all of its tests"
+    assert len(clusters) == 4, "each worker has two clusters for all of its tests: one broker, and three"
 
 
 def test_a_run_that_does_not_use_the_plugin_imports_nothing(tmp_path: Path) -> None:

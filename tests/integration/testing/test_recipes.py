@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from .test_plugin import run_pytest
+from .plugin_runs import run_pytest
 
 PAGE: Final = Path(__file__).resolve().parents[3] / "docs/testing.md"
 TIMEOUT_S: Final = 300

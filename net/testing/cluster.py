@@ -224,11 +224,13 @@ class Cluster:
 
         return self._run(find())
 
-    def reset(self) -> None:
+    def reset(self) -> list[str]:
         """Undo all faults, and remove all topics, groups and open transactions. Users and permissions are those of the start
-        again; brokers that were added or removed stay so."""
+        again; brokers that were added or removed stay so.
+
+        Returns the groups that had members. A consumer that was not closed joins its group again."""
         self.heal()
-        self._run(self._started.reset())
+        return self._run(self._started.reset())
 
     def add_broker(self, config: Mapping[str, str] | None = None) -> int:
         """Start one more broker, and return its number when it takes part. `config`: keys of its own. New partitions are placed

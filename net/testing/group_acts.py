@@ -15,6 +15,7 @@ from barnabas.log.vocabulary.errors import (
 from barnabas.log.vocabulary.transaction_messages import UNDECIDED_STATES
 
 from ..client.admin.admin import Admin
+from ..client.connection.loop_thread import loop_thread
 from ..client.consumer.consumer import Consumer
 from ..protocol.group_responses import GroupMember
 from .observation import CLIENT_ID, Observation
@@ -84,37 +85,42 @@ class GroupActs:
             raise ValueError(f"group {group!r} has no member {member!r}; members: {', '.join(known) or 'none'}")
         return FoundMember(member_id=chosen.member_id, coordinator=found.coordinator)
 
-    async def reset(self) -> None:
-        """Remove all transactions, groups and topics."""
+    async def reset(self) -> list[str]:
+        """Remove all transactions, groups and topics. Returns the groups that had members: those that run join again."""
         admin = await self._observation.admin()
         topics, groups, transactions = await asyncio.gather(
             admin.list_topics(), admin.list_groups(), admin.transactions.list(states=UNDECIDED_STATES)
         )
+        if any(item.member_count for item in groups):
+            await loop_thread().dropped_clients_closed()
+            groups = await admin.list_groups()
         await asyncio.gather(*(self._abort(admin, item.transactional_id) for item in transactions.transactions))
-        await asyncio.gather(
-            *(self._delete_group(admin, item.group_id) for item in groups),
-            *(admin.delete_topic(topic) for topic in topics),
+        had_members, _ = await asyncio.gather(
+            asyncio.gather(*(self._delete_group(admin, item.group_id) for item in groups)),
+            asyncio.gather(*(admin.delete_topic(topic) for topic in topics)),
         )
+        return sorted(item.group_id for item, had in zip(groups, had_members, strict=True) if had or item.member_count)
 
     async def _abort(self, admin: Admin, transactional_id: str) -> None:
         with suppress(InvalidTxnStateError, TransactionalIdNotFoundError):
             await admin.transactions.abort(transactional_id)
 
-    async def _delete_group(self, admin: Admin, group: str) -> None:
-        """A group with members is not deleted; and members of clients that still run return."""
-        for last in (False,) * (MAX_REMOVALS - 1) + (True,):
+    async def _delete_group(self, admin: Admin, group: str) -> bool:
+        """A group with members is not deleted; and members of clients that still run return. Returns whether it had some."""
+        for attempt in range(1, MAX_REMOVALS + 1):
             try:
                 await admin.delete_group(group)
-                return
+                break
             except GroupIdNotFoundError:
-                return
+                break
             except NonEmptyGroupError:
-                if last:
+                if attempt == MAX_REMOVALS:
                     raise
             with suppress(GroupIdNotFoundError):
                 found = await self._observation.describe(group)
                 for member in found.members:
                     await asyncio.to_thread(self._end_session, found.coordinator, group, member.member_id)
+        return attempt > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

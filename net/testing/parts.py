@@ -91,9 +91,9 @@ class ClusterParts:
         if self._temporary is not None:
             self._temporary.close()
 
-    async def reset(self) -> None:
+    async def reset(self) -> list[str]:
         await self.access.restore()
-        await self.groups.reset()
+        return await self.groups.reset()
 
     # --- brokers that come and go -------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ thread, so it starts its own; clients that the parent opened belong to the paren
 
 import asyncio
 import atexit
+import gc
 import logging
 import os
 import threading
@@ -83,6 +84,13 @@ class LoopThread:
 
         self.loop.call_soon_threadsafe(begin)
         return ended
+
+    async def dropped_clients_closed(self) -> None:
+        """Collect the clients that no one holds any more, and wait until they are closed. Runs on the loop."""
+        await asyncio.to_thread(gc.collect)
+        await asyncio.sleep(0)  # `_begin_close` begins in the next turn
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=MAX_EXIT_WAIT_S)
 
     def close_all(self) -> None:
         """At process exit, while the daemon thread still runs."""

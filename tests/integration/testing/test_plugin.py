@@ -74,11 +74,54 @@ def test_a_misspelt_argument(barnabas):
     raise AssertionError("never runs")
 """
 
+LEFT_OPEN = """
+import pytest
+from barnabas.sync import Admin, Consumer, Producer
+
+pytestmark = pytest.mark.barnabas(brokers=1)
+seen, kept = [], []
+
+def reading(cluster):
+    cluster.create_topic("orders")
+    with Producer(cluster.bootstrap_servers) as producer:
+        producer.send("orders", b"1").result(30)
+    consumer = Consumer("orders", bootstrap=cluster.bootstrap_servers, group="billing", auto_offset_reset="earliest")
+    assert consumer.poll(timeout_ms=30_000)
+    return consumer
+
+def check_empty(cluster):
+    with Admin(cluster.bootstrap_servers) as admin:
+        assert (admin.list_topics(), admin.list_groups()) == ([], [])
+
+def test_drops_a_consumer(barnabas):
+    consumer = reading(barnabas)
+    consumer.itself = consumer
+    seen.append(barnabas.bootstrap_servers)
+
+def test_the_same_cluster_is_empty(barnabas):
+    assert seen == [barnabas.bootstrap_servers]
+    check_empty(barnabas)
+
+def test_leaves_a_consumer_open(barnabas):
+    kept.append(reading(barnabas))
+
+def test_its_consumer_takes_nothing_from_another_test(barnabas):
+    assert seen != [barnabas.bootstrap_servers]
+    check_empty(barnabas)
+    with reading(barnabas):
+        pass
+"""
+
 
 def test_clusters_have_the_shape_that_is_marked_and_are_healed_and_emptied(tmp_path: Path) -> None:
     ended = run_pytest(tmp_path, SHAPES, "--strict-markers")
     assert "8 passed, 1 error" in ended.stdout, ended.stdout + ended.stderr
     assert "unexpected keyword argument 'broker'" in ended.stdout
+
+
+def test_a_consumer_that_a_test_leaves_open_does_not_take_part_in_the_next_test(tmp_path: Path) -> None:
+    ended = run_pytest(tmp_path, LEFT_OPEN)
+    assert "4 passed" in ended.stdout, ended.stdout + ended.stderr
 
 
 def test_an_option_chooses_the_backend(tmp_path: Path) -> None:

@@ -311,7 +311,7 @@ class Cluster:
 
         def undo() -> None:
             lost.undo()
-            self._started.injection.wait_until_ready(self.brokers)
+            self._started.injection.wait_until_ready(self._started.injection.awake())
 
         return Fault("lose_quorum", undo)
 

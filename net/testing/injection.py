@@ -29,53 +29,74 @@ MAX_DELAY_MS: Final = 60_000  # above it, every timeout of a broker has passed
 class Injection:
     """One for a cluster. All calls block until the brokers have carried them out."""
 
-    def __init__(self, backend: Backend, brokers: Iterable[int], *, timeout_s: float) -> None:
+    def __init__(
+        self, backend: Backend, brokers: Iterable[int], *, timeout_s: float, voters: Iterable[int] | None = None
+    ) -> None:
+        """`voters`: of the quorum; None: all brokers."""
         self._backend = backend
         self._brokers = list(brokers)
+        self._voters = set(self._brokers if voters is None else voters)
+        self._late: set[int] = set()  # started while other faults kept them from taking part
         self._timeout_s = timeout_s
         self._plan = FaultPlan(addresses={node_id: backend.addresses(node_id) for node_id in self._brokers})
         self._told = {node_id: Faults() for node_id in self._brokers}
-        self._paused: dict[int, Fault] = {}
-        self._dead: dict[int, Fault] = {}
+        self._pauses: list[set[int]] = []  # of each fault that holds: the brokers that it keeps paused
+        self._kills: list[set[int]] = []  # likewise dead
         self._holding: list[Fault] = []
         self._refusal: OSError | None = None  # of the last question whether a broker is ready
 
     # --- brokers ------------------------------------------------------------------------------------------------------
 
     def kill(self, node_ids: Sequence[int]) -> Fault:
-        """All of them, before anything else happens."""
-        for node_id in self._checked(node_ids):
-            if node_id in self._paused:
-                self._paused[node_id].undo()
+        """All of them, before anything else happens. A broker stays dead until each fault that has killed it is undone."""
+        killed = set(self._checked(node_ids))
+        self._kills.append(killed)
+        for node_id in node_ids:
+            self._forget(self._pauses, node_id)
             self._backend.kill(node_id)
-        fault = self.fault(f"kill{tuple(node_ids)}", lambda: self.restart(_of(node_ids, self._brokers)))
-        self._dead.update(dict.fromkeys(node_ids, fault))
-        return fault
+
+        def undo() -> None:
+            held = _without(self._kills, killed)
+            self.restart(_of(killed - held, self._brokers))
+
+        return self.fault(f"kill{tuple(node_ids)}", undo)
 
     def restart(self, node_ids: Iterable[int]) -> None:
         """Those that do not run. Returns when they take part again."""
         ended = [node_id for node_id in self._checked(node_ids) if not self._backend.is_running(node_id)]
         for node_id in ended:
-            self._dead.pop(node_id, None)
+            self._forget(self._kills, node_id)
             self._backend.restart(node_id)
             self._told[node_id] = Faults()
         self._tell(patiently=True)
-        self.wait_until_ready(ended)
+        self.wait_until_ready([*ended, *self._late])
 
     def pause(self, node_ids: Sequence[int]) -> Fault:
+        """A broker stands still until each fault that has paused it is undone."""
+        paused: set[int] = set()
         for node_id in self._checked(node_ids):
             self._check_running(node_id)
-            self._backend.pause(node_id)
-        fault = self.fault(f"pause{tuple(node_ids)}", lambda: self._resume(node_ids))
-        self._paused.update(dict.fromkeys(node_ids, fault))
+        self._pauses.append(paused)
+        fault = self.fault(f"pause{tuple(node_ids)}", lambda: self._resume(paused))
+        for node_id in node_ids:
+            if not self._is_paused(node_id):
+                self._backend.pause(node_id)
+            paused.add(node_id)
         return fault
 
-    def _resume(self, node_ids: Iterable[int]) -> None:
-        for node_id in _of(node_ids, self._brokers):
-            self._paused.pop(node_id, None)
+    def _resume(self, paused: set[int]) -> None:
+        held = _without(self._pauses, paused)
+        for node_id in _of(paused - held, self._brokers):
             if self._backend.is_running(node_id):
                 self._backend.resume(node_id)
         self._tell()
+
+    def _is_paused(self, node_id: int) -> bool:
+        return any(node_id in paused for paused in self._pauses)
+
+    def _forget(self, faults: Iterable[set[int]], node_id: int) -> None:
+        for held in faults:
+            held.discard(node_id)
 
     def added(self, node_id: int) -> None:
         """A new broker, with the faults of all brokers that hold. Returns when it takes part."""
@@ -88,8 +109,7 @@ class Injection:
     def removed(self, node_id: int) -> None:
         """It has left for good, or was never there."""
         self._brokers.remove(node_id)
-        self._paused.pop(node_id, None)
-        self._dead.pop(node_id, None)
+        self._forget([*self._pauses, *self._kills, self._late], node_id)
 
     def awake(self) -> list[int]:
         """The brokers that run and are not paused."""
@@ -98,7 +118,8 @@ class Injection:
     # --- faults of ports ----------------------------------------------------------------------------------------------
 
     def cut(self, one_side: Iterable[int], other_side: Iterable[int], name: str) -> Fault:
-        return self._ask(name, Asked(brokers=self._set(one_side), cut_from=self._set(other_side)))
+        asked = Asked(brokers=self._set(one_side), cut_from=self._set(other_side))
+        return self._ask(name, asked, cleaning=lambda: self.wait_until_ready(list(self._late)))
 
     def delay_network(self, node_ids: Iterable[int], delay_ms: int) -> Fault:
         checked = _checked_delay(delay_ms)
@@ -162,10 +183,31 @@ class Injection:
         self.wait_until_ready(self._brokers)
 
     def wait_until_ready(self, node_ids: Iterable[int]) -> None:
-        """Returns when these brokers are registered, not fenced, and know a controller."""
-        for node_id in node_ids:
-            if node_id not in self._paused:
-                self._until(lambda node_id=node_id: self._is_ready(node_id), f"broker {node_id} takes part")  # type: ignore[misc]
+        """Returns when these brokers are registered, not fenced, and know a controller. Those that other faults keep from that
+        are waited for when these are undone."""
+        for node_id in _of(node_ids, self._brokers):
+            self._late.discard(node_id)
+            if not self._is_paused(node_id):
+                self._until(lambda node_id=node_id: self._is_back(node_id), f"broker {node_id} takes part")  # type: ignore[misc]
+
+    def _is_back(self, node_id: int) -> bool:
+        if self._is_ready(node_id):
+            return True
+        if self._refusal is not None or not self._is_kept_out(node_id):
+            return False
+        self._late.add(node_id)
+        return True
+
+    def _is_kept_out(self, node_id: int) -> bool:
+        """Whether faults that hold keep a broker from taking part: it reaches no majority of the quorum, or no controller."""
+        voters = self._voters.intersection(self._brokers)
+        near = [voter for voter in voters if self._takes_orders(voter) and not self._plan.is_cut(node_id, voter)]
+        if len(near) <= len(voters) // 2 or self._plan.has_no_quorum:
+            return True
+        cut_off = [other for other in self._brokers if self._plan.is_cut(node_id, other)]
+        with suppress(OSError):  # another one that is being started
+            return bool(cut_off) and any(controller in cut_off for controller in self.controllers())
+        return False
 
     def _is_ready(self, node_id: int) -> bool:
         self._check_running(node_id)
@@ -225,7 +267,7 @@ class Injection:
         return False
 
     def _takes_orders(self, node_id: int) -> bool:
-        return node_id not in self._paused and self._backend.is_running(node_id)
+        return not self._is_paused(node_id) and self._backend.is_running(node_id)
 
     def _check_running(self, node_id: int) -> None:
         if not self._backend.is_running(node_id):
@@ -241,6 +283,12 @@ class Injection:
                 known = ", ".join(map(str, self._brokers))
                 raise ValueError(f"there is no broker {node_id}; this cluster has the brokers {known}")
         return chosen
+
+
+def _without(faults: list[set[int]], ended: set[int]) -> set[int]:
+    """Remove this very fault; returns the brokers of the others."""
+    faults[:] = [held for held in faults if held is not ended]
+    return set().union(*faults)
 
 
 def _of(node_ids: Iterable[int], brokers: Sequence[int]) -> list[int]:

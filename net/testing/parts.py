@@ -61,7 +61,7 @@ class ClusterParts:
             raise
         try:
             self.backend.start()
-            self.injection = Injection(self.backend, self.brokers, timeout_s=timeout_s)
+            self.injection = Injection(self.backend, self.brokers, timeout_s=timeout_s, voters=range(voters))
             self.injection.wait_until_ready(self.brokers)
             login = login_of(access, self.folder)
             self.observation = Observation(self.bootstrap, timeout_s=timeout_s, login=login)

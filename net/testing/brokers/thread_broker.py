@@ -23,6 +23,7 @@ from ..faults.orders import Order
 logger = logging.getLogger("barnabas.testing")
 
 ORDER_TIMEOUT_S: Final = 30.0  # a loop that is blocked by a slow disk is still faster
+LOOK_S: Final = 0.1  # whether a broker that is to be paused has ended meanwhile
 BURIAL_TIMEOUT_S: Final = 10.0  # tasks that were cancelled wait for their own threads at most
 
 
@@ -147,8 +148,10 @@ class ThreadBroker:
             stands.set()
             self._may_run.wait()
 
-        self._loop.call_soon_threadsafe(stand_still)
-        stands.wait()
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(stand_still)
+        while self._thread.is_alive() and not stands.wait(LOOK_S):
+            pass
 
     def resume(self) -> None:
         self._may_run.set()

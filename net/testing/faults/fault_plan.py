@@ -41,6 +41,15 @@ class FaultPlan:
             requests=tuple(fault.request for fault in own if fault.request is not None),
         )
 
+    def is_cut(self, one: int, other: int) -> bool:
+        """Whether they do not hear each other, of the quorum at least."""
+        pair = (one, other), (other, one)
+        return any(a in fault.brokers and b in fault.cut_from for fault in self.asked for a, b in pair)
+
+    @property
+    def has_no_quorum(self) -> bool:
+        return any(fault.is_of_quorum for fault in self.asked)
+
     def _cut(self, node_id: int) -> set[Address]:
         cut: set[Address] = set()
         for fault in self.asked:

@@ -63,6 +63,56 @@ def test_a_paused_leader_answers_nobody_and_is_replaced(cluster: Cluster, topic:
     until(lambda: isr_of(cluster, topic) == {0, 1, 2}, "the paused broker is in sync again")
 
 
+def test_a_broker_that_was_hit_twice_comes_back_when_both_faults_are_undone(cluster: Cluster, topic: str) -> None:
+    with cluster.pause(1, 2) as first, cluster.pause(1) as second:
+        first.undo()
+        send(cluster, topic, VALUES[:10])
+        assert second.holds
+    with cluster.kill(1, 2) as first, cluster.kill(2) as second:
+        first.undo()
+        assert (cluster.is_running(1), cluster.is_running(2)) == (True, False)
+        second.undo()
+        assert cluster.is_running(2)
+    send(cluster, topic, VALUES[10:])
+    cluster.assert_delivered(topic, VALUES, exactly_once=True)
+
+
+def test_a_paused_broker_that_is_killed_leaves_the_others_paused(cluster: Cluster, topic: str) -> None:
+    with cluster.pause(1, 2), cluster.kill(1), pytest.raises(BarnabasError, match="did not answer within"):
+        Admin(cluster.address(2))
+    send(cluster, topic, VALUES)
+    cluster.assert_delivered(topic, VALUES, exactly_once=True)
+
+
+def test_a_pause_of_a_dead_broker_pauses_no_other_one(cluster: Cluster, topic: str) -> None:
+    with cluster.kill(1):
+        with pytest.raises(ClusterError, match="broker 1 does not run"):
+            cluster.pause(0, 1)
+        send(cluster, topic, VALUES)
+        cluster.assert_delivered(topic, VALUES, exactly_once=True)
+
+
+def test_a_broker_that_faults_keep_out_is_not_waited_for(cluster: Cluster, topic: str) -> None:
+    others = [broker for broker in cluster.brokers if broker != 0]
+    began_s = time.monotonic()
+    with cluster.partition(0, others):
+        with cluster.kill(0):
+            pass
+        assert cluster.is_running(0)
+    with cluster.kill(0, 1):
+        with cluster.kill(2):
+            pass
+        assert cluster.is_running(2)
+    with cluster.lose_quorum():
+        killed = cluster.kill(1)
+    killed.undo()
+    with cluster.lose_quorum(), cluster.kill(1):
+        pass
+    assert time.monotonic() - began_s < DEADLINE_S, "no wait that ends with its limit"
+    send(cluster, topic, VALUES)
+    cluster.assert_delivered(topic, VALUES, exactly_once=True)
+
+
 def test_a_follower_behind_a_partition_leaves_the_isr_and_returns(cluster: Cluster, topic: str) -> None:
     leader = cluster.leader(topic)
     follower = next(broker for broker in cluster.brokers if broker not in (leader, cluster.controller))

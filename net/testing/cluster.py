@@ -12,19 +12,21 @@ What a test cannot do with one of the two backends stands in docs/testing.md.
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from barnabas.log.vocabulary.access.acls import Permission
+from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.group_messages import RebalanceEvent
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..client.connection.arguments import explained
 from ..client.connection.loop_thread import loop_thread
 from ..client.connection.records import ConsumerRecord
-from ..local_cluster import MAX_BROKERS
 from .access import asked_access, login_of, options_for
+from .argument_checks import check_counts, check_keys, check_own_keys, check_users
+from .async_cluster import AsyncCluster
 from .brokers.backends import BACKENDS, USUAL_VOTERS
 from .fault import Fault
 from .parts import ClusterParts
@@ -43,8 +45,6 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "log.segment.delete.delay.ms": "100",
     "replica.lag.time.max.ms": "3000",
 }
-# Another value would give a broker the identity of another one.
-OWN_KEYS: Final = ("node.id", "controller.quorum.voters")
 
 
 @explained(
@@ -94,18 +94,13 @@ class Cluster:
 
         `tls`: clients connect with TLS. `users`: they log in, {name: password}. `permissions`: what each user may do,
         {"alice": ["WRITE TOPIC orders*", "READ GROUP billing"]}; without it, everything. `login` has the options of clients."""
-        if not 1 <= brokers <= MAX_BROKERS:
-            raise ValueError(f"brokers={brokers}: give 1 to {MAX_BROKERS}")
+        check_counts(brokers, voters, timeout_s)
         if backend not in BACKENDS:
             raise ValueError(f"there is no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
         voter_count = min(brokers, USUAL_VOTERS) if voters is None else voters
-        if not 1 <= voter_count <= brokers:
-            raise ValueError(f"voters={voters}: give 1 to {brokers}, the number of brokers")
-        strange = sorted(set(broker_config or {}) - set(range(brokers)))
-        if strange:
-            raise ValueError(f"broker_config: there is no broker {strange[0]}; give brokers 0 to {brokers - 1}")
-        for keys in (config or {}, *(broker_config or {}).values()):
-            _check_keys(keys)
+        check_keys({} if config is None else config)
+        check_own_keys({} if broker_config is None else broker_config, brokers)
+        check_users(users)
         self._access = asked_access(tls=tls, users=users, permissions=permissions)
         self._brokers = range(brokers)
         self.backend = backend
@@ -157,9 +152,14 @@ class Cluster:
         await asyncio.to_thread(self.close)
 
     @property
-    def aio(self) -> "AsyncCluster":
-        """The same methods as coroutines: `await cluster.aio.wait_until_caught_up("billing")`."""
+    def aio(self) -> AsyncCluster:
+        """The same methods as coroutines: `await cluster.aio.reset()`, `async with cluster.aio.kill(0)`."""
         return AsyncCluster(self)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it was started and not closed."""
+        return self._parts is not None
 
     @property
     def brokers(self) -> Sequence[int]:
@@ -235,7 +235,7 @@ class Cluster:
     def add_broker(self, config: Mapping[str, str] | None = None) -> int:
         """Start one more broker, and return its number when it takes part. `config`: keys of its own. New partitions are placed
         there, too; `Admin.fill_broker` moves others to it."""
-        _check_keys(config or {})
+        check_keys({} if config is None else config)
         return self._started.add_broker(config or {})
 
     def remove_broker(self, broker: int) -> None:
@@ -404,18 +404,14 @@ class Cluster:
     def _chosen(self, brokers: Brokers) -> list[int]:
         if brokers is None:
             return list(self.brokers)
-        return [brokers] if isinstance(brokers, int) else list(brokers)
+        return list(brokers) if isinstance(brokers, Iterable) and not isinstance(brokers, str) else [brokers]
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return loop_thread().call(coroutine, self._timeout_s)
-
-
-def _check_keys(config: Mapping[str, str]) -> None:
-    for key in OWN_KEYS:
-        if key in config:
-            raise ValueError(
-                f"{key}={config[key]}: the cluster sets this key itself; leave it out of config and broker_config"
-            )
+        try:
+            return loop_thread().call(coroutine, self._timeout_s)
+        except BarnabasError as error:
+            error.add_note(f"faults of this cluster that hold: {self._started.injection.holding}")
+            raise
 
 
 def _running(parts: ClusterParts | None) -> ClusterParts:
@@ -423,20 +419,3 @@ def _running(parts: ClusterParts | None) -> ClusterParts:
     if parts is None:
         raise RuntimeError("the cluster does not run: call start(), or use it in a with statement")
     return parts
-
-
-class AsyncCluster:
-    """The methods of a cluster as coroutines, which run in a thread."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        method = getattr(self._cluster, name)
-        if not callable(method):
-            raise AttributeError(f"{name} does not wait for anything: use cluster.{name}")
-
-        async def call(*arguments: Any, **options: Any) -> Any:
-            return await asyncio.to_thread(method, *arguments, **options)
-
-        return call

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from typing import Self
 
@@ -41,3 +42,26 @@ class Fault:
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.undo)
+
+
+class HoldingFaults:
+    """The faults of a cluster that are not undone yet. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+        self._lock = threading.Lock()
+
+    def new(self, name: str, undo: Callable[[], None]) -> Fault:
+        """A fault that `Cluster.heal` undoes."""
+        fault = Fault(name, undo)
+        with self._lock:
+            self._faults = [*(known for known in self._faults if known.holds), fault]
+        return fault
+
+    def newest_first(self) -> list[Fault]:
+        with self._lock:
+            return [fault for fault in reversed(self._faults) if fault.holds]
+
+    def __str__(self) -> str:
+        """For error messages."""
+        return ", ".join(repr(fault) for fault in reversed(self.newest_first())) or "none"

@@ -3,6 +3,7 @@
 import difflib
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -16,9 +17,11 @@ from ..local_cluster import ClusterError
 from ..protocol.api_keys import ApiKey
 from ..protocol.apis import api_name
 from ..protocol.kafka.apis import KafkaApi
+from .argument_checks import check_some, checked_brokers
 from .brokers.backends import Backend
-from .fault import Fault
+from .fault import Fault, HoldingFaults
 from .faults.fault_plan import Asked, FaultPlan
+from .faults.held_brokers import HeldBrokers
 from .faults.orders import UNLIMITED, AskController, AskReady, DropConnections, EndSession, Faults, RequestFault
 
 POLL_S: Final = 0.005
@@ -36,67 +39,66 @@ class Injection:
         self._backend = backend
         self._brokers = list(brokers)
         self._voters = set(self._brokers if voters is None else voters)
+        self._lock = (
+            threading.RLock()
+        )  # coroutines of `aio` run in threads: one of them starts, stops and tells brokers
         self._late: set[int] = set()  # started while other faults kept them from taking part
         self._timeout_s = timeout_s
         self._plan = FaultPlan(addresses={node_id: backend.addresses(node_id) for node_id in self._brokers})
         self._told = {node_id: Faults() for node_id in self._brokers}
-        self._pauses: list[set[int]] = []  # of each fault that holds: the brokers that it keeps paused
-        self._kills: list[set[int]] = []  # likewise dead
-        self._holding: list[Fault] = []
+        self._paused, self._dead = HeldBrokers(), HeldBrokers()
+        self.holding = HoldingFaults()
         self._refusal: OSError | None = None  # of the last question whether a broker is ready
 
     # --- brokers ------------------------------------------------------------------------------------------------------
 
     def kill(self, node_ids: Sequence[int]) -> Fault:
         """All of them, before anything else happens. A broker stays dead until each fault that has killed it is undone."""
-        killed = set(self._checked(node_ids))
-        self._kills.append(killed)
-        for node_id in node_ids:
-            self._forget(self._pauses, node_id)
-            self._backend.kill(node_id)
+        check_some("kill", node_ids)
+        chosen = self._checked(node_ids)
+        with self._lock:
+            hold = self._dead.hold(chosen)
+            for node_id in chosen:
+                self._paused.forget(node_id)
+                self._backend.kill(node_id)
 
         def undo() -> None:
-            held = _without(self._kills, killed)
-            self.restart(_of(killed - held, self._brokers))
+            self.restart(_of(self._dead.release(hold), self._brokers))
 
-        return self.fault(f"kill{tuple(node_ids)}", undo)
+        return self.holding.new(f"kill{tuple(node_ids)}", undo)
 
     def restart(self, node_ids: Iterable[int]) -> None:
         """Those that do not run. Returns when they take part again."""
-        ended = [node_id for node_id in self._checked(node_ids) if not self._backend.is_running(node_id)]
-        for node_id in ended:
-            self._forget(self._kills, node_id)
-            self._backend.restart(node_id)
-            self._told[node_id] = Faults()
+        with self._lock:
+            ended = [node_id for node_id in self._checked(node_ids) if not self._backend.is_running(node_id)]
+            for node_id in ended:
+                self._dead.forget(node_id)
+                self._backend.restart(node_id)
+                self._told[node_id] = Faults()
         self._tell(patiently=True)
         self.wait_until_ready([*ended, *self._late])
 
     def pause(self, node_ids: Sequence[int]) -> Fault:
         """A broker stands still until each fault that has paused it is undone."""
-        paused: set[int] = set()
-        for node_id in self._checked(node_ids):
-            self._check_running(node_id)
-        self._pauses.append(paused)
-        fault = self.fault(f"pause{tuple(node_ids)}", lambda: self._resume(paused))
-        for node_id in node_ids:
-            if not self._is_paused(node_id):
+        check_some("pause", node_ids)
+        chosen = self._checked(node_ids)
+
+        def undo() -> None:
+            with self._lock:
+                for node_id in _of(self._paused.release(hold), self._brokers):
+                    if self._backend.is_running(node_id):
+                        self._backend.resume(node_id)
+            self._tell()
+
+        with self._lock:
+            for node_id in chosen:
+                self._check_running(node_id)
+            running = [node_id for node_id in chosen if node_id not in self._paused]
+            hold = self._paused.hold(chosen)
+            fault = self.holding.new(f"pause{tuple(node_ids)}", undo)
+            for node_id in running:
                 self._backend.pause(node_id)
-            paused.add(node_id)
         return fault
-
-    def _resume(self, paused: set[int]) -> None:
-        held = _without(self._pauses, paused)
-        for node_id in _of(paused - held, self._brokers):
-            if self._backend.is_running(node_id):
-                self._backend.resume(node_id)
-        self._tell()
-
-    def _is_paused(self, node_id: int) -> bool:
-        return any(node_id in paused for paused in self._pauses)
-
-    def _forget(self, faults: Iterable[set[int]], node_id: int) -> None:
-        for held in faults:
-            held.discard(node_id)
 
     def added(self, node_id: int) -> None:
         """A new broker, with the faults of all brokers that hold. Returns when it takes part."""
@@ -109,7 +111,9 @@ class Injection:
     def removed(self, node_id: int) -> None:
         """It has left for good, or was never there."""
         self._brokers.remove(node_id)
-        self._forget([*self._pauses, *self._kills, self._late], node_id)
+        self._paused.forget(node_id)
+        self._dead.forget(node_id)
+        self._late.discard(node_id)
 
     def awake(self) -> list[int]:
         """The brokers that run and are not paused."""
@@ -176,9 +180,8 @@ class Injection:
 
     def heal(self) -> None:
         """Undo all faults, the newest first; returns when all brokers take part again."""
-        for fault in reversed(list(self._holding)):
+        for fault in self.holding.newest_first():
             fault.undo()
-        self._holding.clear()
         self.restart(self._brokers)  # those that ended themselves
         self.wait_until_ready(self._brokers)
 
@@ -187,11 +190,11 @@ class Injection:
         are waited for when these are undone."""
         for node_id in _of(node_ids, self._brokers):
             self._late.discard(node_id)
-            if not self._is_paused(node_id):
-                self._until(lambda node_id=node_id: self._is_back(node_id), f"broker {node_id} takes part")  # type: ignore[misc]
+            self._until(lambda node_id=node_id: self._is_back(node_id), f"broker {node_id} takes part")  # type: ignore[misc]
 
     def _is_back(self, node_id: int) -> bool:
-        if self._is_ready(node_id):
+        is_dead = node_id in self._dead and not self._backend.is_running(node_id)
+        if is_dead or node_id in self._paused or self._is_ready(node_id):
             return True
         if self._refusal is not None or not self._is_kept_out(node_id):
             return False
@@ -224,40 +227,36 @@ class Injection:
             if time.monotonic() > deadline_s:
                 refusal = "" if self._refusal is None else f"; it takes no orders: {self._refusal}"
                 raise ClusterError(
-                    f"not within {self._timeout_s:g} s: {what}{refusal}; faults that hold: {self._holding or 'none'}"
+                    f"not within {self._timeout_s:g} s: {what}{refusal}; faults that hold: {self.holding}"
                 )
             time.sleep(POLL_S)
 
     # --- one fault ----------------------------------------------------------------------------------------------------
 
     def _ask(self, name: str, *asked: Asked, cleaning: Callable[[], None] = lambda: None) -> Fault:
-        self._plan.asked += asked
+        with self._lock:
+            self._plan.asked += asked
         self._tell()
 
         def undo() -> None:
-            self._plan.asked = [fault for fault in self._plan.asked if fault not in asked]
+            with self._lock:
+                self._plan.asked = [fault for fault in self._plan.asked if fault not in asked]
             self._tell()
             cleaning()
 
-        return self.fault(name, undo)
-
-    def fault(self, name: str, undo: Callable[[], None]) -> Fault:
-        """A fault that `heal` undoes."""
-        fault = Fault(name, undo)
-        self._holding = [known for known in self._holding if known.holds]
-        self._holding.append(fault)
-        return fault
+        return self.holding.new(name, undo)
 
     def _tell(self, *, patiently: bool = False) -> None:
         """Tell each broker its faults, if they have changed. Who is paused or dead is told when it is back."""
-        for node_id in self._brokers:
-            faults = self._plan.of(node_id)
-            if faults == self._told[node_id] or not self._takes_orders(node_id):
-                continue
-            if patiently:
-                self._until(lambda node_id=node_id: self._listens(node_id), f"broker {node_id} takes orders")  # type: ignore[misc]
-            self._backend.order(node_id, faults)
-            self._told[node_id] = faults
+        with self._lock:
+            for node_id in self._brokers:
+                faults = self._plan.of(node_id)
+                if faults == self._told[node_id] or not self._takes_orders(node_id):
+                    continue
+                if patiently:
+                    self._until(lambda node_id=node_id: self._listens(node_id), f"broker {node_id} takes orders")  # type: ignore[misc]
+                self._backend.order(node_id, faults)
+                self._told[node_id] = faults
 
     def _listens(self, node_id: int) -> bool:
         self._check_running(node_id)
@@ -267,7 +266,7 @@ class Injection:
         return False
 
     def _takes_orders(self, node_id: int) -> bool:
-        return not self._is_paused(node_id) and self._backend.is_running(node_id)
+        return node_id not in self._paused and self._backend.is_running(node_id)
 
     def _check_running(self, node_id: int) -> None:
         if not self._backend.is_running(node_id):
@@ -277,18 +276,7 @@ class Injection:
         return frozenset(self._checked(node_ids))
 
     def _checked(self, node_ids: Iterable[int]) -> list[int]:
-        chosen = list(node_ids)
-        for node_id in chosen:
-            if node_id not in self._brokers:
-                known = ", ".join(map(str, self._brokers))
-                raise ValueError(f"there is no broker {node_id}; this cluster has the brokers {known}")
-        return chosen
-
-
-def _without(faults: list[set[int]], ended: set[int]) -> set[int]:
-    """Remove this very fault; returns the brokers of the others."""
-    faults[:] = [held for held in faults if held is not ended]
-    return set().union(*faults)
+        return checked_brokers(node_ids, self._brokers)
 
 
 def _of(node_ids: Iterable[int], brokers: Sequence[int]) -> list[int]:

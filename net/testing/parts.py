@@ -162,7 +162,7 @@ class ClusterParts:
     def permit(self, user: str, words: Iterable[str], permission: Permission) -> Fault:
         acls = self._run(self.access.permit(user, words, permission))
         verb = "allow" if permission is Permission.ALLOW else "deny"
-        return self.injection.fault(f"{verb}({user!r})", lambda: self._run(self.access.withdraw(acls)))
+        return self.injection.holding.new(f"{verb}({user!r})", lambda: self._run(self.access.withdraw(acls)))
 
 
 async def _holds(condition: Callable[[], Awaitable[bool]]) -> bool:

@@ -9,7 +9,7 @@ import json
 import re
 import uuid
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -50,7 +50,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Wanted:
-    """What a mark says. An argument that it does not know is a TypeError which names it."""
+    """What a mark says; `Cluster` checks most of it."""
 
     brokers: int = 3
     backend: str = "in-process"
@@ -70,7 +70,7 @@ class _Wanted:
 
     @property
     def key(self) -> str:
-        return json.dumps(self.of_cluster, sort_keys=True)
+        return json.dumps(self.of_cluster, sort_keys=True, default=repr)
 
 
 def _wanted(request: pytest.FixtureRequest) -> _Wanted:
@@ -81,7 +81,21 @@ def _wanted(request: pytest.FixtureRequest) -> _Wanted:
         if mark.args:
             raise TypeError(f"pytest.mark.barnabas{mark.args}: name the arguments, as in brokers=1")
         chosen |= mark.kwargs
-    return _Wanted(**chosen)
+    return _checked(chosen)
+
+
+def _checked(chosen: Mapping[str, Any]) -> _Wanted:
+    """Raises TypeError, which names the argument."""
+    known = [argument.name for argument in fields(_Wanted)]
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        raise TypeError(f"pytest.mark.barnabas has no argument {unknown[0]!r}; it has {', '.join(known)}")
+    wanted = _Wanted(**chosen)
+    if isinstance(wanted.partitions, bool) or not isinstance(wanted.partitions, int):
+        raise TypeError(f"pytest.mark.barnabas(partitions={wanted.partitions!r}): give an integer")
+    if not isinstance(wanted.reset, bool):
+        raise TypeError(f"pytest.mark.barnabas(reset={wanted.reset!r}): give True or False")
+    return wanted
 
 
 class _Clusters:
@@ -121,7 +135,8 @@ def barnabas(request: pytest.FixtureRequest, _barnabas_clusters: _Clusters) -> I
     wanted = _wanted(request)
     cluster = _barnabas_clusters.get(wanted)
     yield cluster
-    if list(cluster.brokers) != list(range(wanted.brokers)):  # the next test has all brokers again, and no other ones
+    # The next test has all brokers again, and no other ones; a test may have closed its cluster.
+    if not cluster.is_started or list(cluster.brokers) != list(range(wanted.brokers)):
         _barnabas_clusters.drop(wanted)
         return
     members_left: list[str] = []

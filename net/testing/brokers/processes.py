@@ -32,6 +32,7 @@ from ...local_cluster import (
 )
 from ...secure_layout import PLAIN_TEXT
 from ..faults.orders import Order, decode_answer, encode
+from .lasting_thread import in_lasting_thread
 
 Address = tuple[str, int]
 ORDER_TIMEOUT_S: Final = 30.0  # a loop that is blocked by a slow disk is still faster
@@ -109,8 +110,10 @@ class BrokerProcess:
         """Start it, or start it again on the same folder and ports."""
         assert not self.is_running, f"broker {self.node_id} runs"
         self._log_start = self.log_size() if self.log_path.exists() else 0
-        self._process = launch(
-            self.launcher, self.folder, die_with_parent=self._die_with_parent, environment=self.environment
+        self._process = in_lasting_thread(
+            lambda: launch(
+                self.launcher, self.folder, die_with_parent=self._die_with_parent, environment=self.environment
+            )
         )
 
     def signal(self, number: signal.Signals) -> None:
@@ -227,7 +230,7 @@ class Processes:
                 die_with_parent=self._plan.die_with_parent,
                 process=item.process,
             )
-            for item in start(self._plan)
+            for item in in_lasting_thread(lambda: start(self._plan))
         ]
 
     def add(self, node_id: int, config: Mapping[str, str]) -> BrokerProcess:

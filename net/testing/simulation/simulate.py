@@ -180,8 +180,9 @@ class Simulation:
         return process
 
     async def _run(self, program: _Program, process: SimulatedProcess) -> None:
+        course = program.function(*program.arguments)
         try:
-            await program.function(*program.arguments)
+            await course
             program.has_ended = True
         except BarnabasError as error:
             self.loop.note(f"{process} ended with {error.code.name}")
@@ -190,6 +191,8 @@ class Simulation:
                 self._failed(error)
         except Exception as error:  # noqa: BLE001 - it fails the simulation
             self._failed(error)
+        finally:
+            unwind(course)
         self.loop.call_soon(self._ended, program, process, context=NOBODY)
 
     def _ended(self, program: _Program, process: SimulatedProcess) -> None:

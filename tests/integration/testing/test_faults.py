@@ -1,5 +1,6 @@
 """Each fault of `barnabas.testing`, on both backends, seen by clients: what they notice, and that it ends."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -90,6 +91,40 @@ def test_a_pause_of_a_dead_broker_pauses_no_other_one(cluster: Cluster, topic: s
             cluster.pause(0, 1)
         send(cluster, topic, VALUES)
         cluster.assert_delivered(topic, VALUES, exactly_once=True)
+
+
+def test_several_threads_kill_brokers_and_start_them_again(cluster: Cluster, topic: str) -> None:
+    async def kill_and_restart(broker: int) -> None:
+        async with cluster.aio.kill(broker):
+            pass
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*(kill_and_restart(broker) for broker in (0, 1, 1, 2)))
+
+    asyncio.run(all_at_once())
+    with cluster.kill(0, 0):
+        pass
+    assert [cluster.is_running(broker) for broker in cluster.brokers] == [True] * 3
+    send(cluster, topic, VALUES)
+
+
+def test_a_broker_that_a_coroutine_starts_outlives_its_event_loop(cluster: Cluster) -> None:
+    async def kill_and_restart() -> None:
+        async with cluster.aio.kill(1):
+            pass
+
+    asyncio.run(kill_and_restart())
+    time.sleep(0.5)  # for a signal that must not come
+    assert cluster.is_running(1)
+
+
+def test_a_call_that_fails_names_the_faults() -> None:
+    with Cluster(3, timeout_s=4) as cluster:
+        killed = cluster.kill(0, 1)
+        with pytest.raises(BarnabasError) as refused:
+            cluster.create_topic("undecided")
+        assert refused.value.__notes__ == ["faults of this cluster that hold: <kill(0, 1)>"]
+        killed.undo()
 
 
 def test_a_broker_that_faults_keep_out_is_not_waited_for(cluster: Cluster, topic: str) -> None:
@@ -267,10 +302,17 @@ def test_reset_leaves_nothing(cluster: Cluster, topic: str) -> None:
         (lambda cluster: cluster.fail("PRODUCE", "NOT_LEADER"), "did you mean NOT_LEADER_OR_FOLLOWER"),
         (lambda cluster: cluster.fail("PRODUCE", "NOT_LEADER_OR_FOLLOWER", times=0), "times=0"),
         (lambda cluster: cluster.slow_disk(-1), "delay_ms=-1"),
+        (lambda cluster: cluster.kill(), r"kill\(\) without brokers does nothing: name them, as in kill\(0\)"),
+        (lambda cluster: cluster.pause(), r"pause\(\) without brokers"),
+        (lambda cluster: cluster.kill("0"), "'0' is no broker: give their numbers"),
+        (lambda cluster: cluster.kill([0]), r"\[0\] is no broker"),
+        (lambda cluster: cluster.kill(True), "True is no broker"),
+        (lambda cluster: cluster.partition("0", 1), "'0' is no broker"),
+        (lambda cluster: cluster.slow_disk(1, brokers="0"), "'0' is no broker"),
     ],
 )
 def test_what_cannot_be_asked_is_explained(cluster: Cluster, ask: Callable[[Cluster], object], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises((ValueError, TypeError), match=told):
         ask(cluster)
 
 

@@ -69,8 +69,28 @@ def test_a_secure_cluster(barnabas, barnabas_topic, bootstrap_servers):
     with Admin(bootstrap_servers, **barnabas.login()) as admin:
         assert admin.describe_cluster().brokers[0].rack == "a"
 
+@pytest.mark.barnabas(brokers=1)
+def test_a_test_may_close_its_cluster(barnabas):
+    barnabas.close()
+
+@pytest.mark.barnabas(brokers=1)
+def test_the_test_after_it_has_a_new_one(barnabas_topic, barnabas):
+    assert barnabas.records(barnabas_topic) == []
+
 @pytest.mark.barnabas(broker=1)
 def test_a_misspelt_argument(barnabas):
+    raise AssertionError("never runs")
+
+@pytest.mark.barnabas(partitions="2")
+def test_partitions_as_text(barnabas_topic):
+    raise AssertionError("never runs")
+
+@pytest.mark.barnabas(reset="no")
+def test_reset_as_text(barnabas):
+    raise AssertionError("never runs")
+
+@pytest.mark.barnabas(brokers="2")
+def test_brokers_as_text(barnabas):
     raise AssertionError("never runs")
 """
 
@@ -115,8 +135,11 @@ def test_its_consumer_takes_nothing_from_another_test(barnabas):
 
 def test_clusters_have_the_shape_that_is_marked_and_are_healed_and_emptied(tmp_path: Path) -> None:
     ended = run_pytest(tmp_path, SHAPES, "--strict-markers")
-    assert "8 passed, 1 error" in ended.stdout, ended.stdout + ended.stderr
-    assert "unexpected keyword argument 'broker'" in ended.stdout
+    assert "10 passed, 4 errors" in ended.stdout, ended.stdout + ended.stderr
+    assert "pytest.mark.barnabas has no argument 'broker'; it has brokers, backend, voters, " in ended.stdout
+    assert "pytest.mark.barnabas(partitions='2'): give an integer" in ended.stdout
+    assert "pytest.mark.barnabas(reset='no'): give True or False" in ended.stdout
+    assert "brokers='2': give an integer, such as brokers=3" in ended.stdout
 
 
 def test_a_consumer_that_a_test_leaves_open_does_not_take_part_in_the_next_test(tmp_path: Path) -> None:

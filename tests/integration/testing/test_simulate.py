@@ -93,6 +93,23 @@ def test_a_main_that_is_cut_off_in_a_block_leaves_nothing_behind(monkeypatch: py
     assert told == []
 
 
+def test_a_program_that_the_end_cuts_off_in_two_blocks_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+
+    async def program(bootstrap: str) -> None:
+        async with Admin(bootstrap), Admin(bootstrap):
+            await asyncio.sleep(1_000)
+
+    async def main(simulation: Simulation) -> None:
+        simulation.program(program, simulation.bootstrap_servers)
+        await asyncio.sleep(10)
+
+    simulate(main, seed=1, seconds=1)
+    gc.collect()
+    assert told == []
+
+
 def test_hours_pass_in_seconds() -> None:
     async def main(simulation: Simulation) -> None:
         await asyncio.sleep(1_800)

@@ -295,8 +295,9 @@ async def test_idle_connections_are_closed_and_those_that_wait_are_not(new_clust
     async with cluster.admin() as admin:
         await admin.create_topic("t", partitions=1)
     broker = Broker(cluster.nodes[0], "t")
+    with connected(broker.address) as sock:
+        await until(lambda: _leads(sock, "t"), "the topic has a leader")
     with connected(broker.address) as idle, connected(broker.address) as waiting:
-        await until(lambda: _leads(waiting, "t"), "the topic has a leader")
         assert call(idle, API_VERSIONS, 3, make("ApiVersionsRequest")).error_code == 0
         waiting.sendall(asked(FETCH, 12, fetch("t", 0, max_wait_ms=LONG_MS), correlation_id=5))
         assert not await asyncio.to_thread(until_closed, idle)

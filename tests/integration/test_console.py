@@ -246,6 +246,7 @@ async def test_the_lag_of_the_last_hour_is_told_by_any_broker_and_survives_its_c
         await page.goto(f"{url(cluster, other)}#/topics")
         await page.goto(f"{url(cluster, other)}#/groups/billing")
         await shows(page, "The lines have gaps where no broker has looked.")
+        assert [await page.evaluate(LINES_OF, [0, 30, 60, second, second + 30]) for second in (90, 120)] == [1, 2]
         complaints.clear()  # The browser complains about requests that failed while there was no coordinator.
         for _ in range(90):
             again = await told_lags(page, f"{url(cluster, other)}{path}", None)
@@ -268,6 +269,15 @@ async def told_lags(page: Any, address: str, coordinator: int | None) -> Any:
             return told
         assert time.monotonic() < deadline_s, told
         await page.wait_for_timeout(500)
+
+
+# How many lines are drawn of points at these seconds.
+LINES_OF: Final = """async (seconds) => {
+  const { lines } = await import("/console/dom.js");
+  const points = seconds.map((at) => [1000 * (at + 1), 5]);
+  const drawn = lines([{ name: "g", points }], { title: "t", show: String, begin: 0, end: 200_000, gap: 45_000 });
+  return drawn.flat().filter(Boolean).flatMap((item) => [...item.querySelectorAll("polyline")]).length;
+}"""
 
 
 @pytest.mark.alone("it measures time")

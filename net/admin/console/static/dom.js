@@ -57,8 +57,8 @@ function svg(tag, attributes) {
 }
 
 // A line for each of `series` ({ name, points: [[ms, value or null], ...] }) between two times; a legend has the newest values.
-// A line has a gap where nothing was measured.
-export function lines(series, { title, show, begin, end, step }) {
+// A line has a gap where nothing was measured for longer than `gap`.
+export function lines(series, { title, show, begin, end, gap }) {
   const top = Math.max(0, ...series.flatMap((item) => item.points.map(([, value]) => value ?? 0)));
   const root = svg("svg", {
     class: "chart", viewBox: "0 0 100 40", preserveAspectRatio: "none", role: "img",
@@ -74,7 +74,7 @@ export function lines(series, { title, show, begin, end, step }) {
     };
     let before = 0;
     for (const [at, value] of item.points) {
-      if (value === null || at - before > 3 * step) close();
+      if (value === null || at - before > gap) close();
       if (value !== null && at >= begin) {
         part.push(`${((100 * (at - begin)) / (end - begin)).toFixed(2)},${(38 - (top ? value / top : 0) * 35).toFixed(2)}`);
       }

@@ -119,7 +119,7 @@ function lagHistory(context, id, charts) {
     const end = all.at(-1)[0];
     const begin = Math.max(end - HOUR_MS, Math.min(all[0][0], end - LEAST_MS));
     return h("section", {}, h("h3", {}, title),
-      lines([{ name: id, points: all.map((point) => [point[0], point[column]]) }], { title, show, begin, end, step: HISTORY_EVERY_MS }));
+      lines([{ name: id, points: all.map((point) => [point[0], point[column]]) }], { title, show, begin, end, gap: 1.5 * HISTORY_EVERY_MS }));
   }
   return {
     now(records, seconds) {

@@ -59,7 +59,7 @@ export function performancePage(context) {
       lines(brokers.map((node) => ({
         name: `broker ${node}`,
         points: points.get(node).map((point) => [point.at_ms, point[field]]),
-      })), { title, show, begin, end, step: EVERY_MS }))));
+      })), { title, show, begin, end, gap: 3 * EVERY_MS }))));
   }
 
   async function ask(node) {

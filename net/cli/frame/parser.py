@@ -29,6 +29,11 @@ _HERE: Final = {
     "--last": "--offset -N",
     "--tail": "--offset -N",
     "--limit": "--num",
+    "--json": "--format json",
+    "--output": "--format",
+    "-o": "--format",
+    "-b": "--bootstrap",
+    "--brokers": "--bootstrap",
     "--count": "--num",
 }
 # Words that other tools begin with, and the command here.
@@ -41,6 +46,7 @@ _FIRST_WORDS: Final = {
     "delete": "topic delete",
     "seek": "group seek",
     "lag": "group list",
+    "metrics": "top",
     "consumer-groups": "group list",
     "share-groups": "group list",
     "share": "group list",
@@ -145,5 +151,7 @@ def with_leading_options_last(given: Sequence[str], options: Iterable[str], noun
     end = 0
     while end < len(given) and given[end].partition("=")[0] in known:
         end += 1 if "=" in given[end] else 2
+    if end == len(given) - 1 and given[end] in nouns:
+        return list(given[end:])  # Without a verb, the options would be taken for one.
     command = end + (2 if end < len(given) and given[end] in nouns else 1)
     return [*given[end:command], *given[:end], *given[command:]]

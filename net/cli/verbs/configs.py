@@ -190,7 +190,9 @@ def _altering(changes_of: Callable[[Context], dict[str, str | None]]) -> Callabl
     return alter
 
 
-async def check_removed(admin: "Admin", topic: str, changes: Mapping[str, str | None]) -> None:
+async def check_removed(
+    admin: "Admin", name: str, changes: Mapping[str, str | None], *, kind: int = TOPIC_RESOURCE
+) -> None:
     """Raises CommandError for a typo in a key that is to be removed.
 
     The controller removes any key, as a version before it may have set one that it does not know, so a typo looked as if it had
@@ -198,15 +200,17 @@ async def check_removed(admin: "Admin", topic: str, changes: Mapping[str, str | 
     """
     removed = [key for key, value in changes.items() if value is None]
     if removed:
-        known = {entry.key for entry in await admin.describe_configs(topic)}
+        # All brokers have the same keys, and the one whose keys are removed may be down.
+        asked = name if kind == TOPIC_RESOURCE else ALL_BROKERS
+        known = {entry.key for entry in await admin.describe_configs(asked, resource_type=kind)}
         for key in removed:
             if key not in known and (near := did_you_mean(key, known)):
                 raise CommandError(f"there is no key {key}{near}")
 
 
 async def _alter(admin: "Admin", resource: _Resource, changes: dict[str, str | None], *, is_check: bool) -> None:
-    if is_check and resource.kind == TOPIC_RESOURCE:
-        await check_removed(admin, resource.name, changes)
+    if is_check:
+        await check_removed(admin, resource.name, changes, kind=resource.kind)
     try:
         await admin.alter_config(resource.name, changes, resource_type=resource.kind, validate_only=is_check)
     except UnknownTopicOrPartitionError:

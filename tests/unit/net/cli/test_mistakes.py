@@ -30,6 +30,10 @@ MISTAKES = [
     ("topic config orders", 2, "there is no command 'config' (did you mean `barnabas config list -t TOPIC`?)"),
     ("share list", 2, "there is no command 'share' (did you mean `barnabas group list`?)"),
     # Options
+    ("--bootstrap localhost:9092 topic", 2, "the following arguments are required: {create,"),
+    ("topic list -b localhost:9092", 2, "there is no option -b (here it is --bootstrap)"),
+    ("topic list --json", 2, "there is no option --json (here it is --format json)"),
+    ("topic list -o json", 2, "there is no option -o (here it is --format)"),
     ("topic delete orders --yes", 2, "there is no option --yes: the command does not ask, leave it out"),
     ("acl add --principal alice READ", 2, "there is no option --principal: give the name alone, as in the help"),
     ("topic list --bootstrap-server h:1", 2, "there is no option --bootstrap-server (did you mean --bootstrap?)"),
@@ -70,6 +74,8 @@ MISTAKES = [
     ("topic alter orders", 2, "nothing to alter; give -c KEY=VALUE or -d KEY"),
     ("topic alter orders -d pasword", 1, "there is no key pasword (did you mean password?)"),
     ("config reset -t orders pasword", 1, "there is no key pasword (did you mean password?)"),
+    ("config reset -b 1 pasword", 1, "there is no key pasword (did you mean password?)"),
+    ("config reset --cluster pasword", 1, "there is no key pasword (did you mean password?)"),
     ("topic add-partitions orders", 2, "one of the arguments -n/--num --total is required"),
     ("topic delete-records orders --before all", 2, "all is neither an offset nor `end`"),
     # Records

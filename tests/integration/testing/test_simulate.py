@@ -13,6 +13,7 @@ from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import BarnabasError
 from barnabas.net.testing.simulation.simulate import Simulation, SimulationFailed, simulate
 
+from .more_programs import batching, dead_lettering, retrying
 from .programs import Main, billing, counting, sending
 
 SEEDS = int(os.environ.get("BARNABAS_SIMULATE_SEEDS", "3"))  # of programs without a mistake; more find more
@@ -21,7 +22,9 @@ PROGRAM_FAULTS = ("program_kill", "program_kill", "program_stall", "late_reset")
 BROKER_FAULTS = ("kill", "stall", "cut", "reset")
 
 
-@pytest.mark.parametrize("program", [billing, sending, counting], ids=lambda program: program.__name__)
+@pytest.mark.parametrize(
+    "program", [billing, sending, counting, batching, retrying, dead_lettering], ids=lambda program: program.__name__
+)
 def test_programs_without_a_mistake_pass(program: object) -> None:
     assert callable(program)
     for seed in range(SEEDS):
@@ -35,8 +38,18 @@ def test_programs_without_a_mistake_pass(program: object) -> None:
         (billing(commits_first=True), PROGRAM_FAULTS, "were never billed", 0),
         (sending(is_idempotent=False), BROKER_FAULTS, "records of 30 orders", 1),
         (counting(keeps_counts=True), PROGRAM_FAULTS, "counted", 17),
+        (batching(commits_failed=True), PROGRAM_FAULTS, "were never stored", 0),
+        (retrying(reorders=True), BROKER_FAULTS, "out of order", 1),
+        (dead_lettering(sends_before_commit=True), PROGRAM_FAULTS, "11 dead letters of 10 orders", 13),
     ],
-    ids=["commit before processing", "retries without idempotence", "lost update after a rebalance"],
+    ids=[
+        "commit before processing",
+        "retries without idempotence",
+        "lost update after a rebalance",
+        "commit of a failed batch",
+        "retries that overtake",
+        "a dead letter before the commit",
+    ],
 )
 def test_a_mistake_is_found_and_its_seed_repeats_it(
     program: Main, faults: tuple[str, ...], told: str, known_seed: int

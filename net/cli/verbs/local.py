@@ -29,17 +29,17 @@ Probe = Callable[[Sequence[Broker]], Awaitable[bool]]
 def _up_arguments(parser: ArgumentParser) -> None:
     _folder_argument(parser)
     parser.add_argument(
-        "-n", "--brokers", type=number_from(0), default=3, metavar="N", help="number of brokers; default: 3"
+        "-n", "--brokers", type=number_from(1), default=3, metavar="N", help="number of brokers; default: 3"
     )
     parser.add_argument(
         "--port", type=number_from(0), default=9092, help="port of the first broker; 0: free ports; default: 9092"
     )
     parser.add_argument(
-        "--voters", type=number_from(0), metavar="N", help="number of voters; default: all brokers, at most 3"
+        "--voters", type=number_from(1), metavar="N", help="number of voters; default: all brokers, at most 3"
     )
     parser.add_argument(
         "--machines",
-        type=number_from(0),
+        type=number_from(1),
         metavar="N",
         help="spread the brokers over N machine names (broker.machine): two replicas of a partition never share one",
     )

@@ -101,6 +101,8 @@ def test_options_that_may_stand_first_are_those_of_every_command(run: Any, optio
         ("topic", "create", "x", "-p", "0"),
         ("topic", "create", "x", "-r", "0"),
         ("topic", "add-partitions", "t", "-n", "0"),
+        ("up", "-n", "0"),
+        ("up", "--voters", "0"),
         ("topic", "list", "--timeout", "0"),
         ("topic", "list", "--timeout", "-1"),
         ("topic", "list", "--timeout", "nan"),

@@ -62,7 +62,7 @@ MISTAKES = [
     ("partition move orders 0", 2, "one of the arguments --to/--replicas --cancel is required"),
     ("cluster backup", 2, "the following arguments are required: DIR"),
     ("topic consume orders -p 0-3", 2, "0-3: give an integer of at least 0"),
-    ("up -n three", 2, "three: give an integer of at least 0"),
+    ("up -n three", 2, "three: give an integer of at least 1"),
     ("completion powershell", 2, "invalid choice: 'powershell'"),
     # Topics
     ("topic create", 2, "the following arguments are required: NAME"),

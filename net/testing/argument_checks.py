@@ -57,7 +57,7 @@ def check_users(users: Any) -> None:
         raise TypeError(f"users={users!r}: give a dictionary, {{name: password}}")
     for user, password in users.items():
         if not isinstance(user, str) or not isinstance(password, str):
-            raise TypeError(f"users: {user!r} has the password {password!r}; give texts")
+            raise TypeError(f"users: name and password of {user!r} must be texts")
 
 
 def checked_brokers(asked: Iterable[Any], known: Collection[int]) -> list[int]:

@@ -20,5 +20,6 @@ def in_lasting_thread(work: Callable[[], T]) -> T:
     if threading.current_thread() is threading.main_thread():
         return work()
     with _LOCK:
-        thread = _THREADS.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="barnabas-starter"))
-    return thread.submit(work).result()
+        if (process_id := os.getpid()) not in _THREADS:
+            _THREADS[process_id] = ThreadPoolExecutor(1, thread_name_prefix="barnabas-starter")
+    return _THREADS[process_id].submit(work).result()

@@ -27,7 +27,7 @@ from barnabas.net.testing.cluster import Cluster
         ({"broker_config": {0: "x"}}, r"broker_config\[0\]='x': give keys of brokers"),
         ({"broker_config": []}, r"broker_config=\[\]: give a dictionary by broker"),
         ({"users": ["alice"]}, r"users=\['alice'\]: give a dictionary, {name: password}"),
-        ({"users": {"alice": 1}}, "users: 'alice' has the password 1; give texts"),
+        ({"users": {"alice": 1}}, "users: name and password of 'alice' must be texts"),
     ],
 )
 def test_an_argument_that_cannot_be_is_named(options: dict[str, Any], told: str) -> None:

@@ -5,7 +5,7 @@ The JSON is what the console shows of a decoded key: bytes are base64, times are
 
 import json
 from base64 import b64decode
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from io import BytesIO
 from typing import Any, Final
@@ -17,7 +17,9 @@ from barnabas.net.client.serde.registry import Schema, SchemaRegistry
 
 MAX_TEXT: Final = 16_384  # characters of a typed key; more than a URL may have
 MAX_DEPTH: Final = 32  # of objects and lists in one another
-MAX_STEPS: Final = 10_000  # values that are tried; each type of a union is a try
+MAX_STEPS: Final = 10_000  # values that are tried, and fields of records; each type of a union is a try
+MAX_DIGITS: Final = 10_000  # of a decimal: an exponent of nine characters stands for a number of a gigabyte
+MAX_KEY_BYTES: Final = 256 * 1024  # defaults of a schema may stand within one another
 _TIMES: Final[dict[str, type[date] | type[time]]] = {
     "date": date,
     "time-millis": time,
@@ -28,6 +30,16 @@ _TIMES: Final[dict[str, type[date] | type[time]]] = {
     "local-timestamp-micros": datetime,
 }
 _NUMBERS: Final = ("int", "long", "float", "double")
+_RECORDS: Final = ("record", "error")
+_NAMED: Final = (*_RECORDS, "enum", "fixed")
+_CONTAINERS: Final = (*_RECORDS, "array", "map")
+
+
+class _BoundedBytes(BytesIO):
+    def write(self, data: Any, /) -> int:
+        if self.tell() + len(data) > MAX_KEY_BYTES:
+            raise ValueError(f"it has more than {MAX_KEY_BYTES} bytes")
+        return super().write(data)
 
 
 def parsed(text: str) -> Any:
@@ -53,8 +65,14 @@ def avro_key(registry: SchemaRegistry, schema: Schema, tree: Any) -> bytes:
         avro.parse_schema(_tree(item.text), named_schemas=named)
     found = avro.parse_schema(_tree(schema.text), named_schemas=named)
     AvroReader(found, named)  # refuses a schema that is endless
-    out = BytesIO()
-    avro.schemaless_writer(out, found, _Typed(avro, named).value(found, tree, "the key"), strict_allow_default=True)
+    try:
+        value = _Typed(avro, named).value(found, tree, "the key")
+    except RecursionError:
+        raise ValueError("types of its schema, or defaults, are too deep in one another") from None
+    out = _BoundedBytes()
+    # In Python, unlike the compiled one, it writes piece by piece, so that what grows too large is noticed.
+    write = require("fastavro._write_py", extra="schemas", feature="Avro").schemaless_writer
+    write(out, found, value, strict_allow_default=True)
     return out.getvalue()
 
 
@@ -75,29 +93,41 @@ class _Typed:
 
     def value(self, schema: Any, tree: Any, where: str) -> Any:
         """`where`: for people. Raises ValueError."""
-        self._left -= 1
-        if self._left < 0:
-            raise ValueError(f"more than {MAX_STEPS} values of its schema must be tried")
+        self._tried()
         if isinstance(schema, list):
             return self._of_union(schema, tree, where)
-        if isinstance(schema, str):
-            schema = self._named.get(schema, {"type": schema})
+        schema = self._resolved(schema)
         kind = schema["type"]
-        if not isinstance(kind, str):
-            return self.value(kind, tree, where)
-        if kind in ("record", "error"):
+        if kind in _RECORDS:
             return self._of_record(schema, tree, where)
         if kind == "array" and isinstance(tree, list):
             return [self.value(schema["items"], item, f"{where}[{number}]") for number, item in enumerate(tree)]
         if kind == "map" and isinstance(tree, dict):
             return {name: self.value(schema["values"], item, f"{where}.{name}") for name, item in tree.items()}
-        if kind in self._named:
-            return self.value(self._named[kind], tree, where)
+        if isinstance(kind, list):
+            return self._of_union(kind, tree, where)
         return self._plain(schema, tree, where)
+
+    def _tried(self, count: int = 1) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise ValueError(f"more than {MAX_STEPS} values of its schema must be tried")
+
+    def _resolved(self, schema: Any) -> Any:
+        """A dict whose type is that of a value, or a union."""
+        while True:
+            if isinstance(schema, str):
+                schema = self._named.get(schema, {"type": schema})
+            kind = schema["type"]
+            if isinstance(kind, list) or (isinstance(kind, str) and kind not in self._named):
+                return schema
+            self._tried()
+            schema = kind
 
     def _of_record(self, schema: Any, tree: Any, where: str) -> dict[str, Any]:
         if not isinstance(tree, dict):
             raise ValueError(f"{where} must be an object with the fields of {schema['name']}")
+        self._tried(len(schema["fields"]))
         fields = {field["name"]: field for field in schema["fields"]}
         unknown = [name for name in tree if name not in fields]
         missing = [name for name, field in fields.items() if name not in tree and "default" not in field]
@@ -106,43 +136,119 @@ class _Typed:
                 missing
             )
             raise ValueError(f"{where}: {schema['name']} {' and '.join(told)}")
-        return {name: self.value(fields[name]["type"], item, f"{where}.{name}") for name, item in tree.items()}
+        given = {name: self.value(fields[name]["type"], item, f"{where}.{name}") for name, item in tree.items()}
+        return given | {
+            name: self._default(field["type"], field["default"]) for name, field in fields.items() if name not in tree
+        }
 
-    def _of_union(self, schemas: list[Any], tree: Any, where: str) -> Any:
-        """The first type that fits."""
+    def _default(self, schema: Any, tree: Any) -> Any:
+        """A default of the schema. fastavro would look for it while it writes: endlessly, if it contains itself."""
+        self._tried()
+        if isinstance(schema, list):
+            return self._default_of_union(schema, tree)
+        schema = self._resolved(schema)
+        kind = schema["type"]
+        if isinstance(kind, list):
+            return self._default_of_union(kind, tree)
+        if kind in _RECORDS and isinstance(tree, dict):
+            return {
+                field["name"]: self._default(field["type"], tree.get(field["name"], field.get("default")))
+                for field in schema["fields"]
+            }
+        if kind == "array" and isinstance(tree, list):
+            return [self._default(schema["items"], item) for item in tree]
+        if kind == "map" and isinstance(tree, dict):
+            return {name: self._default(schema["values"], item) for name, item in tree.items()}
+        if kind in _CONTAINERS or isinstance(tree, dict | list):
+            raise ValueError(f"its schema has a default that is not of type {kind}")
+        return tree.encode("latin-1") if kind in ("bytes", "fixed") and isinstance(tree, str) else tree
+
+    def _default_of_union(self, schemas: list[Any], tree: Any) -> Any:
+        """It is of the first type, or of any in newer versions of Avro."""
         for schema in schemas:
             try:
-                return self.value(schema, tree, where)
+                found = self._default(schema, tree)
+                return (_name_of(schema), found) if isinstance(found, dict | list | bytes) else found
             except ValueError:
                 if self._left < 0:
                     raise
+        raise ValueError("its schema has a default that is of no type of its union")
+
+    def _of_union(self, schemas: list[Any], tree: Any, where: str) -> Any:
+        """The first type that fits. What has parts has its name with it: fastavro would look for it again, in all ways."""
+        for schema in schemas:
+            try:
+                found = self.value(schema, tree, where)
+            except ValueError:
+                if self._left < 0:
+                    raise
+            else:
+                return (_name_of(schema), found) if isinstance(found, dict | list | bytes) else found
         raise ValueError(f"{where} is none of the {len(schemas)} types that it may be")
 
     def _plain(self, schema: Any, tree: Any, where: str) -> Any:
-        logical = schema.get("logicalType", "")
-        kind = schema["type"]
+        kind, logical = schema["type"], schema.get("logicalType", "")
         try:
-            if logical == "decimal" and isinstance(tree, str):
-                found: Any = Decimal(tree)
-            elif logical in _TIMES and isinstance(tree, str):
-                found = _TIMES[logical].fromisoformat(tree)
-            elif kind in ("bytes", "fixed") and isinstance(tree, str):
-                found = b64decode(tree, validate=True)
-            else:
-                found = tree
-            fits = self._avro.validate(found, {**schema}, raise_errors=False) and not (
-                kind in _NUMBERS and isinstance(tree, bool)
-            )
+            found = _converted(schema, tree)
+            fits = kind not in _CONTAINERS and self._avro.validate(found, {**schema}, raise_errors=False)
         except (ValueError, InvalidOperation, OverflowError):
             fits = False
-        if not fits:
-            raise ValueError(f"{where} must be {_told(kind, logical)}, not {json.dumps(tree)[:60]}")
+        if not fits or (kind in _NUMBERS and isinstance(tree, bool)):
+            raise ValueError(f"{where} must be {_told(kind, logical)}, not {_shown(tree)}")
         return found
+
+
+def _converted(schema: Any, tree: Any) -> Any:
+    """Raises ValueError, InvalidOperation, OverflowError."""
+    kind, logical = schema["type"], schema.get("logicalType", "")
+    if schema.get("size", 0) > MAX_KEY_BYTES:
+        raise ValueError("its size is larger than a key")
+    if not isinstance(tree, str):
+        return tree
+    if logical == "decimal":
+        return _decimal(schema, tree)
+    if logical in _TIMES:
+        return _moment(logical, tree)
+    return b64decode(tree, validate=True) if kind in ("bytes", "fixed") else tree
+
+
+def _decimal(schema: Any, text: str) -> Decimal:
+    found = Decimal(text)
+    _, digits, exponent = found.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError("it is no number")
+    if len(digits) + exponent + schema.get("scale", 0) > min(schema["precision"], MAX_DIGITS):
+        raise ValueError("it has more digits than the schema allows")
+    return found
+
+
+def _moment(logical: str, text: str) -> date | time:
+    """A timestamp without a zone is one of UTC, not of the zone of this machine; other times have no zone."""
+    found = _TIMES[logical].fromisoformat(text)
+    zone = getattr(found, "tzinfo", None)
+    if isinstance(found, datetime) and logical.startswith("timestamp"):
+        return found if zone else found.replace(tzinfo=UTC)
+    if zone:
+        raise ValueError("it has a zone")
+    return found
+
+
+def _name_of(schema: Any) -> str:
+    """Of a type in a union."""
+    kind = schema if isinstance(schema, str) else schema["type"]
+    return str(schema["name"] if kind in _NAMED else kind)
+
+
+def _shown(tree: Any) -> str:
+    if isinstance(tree, dict | list):
+        return "an object" if isinstance(tree, dict) else "a list"
+    return json.dumps(tree)[:60]
 
 
 def _told(kind: str, logical: str) -> str:
     if logical in _TIMES:
-        return f"a {logical} as ISO 8601"
+        has_zone = logical.startswith("timestamp")
+        return f"a {logical} as ISO 8601" + ("" if has_zone or logical == "date" else " without a zone")
     if logical:
         return f"a {logical}"
     return f"{kind} as base64" if kind in ("bytes", "fixed") else f"of type {kind}"

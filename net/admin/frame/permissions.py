@@ -112,6 +112,12 @@ def _seek(access: Access, call: Call) -> None:
         access.require(Operation.READ, ResourceKind.TOPIC, str(name))
 
 
+def _partition_of_key(access: Access, call: Call) -> None:
+    """The schema of keys, whose fields errors name, is for those who may read them."""
+    operation = Operation.READ if "key_json" in call.query else Operation.DESCRIBE
+    access.require(operation, ResourceKind.TOPIC, call.path["topic_name"])
+
+
 def _forget(access: Access, call: Call) -> None:
     """As Kafka's OffsetDelete."""
     access.require(Operation.DELETE, ResourceKind.GROUP, call.path["consumer_group_id"])
@@ -173,7 +179,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     f"PATCH {_TOPIC}": _topic(Operation.ALTER),
     f"DELETE {_TOPIC}": _topic(Operation.DELETE),
     f"GET {_TOPIC}/overview": _topic(Operation.DESCRIBE),
-    f"GET {_TOPIC}/barnabas/partition": _topic(Operation.DESCRIBE),
+    f"GET {_TOPIC}/barnabas/partition": _partition_of_key,
     f"GET {_TOPIC}/partitions": _topic(Operation.DESCRIBE),
     f"GET {_TOPIC}/partitions/-/reassignment": _topic(Operation.DESCRIBE),
     f"GET {_PARTITION}": _topic(Operation.DESCRIBE),

@@ -252,6 +252,20 @@ async def test_a_seek_needs_what_a_commit_needs(client: HttpClient, broker: Secu
     assert await status() != 403
 
 
+async def test_the_partition_of_a_typed_key_needs_what_reading_keys_needs(
+    client: HttpClient, broker: SecureBroker
+) -> None:
+    """Errors name the fields of their schema."""
+
+    async def status(**query: str) -> int:
+        return (await client.get(f"{CLUSTER}/topics/t/barnabas/partition", params=query)).status
+
+    broker.given = (acl(Operation.DESCRIBE, ResourceKind.TOPIC, "t"),)
+    assert (await status(key="x"), await status(key_base64="eA=="), await status(key_json="{}")) == (200, 200, 403)
+    broker.given = (acl(Operation.READ, ResourceKind.TOPIC, "t"),)
+    assert await status(key_json="{}") == 400, "there is no registry"
+
+
 async def test_an_undo_needs_what_a_commit_needs(client: HttpClient, broker: SecureBroker) -> None:
     """Only the group knows what its last seek has moved."""
     moved = [UndoneOffset(topic=name, partition=0, before=20, after=40) for name in ("t", "hidden")]

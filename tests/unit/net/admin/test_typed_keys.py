@@ -1,6 +1,7 @@
 """Keys that people type as JSON, and the bytes that serializers with a schema registry write for them."""
 
 import json
+import time as time_zones
 from base64 import b64encode
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time
@@ -62,6 +63,22 @@ CASES: list[tuple[Any, Any]] = [
     (logical("int", "date"), date(2026, 11, 29)),
     (logical("int", "time-millis"), time(12, 30)),
     (logical("bytes", "decimal", precision=9, scale=2), Decimal("12.50")),
+    (["null", logical("bytes", "decimal", precision=9, scale=2)], Decimal("-0.05")),
+    ({"type": "fixed", "name": "F", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}, Decimal("1.50")),
+    (["null", logical("long", "timestamp-micros"), "string"], datetime(2026, 11, 29, 12, 30, 1, 5, tzinfo=UTC)),
+    (logical("long", "local-timestamp-millis"), datetime(2026, 11, 29, 12, 30)),
+    (["null", {"type": "array", "items": ["null", "int"]}, "bytes"], [1, None]),
+    (["null", {"type": "map", "values": "int"}, record(("a", "int"))], {"a": 1}),
+    ([record(("a", "int"), name="n.One"), record(("a", "string"), name="n.Two")], {"a": "x"}),
+    (
+        record(("one", record(("a", "int"), name="n.One")), ("other", ["null", "n.One"])),
+        {"one": {"a": 1}, "other": {"a": 2}},
+    ),
+    (
+        ["null", {"type": "enum", "name": "E", "symbols": ["A", "B"]}, {"type": "fixed", "name": "F", "size": 3}],
+        b"\0\xff\1",
+    ),
+    (["int", "float", "double"], 1.1),
     (logical("string", "uuid"), "5a8a1f3e-93d5-4b43-a3b1-7a3a0c1c1d53"),
 ]
 
@@ -118,6 +135,9 @@ async def test_the_first_message_of_a_protobuf_file(registry: RegistryStub) -> N
         (record(("a", "string"), ("b", "int")), '{"c": 1}', "Key has no field c and needs a, b"),
         (record(("a", {"type": "array", "items": "int"})), '{"a": [1, "x"]}', r"the key\.a\[1\] must be of type int"),
         (record(("a", "string")), '"x"', "must be an object with the fields of Key"),
+        (["null", {"type": "array", "items": "int"}], '{"a": 1}', "none of the 2 types"),
+        ({"type": "array", "items": "int"}, '{"a": 1}', "must be of type array, not an object"),
+        (logical("int", "time-millis"), '"12:30+02:00"', "must be a time-millis as ISO 8601 without a zone"),
         (["null", "int"], '"x"', "none of the 2 types"),
         (logical("int", "date"), '"soon"', "must be a date as ISO 8601"),
         ({"type": "array", "items": "null"}, "[]", "takes? no bytes"),
@@ -130,6 +150,103 @@ async def test_a_key_that_does_not_fit_its_schema_says_where(
     with pytest.raises(ApiError, match=told) as error:
         await Decoding(registry.url).encode_key("t", text)
     assert error.value.status == 400
+
+
+async def test_defaults_are_written_as_serializers_write_them(registry: RegistryStub) -> None:
+    inner = record(("a", "int"), ("b", ["null", "string"]), name="Inner")
+    inner["fields"][1]["default"] = None
+    schema = record(
+        ("id", "int"), ("of", inner), ("some", {"type": "array", "items": "Inner"}), ("any", ["Inner", "null"])
+    )
+    for at, default in ((1, {"a": 3}), (2, [{"a": 4, "b": None}]), (3, {"a": 5})):
+        schema["fields"][at]["default"] = default
+    expected = await written(Avro(SchemaRegistry(registry.url), json.dumps(schema)), {"id": 1})
+    assert await Decoding(registry.url).encode_key("t", '{"id": 1}') == (1, expected)
+
+
+async def test_a_default_of_bytes_has_one_for_each_character(registry: RegistryStub) -> None:
+    schema = record(("a", "bytes"))
+    schema["fields"][0]["default"] = "\u00ff"
+    registry.register("t-key", {"schema": json.dumps(schema)})
+    assert await Decoding(registry.url).encode_key("t", "{}") == (1, framed(1, b"\2\xff"))
+
+
+@pytest.mark.parametrize("exponent", ["10000", "999999999"])
+async def test_an_exponent_makes_no_number_that_is_larger_than_its_schema_allows(
+    registry: RegistryStub, exponent: str
+) -> None:
+    """A power of ten with a billion digits keeps the whole process busy for hours."""
+    for place, precision in enumerate((9, 2_000_000_000)):
+        schema = logical("bytes", "decimal", precision=precision, scale=2)
+        registry.register(f"{place}-key", {"schema": json.dumps(schema)})
+        for text in (f"1E{exponent}", f"0E{exponent}", "NaN", "-Infinity"):
+            with pytest.raises(ApiError, match="must be a decimal, not"):
+                await Decoding(registry.url).encode_key(str(place), json.dumps(text))
+
+
+async def test_what_is_no_decimal_may_be_another_type_of_a_union(registry: RegistryStub) -> None:
+    registry.register("t-key", {"schema": json.dumps([logical("bytes", "decimal", precision=9), "string"])})
+    assert await Decoding(registry.url).encode_key("t", '"NaN"') == (1, framed(1, b"\2\6NaN"))
+
+
+async def test_a_timestamp_without_a_zone_is_one_of_utc_on_every_machine(
+    registry: RegistryStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.register("t-key", {"schema": json.dumps(logical("long", "timestamp-millis"))})
+    monkeypatch.setenv("TZ", "America/New_York")
+    time_zones.tzset()
+    try:
+        keys = [
+            (await Decoding(registry.url).encode_key("t", f'"2026-11-29T{told}"'))[1]
+            for told in ("12:30:00", "12:30:00Z", "14:30:00+02:00")
+        ]
+    finally:
+        monkeypatch.undo()
+        time_zones.tzset()
+    assert len(set(keys)) == 1
+
+
+async def test_a_default_that_contains_itself_is_told(registry: RegistryStub) -> None:
+    """In compiled code it would end the process."""
+    schema = record(("s", "string"), ("next", ["Key", "null"]))
+    for item, default in zip(schema["fields"], ("", {}), strict=True):
+        item["default"] = default
+    registry.register("t-key", {"schema": json.dumps(schema)})
+    with pytest.raises(ApiError, match="defaults, are too deep in one another"):
+        await Decoding(registry.url).encode_key("t", "{}")
+
+
+async def test_defaults_within_one_another_are_bounded(registry: RegistryStub) -> None:
+    schema: Any = record(("s", "string"), name="R0")
+    schema["fields"][0]["default"] = ""
+    for number in range(1, 24):
+        schema = record(("a", schema), ("b", f"R{number - 1}"), name=f"R{number}")
+        for item in schema["fields"]:
+            item["default"] = {}
+    registry.register("t-key", {"schema": json.dumps(schema)})
+    with pytest.raises(ApiError, match="more than 10000 values of its schema"):
+        await Decoding(registry.url).encode_key("t", "{}")
+
+
+async def test_a_large_default_in_many_records_makes_no_large_key(registry: RegistryStub) -> None:
+    schema = record(("s", "string"))
+    schema["fields"][0]["default"] = "x" * 100_000
+    registry.register("t-key", {"schema": json.dumps({"type": "array", "items": schema})})
+    with pytest.raises(ApiError, match="more than 262144 bytes"):
+        await Decoding(registry.url).encode_key("t", "[{}, {}, {}]")
+
+
+async def test_a_type_that_was_found_in_unions_is_not_looked_for_again(registry: RegistryStub) -> None:
+    """fastavro tries all types of a union, also when the first one fits: 4 ** 30 ways."""
+    wrong = record(("n", ["B0", "B1", "B2", "string"]), name="B2")
+    wrong = record(("n", ["B0", record(("n", ["B0", "B1", wrong, "string"]), name="B1"), "string"]), name="B0")
+    schemas = [record(("n", ["A", "int"]), name="A"), wrong, "B1", "B2"]
+    registry.register("t-key", {"schema": json.dumps(schemas)})
+    tree: Any = 5
+    for _ in range(30):
+        tree = {"n": tree}
+    expected = framed(1, b"\0" * 30 + b"\2\n")
+    assert await Decoding(registry.url).encode_key("t", json.dumps(tree)) == (1, expected)
 
 
 def twice(depth: int) -> Any:

@@ -69,7 +69,7 @@ class BrokerFigures:
         )
         self.history = History()
         self.group_lags = GroupLags()
-        self.lag_copies = LagCopies(broker, self.group_lags)
+        self.lag_copies = LagCopies(broker, self.group_lags, broker.ports.clock.wall_ms)
         self._older: Counters | None = None
         self._newer: Counters | None = None
 

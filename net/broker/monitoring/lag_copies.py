@@ -7,7 +7,7 @@ The quorum and the disks have no part in it. If a coordinator and its keeper are
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.kraft.metadata.image import BrokerImage
@@ -40,9 +40,10 @@ class LagParts(Protocol):
 
 
 class LagCopies:
-    def __init__(self, parts: LagParts, lags: GroupLags) -> None:
+    def __init__(self, parts: LagParts, lags: GroupLags, wall_ms: Callable[[], int]) -> None:
         """Before the broker is built: nothing is used of it."""
         self._parts = parts
+        self._wall_ms = wall_ms
         self._lags = lags
         self._attempts: dict[
             str, int
@@ -79,7 +80,8 @@ class LagCopies:
         if self._keeper != (keeper.node_id, keeper.broker_epoch):
             self._keeper, self._sent = (keeper.node_id, keeper.broker_epoch), {}
         newest = self._lags.newest_of_own()
-        self._sent = {name: at_ms for name, at_ms in self._sent.items() if name in newest}
+        # Of a time after the newest point: the clock was ahead, and such points are forgotten.
+        self._sent = {name: at_ms for name, at_ms in self._sent.items() if at_ms <= newest.get(name, -1)}
         due = [name for name, at_ms in newest.items() if at_ms > self._sent.get(name, -1)]
         found = (self._lags.after(name, self._sent.get(name, -1)) for name in due)
         for some in _packed(item for item in found if item is not None):
@@ -90,7 +92,7 @@ class LagCopies:
     def answer(self, request: GroupLagsRequest) -> GroupLagsResponse:
         for history in request.kept:
             try:
-                self._lags.keep(history)
+                self._lags.keep(history, now_ms=self._wall_ms())
             except ValueError as error:
                 raise InvalidRequestError(f"the history of group {history.group_id!r} is not valid: {error}") from None
         found: list[GroupLagHistory] = []
@@ -114,7 +116,7 @@ class LagCopies:
                 return False
             for history in answer.groups:
                 try:
-                    self._lags.keep(history)
+                    self._lags.keep(history, now_ms=self._wall_ms())
                 except ValueError:
                     return False
             first += answer.looked_at

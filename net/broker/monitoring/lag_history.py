@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from msgspec.structs import replace
+
+from barnabas.log.settings.kinds import MAX_INT64
+
 from ...protocol.group_responses import LAG_STEP_MS, LagPoint
 from ...protocol.lag import GroupLagHistory
 
@@ -17,6 +21,7 @@ HOUR_MS: Final = 3_600_000
 LAG_POINTS: Final = HOUR_MS // LAG_STEP_MS  # of a group
 MAX_GROUPS: Final = 500  # that this broker coordinates and remembers: 24 bytes for each point
 MAX_COPIES: Final = 500  # groups of which it keeps what others have measured
+MAX_AHEAD_MS: Final = 300_000  # Clocks of brokers may differ so much; a point of later is of a clock that was wrong.
 MAX_TOPICS: Final = 1_000  # of a group of which other brokers keep a copy: all of them must be in one message
 
 
@@ -43,6 +48,15 @@ class _GroupLag:
         """Wall clock of the last point; -1: there is none."""
         times = self.columns[0]
         return times[-1] if times else -1
+
+    def forget_future(self, now_ms: int) -> None:
+        """Points of a clock that was wrong: each later one would be older than an hour beside them."""
+        if self.newest_ms <= now_ms + MAX_AHEAD_MS:
+            return
+        first = bisect_right(self.columns[0], now_ms + MAX_AHEAD_MS)
+        for column in self.columns:
+            del column[first:]
+        self.topics = {topic: min(seen_ms, now_ms) for topic, seen_ms in self.topics.items()} if first else {}
 
     def add(self, at_ms: int, reading: GroupReading) -> None:
         if at_ms <= self.newest_ms:  # a copy of a broker whose clock is ahead
@@ -120,24 +134,29 @@ class GroupLags:
         for name, reading in readings.items():
             if name not in self._groups:
                 self._groups[name] = self._taken(name)
+            self._groups[name].forget_future(at_ms)
             self._groups[name].add(at_ms, reading)
         assert len(self._groups) <= MAX_GROUPS
 
-    def keep(self, history: GroupLagHistory) -> None:
+    def keep(self, history: GroupLagHistory, *, now_ms: int) -> None:
         """What another broker remembers of a group. Raises ValueError if its columns do not belong together."""
-        if not len(history.times_ms) == len(history.unread_counts) == len(history.lags_ms):
-            raise ValueError("columns of different length")
+        _check(history)
+        history = _without_future(history, now_ms)
         if not history.times_ms:
             return
         if (own := self._groups.get(history.group_id)) is not None:
+            own.forget_future(now_ms)
             own.merge(history)
             return
         found = self._taken(history.group_id)
+        found.forget_future(now_ms)
         found.merge(history)
         self._copy(history.group_id, found)
 
     def forget_old(self, now_ms: int) -> None:
         """Copies without a point in the last hour."""
+        for found in self._copies.values():
+            found.forget_future(now_ms)
         old = [name for name, found in self._copies.items() if found.newest_ms <= now_ms - HOUR_MS]
         for name in old:
             del self._copies[name]
@@ -167,3 +186,21 @@ class GroupLags:
         self._copies[name] = found
         while len(self._copies) > MAX_COPIES:
             del self._copies[next(iter(self._copies))]
+
+
+def _check(history: GroupLagHistory) -> None:
+    columns = history.times_ms, history.unread_counts, history.lags_ms
+    if not len(columns[0]) == len(columns[1]) == len(columns[2]):
+        raise ValueError("columns of different length")
+    if any(not -1 <= number <= MAX_INT64 for column in columns for number in column):
+        raise ValueError(f"a number is not from -1 to {MAX_INT64}")
+
+
+def _without_future(history: GroupLagHistory, now_ms: int) -> GroupLagHistory:
+    newest_ms = now_ms + MAX_AHEAD_MS
+    if all(at_ms <= newest_ms for at_ms in history.times_ms):
+        return history
+    columns = history.times_ms, history.unread_counts, history.lags_ms
+    kept = [row for row in zip(*columns, strict=True) if row[0] <= newest_ms]
+    times, unread, lags = (tuple(row[number] for row in kept) for number in range(3))
+    return replace(history, times_ms=times, unread_counts=unread, lags_ms=lags)

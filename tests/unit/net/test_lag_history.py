@@ -71,7 +71,7 @@ def times_of(lags: GroupLags, group_id: str) -> list[int]:
 def test_points_of_two_brokers_are_sorted_by_time_and_none_is_older_than_an_hour() -> None:
     lags = GroupLags()
     lags.note(HOUR_MS + 20, {"g": lag(7)})
-    lags.keep(history("g", 5, 20, 30, HOUR_MS + 20, topics=("u",)))
+    lags.keep(history("g", 5, 20, 30, HOUR_MS + 20, topics=("u",)), now_ms=HOUR_MS)
     points, topics = lags.of("g")
     assert [(point.at_ms, point.unread) for point in points] == [(30, 30), (HOUR_MS + 20, 7)], "what is here stays"
     assert set(topics) == {"t", "u"}
@@ -82,9 +82,9 @@ def test_points_of_two_brokers_are_sorted_by_time_and_none_is_older_than_an_hour
 def test_copies_have_a_limit_and_end_after_an_hour() -> None:
     lags = GroupLags()
     for number in range(MAX_COPIES + 2):
-        lags.keep(history(f"g{number}", number + 1))
+        lags.keep(history(f"g{number}", number + 1), now_ms=number)
     assert times_of(lags, "g1") == [] and times_of(lags, "g2") == [3]
-    lags.keep(history("g2", 9_000))
+    lags.keep(history("g2", 9_000), now_ms=9_000)
     lags.forget_old(HOUR_MS + 8_000)
     assert times_of(lags, "g2") == [3, 9_000] and times_of(lags, "g3") == []
 
@@ -92,9 +92,59 @@ def test_copies_have_a_limit_and_end_after_an_hour() -> None:
 @pytest.mark.parametrize("column", ["times_ms", "unread_counts", "lags_ms"])
 def test_columns_of_different_length_are_refused(column: str) -> None:
     fields: dict[str, Any] = {"times_ms": (1,), "unread_counts": (1,), "lags_ms": (1,), column: ()}
-    copies = LagCopies(cast(Any, None), GroupLags())
+    copies = LagCopies(cast(Any, None), GroupLags(), lambda: 0)
     with pytest.raises(InvalidRequestError, match="history of group 'g' is not valid"):
         copies.answer(GroupLagsRequest(kept=(GroupLagHistory(group_id="g", topics=(), **fields),)))
+
+
+@pytest.mark.parametrize("column", ["times_ms", "unread_counts", "lags_ms"])
+@pytest.mark.parametrize("number", [2**63, -2])
+def test_numbers_that_have_no_room_are_refused_and_nothing_of_them_stays(column: str, number: int) -> None:
+    """Columns of different length would never be read again."""
+    lags = GroupLags()
+    lags.note(1, {"g": lag(1)})
+    fields: dict[str, Any] = {"times_ms": (2,), "unread_counts": (2,), "lags_ms": (2,), column: (number,)}
+    copies = LagCopies(cast(Any, None), lags, lambda: 2)
+    with pytest.raises(InvalidRequestError, match="a number is not from -1 to"):
+        copies.answer(GroupLagsRequest(kept=(GroupLagHistory(group_id="g", topics=(), **fields),)))
+    assert times_of(lags, "g") == [1]
+
+
+def test_a_clock_that_was_hours_ahead_does_not_keep_the_next_points_away() -> None:
+    lags = GroupLags()
+    now_ms = 3 * HOUR_MS
+    lags.note(now_ms, {"g": lag(1)})
+    lags.note(now_ms + 2 * HOUR_MS, {"g": GroupReading(unread=1, lag_ms=1, topics=("t", "u"))})
+    for step in (1, 2):
+        lags.note(now_ms + step * LAG_STEP_MS, {"g": lag(step)})
+    assert times_of(lags, "g") == [now_ms + LAG_STEP_MS, now_ms + 2 * LAG_STEP_MS]
+    assert lags.of("g")[1] == ("t",)
+
+
+def test_points_of_a_clock_that_is_hours_ahead_are_not_taken() -> None:
+    lags = GroupLags()
+    now_ms = 3 * HOUR_MS
+    lags.note(now_ms, {"g": lag(1)})
+    for name in ("g", "other"):
+        lags.keep(history(name, now_ms - 10, now_ms + 2 * HOUR_MS), now_ms=now_ms)
+    assert times_of(lags, "g") == [now_ms - 10, now_ms]
+    assert times_of(lags, "other") == [now_ms - 10]
+
+
+def test_a_copy_of_the_future_is_forgotten_when_the_clock_is_right_again() -> None:
+    lags = GroupLags()
+    lags.keep(history("g", 3 * HOUR_MS), now_ms=3 * HOUR_MS)
+    lags.forget_old(HOUR_MS)
+    assert times_of(lags, "g") == []
+
+
+async def test_the_keeper_gets_points_again_after_the_clock_was_ahead() -> None:
+    cluster = Cluster(2)
+    for now_ms in (HOUR_MS, 4 * HOUR_MS, HOUR_MS + LAG_STEP_MS, HOUR_MS + 2 * LAG_STEP_MS):
+        cluster.now_ms = now_ms
+        await cluster.look(0, now_ms, "g")
+    assert times_of(cluster.lags[1], "g") == times_of(cluster.lags[0], "g")
+    assert times_of(cluster.lags[1], "g")[-2:] == [HOUR_MS + LAG_STEP_MS, HOUR_MS + 2 * LAG_STEP_MS]
 
 
 def test_a_group_of_very_many_topics_is_not_copied() -> None:
@@ -114,6 +164,7 @@ class Cluster:
             node_id: SimpleNamespace(node_id=node_id, broker_epoch=1, fenced=False, in_controlled_shutdown=False)
             for node_id in range(count)
         }
+        self.now_ms = HOUR_MS
         self.down: set[int] = set()
         self.asked: list[tuple[int, GroupLagsRequest]] = []
         self.lags = {node_id: GroupLags() for node_id in range(count)}
@@ -121,9 +172,8 @@ class Cluster:
 
     def _start(self, node_id: int) -> LagCopies:
         metadata = SimpleNamespace(image=SimpleNamespace(brokers=self.images))
-        return LagCopies(
-            cast(Any, SimpleNamespace(node_id=node_id, controller=self, metadata=metadata)), self.lags[node_id]
-        )
+        parts = SimpleNamespace(node_id=node_id, controller=self, metadata=metadata)
+        return LagCopies(cast(Any, parts), self.lags[node_id], lambda: self.now_ms)
 
     async def ask_broker(self, node_id: int, request: GroupLagsRequest, *, timeout_ms: int) -> GroupLagsResponse:
         self.asked.append((node_id, request))

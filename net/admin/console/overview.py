@@ -85,6 +85,7 @@ def _topic(topic: TopicImage) -> Json:
         "under_replicated": sum(len(item.isr) < len(item.target_replicas) for item in partitions),
         "without_leader": sum(item.leader < 0 for item in partitions),
         "moving": sum(item.is_moving for item in partitions),
+        "changes": sum(item.partition_epoch for item in partitions),
     }
 
 
@@ -209,6 +210,7 @@ _OVERVIEW: Final = (
         shapes.text("topic_name", "The topic."),
         shapes.whole("replication_factor", "The most replicas of a partition."),
         *_COUNTS,
+        shapes.whole("changes", "Grows with each change of a leader, the replicas or the ISR of a partition."),
     ),
 )
 _QUORUM: Final = (

@@ -99,6 +99,21 @@ async def events(response: Any, count: int) -> list[Any]:
     return found
 
 
+async def test_another_leader_is_in_the_stream_although_all_counts_are_as_before(
+    client: HttpClient, broker: Broker
+) -> None:
+    """The page of a topic looks at its partitions when its entry has changed."""
+    async with client.get(f"{CLUSTER}/overview/stream") as stream:
+        (before,) = await events(stream, 1)
+        topic = broker.now.topics["t"]
+        first, *others = topic.partitions
+        led = replace(first, leader_epoch=first.leader_epoch + 1, partition_epoch=first.partition_epoch + 1)
+        broker.now = replace(broker.now, topics={"t": replace(topic, partitions=(led, *others))})
+        (after,) = await events(stream, 1)
+    assert before["topics"] != after["topics"] and before["totals"] == after["totals"]
+    assert after["topics"][0]["changes"] == before["topics"][0]["changes"] + 1
+
+
 async def test_a_loss_of_a_replica_is_in_the_stream_at_once(client: HttpClient, broker: Broker) -> None:
     async with client.get(f"{CLUSTER}/overview/stream") as stream:
         assert stream.headers["Content-Type"] == "text/event-stream" and stream.headers["Cache-Control"] == "no-store"

@@ -63,7 +63,9 @@ class Injection:
                 self._backend.kill(node_id)
 
         def undo() -> None:
-            self.restart(_of(self._dead.release(hold), self._brokers))
+            with self._lock:
+                free = _of(self._dead.release(hold), self._brokers)
+            self.restart(free)
 
         return self.holding.new(f"kill{tuple(node_ids)}", undo)
 

@@ -245,6 +245,52 @@ async def test_a_point_that_the_keeper_did_not_get_is_sent_again() -> None:
     assert times_of(cluster.lags[1], "g") == [10, 20]
 
 
+async def test_a_keeper_that_was_restarted_between_two_looks_gets_everything() -> None:
+    cluster = Cluster(2)
+    await cluster.look(0, 10, "g")
+    cluster.restart(1)
+    await cluster.look(0, 20, "g")
+    assert times_of(cluster.lags[1], "g") == [10, 20]
+
+
+async def test_a_keeper_gets_points_that_are_older_than_what_it_has() -> None:
+    """A coordinator that is new learns them from a third broker, after its keeper has had the first point."""
+    cluster = Cluster(3)
+    cluster.lags[2].keep(history("g", 10), now_ms=HOUR_MS)
+    cluster.down.add(2)
+    await cluster.look(0, 20, "g")
+    cluster.down.discard(2)
+    await cluster.look(0, 30, "g")
+    assert times_of(cluster.lags[1], "g") == [10, 20, 30]
+
+
+async def test_each_broker_has_another_keeper_and_those_that_are_fenced_are_not_asked() -> None:
+    cluster = Cluster(4)
+    cluster.kill(3)
+    keepers = []
+    for node_id in range(3):
+        await cluster.look(node_id, 10, f"g{node_id}")
+        keepers += [asked for asked, request in cluster.asked if request.kept]
+        assert 3 not in [asked for asked, _ in cluster.asked], "each would cost a timeout"
+    assert keepers == [1, 2, 0]
+
+
+def test_a_copy_that_is_not_sorted_is_sorted() -> None:
+    lags = GroupLags()
+    lags.keep(history("g", 30, 10, 20), now_ms=HOUR_MS)
+    assert times_of(lags, "g") == [10, 20, 30]
+
+
+def test_an_older_copy_does_not_make_the_topic_of_a_newer_point_forgotten() -> None:
+    """Who may not describe it must not see the point."""
+    lags = GroupLags()
+    lags.note(100, {"g": GroupReading(unread=1, lag_ms=1, topics=("secret",))})
+    lags.keep(history("g", 10, 20, topics=("secret",)), now_ms=100)
+    for number in range(101, 101 + LAG_POINTS - 1):
+        lags.note(number, {"g": lag(1)})
+    assert times_of(lags, "g")[0] == 100 and set(lags.of("g")[1]) == {"secret", "t"}
+
+
 async def test_a_broker_that_is_about_to_stop_keeps_nothing() -> None:
     cluster = Cluster(3)
     cluster.images[1].in_controlled_shutdown = True

@@ -520,6 +520,14 @@ async def test_a_key_that_is_no_key_is_refused(query: dict[str, Any], told: str)
         await record_reading._key_of(cast(Any, SimpleNamespace(query=query)), "t")
 
 
+async def test_a_key_that_is_typed_as_json_has_the_id_of_its_schema() -> None:
+    async def encode_key(topic: str, text: str) -> tuple[int, bytes]:
+        return 7, f"{topic} {text}".encode()
+
+    call = SimpleNamespace(query={"key_json": "1"}, decoding=SimpleNamespace(encode_key=encode_key))
+    assert await record_reading._key_of(cast(Any, call), "t") == (b"t 1", 7)
+
+
 async def test_keys_that_are_looked_for() -> None:
     async def key_of(**query: str) -> bytes | None:
         return (await record_reading._key_of(cast(Any, SimpleNamespace(query=query)), "t"))[0]

@@ -1,14 +1,18 @@
 """`config`, and what `topic describe` and `group` say of offsets, lag and members, with a cluster in memory."""
 
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from unit.net.cli.fake_cluster import FakeCluster
 
 from barnabas.log.vocabulary.group_messages import TopicPartitions
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.cli.frame.exit_codes import CommandError
 from barnabas.net.cli.verbs import topics
+from barnabas.net.cli.verbs.cluster import ALL_BROKERS, BROKER_RESOURCE
+from barnabas.net.cli.verbs.configs import check_removed
 
 P0 = TopicPartition("t", 0)
 
@@ -39,6 +43,20 @@ def test_a_change_is_checked_everywhere_before_it_is_made(run: Any, cluster: Fak
     cluster.calls.clear()
     assert run("config", "reset", "a", "-t", "t")[0] == 0
     assert cluster.calls[-1] == ("alter_config", "t", {"a": None}, 2, False)
+
+
+async def test_keys_of_a_broker_that_are_removed_are_checked_without_it() -> None:
+    """It may be down."""
+    asked: list[str] = []
+
+    class OthersRun:
+        async def describe_configs(self, resource: str, *, resource_type: int) -> list[Any]:
+            asked.append(resource)
+            return [SimpleNamespace(key="password")]
+
+    with pytest.raises(CommandError, match="there is no key pasword"):
+        await check_removed(cast(Any, OthersRun()), "1", {"pasword": None}, kind=BROKER_RESOURCE)
+    assert asked == [ALL_BROKERS]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,13 @@ def test_a_cut_hits_both_sides_and_nobody_else() -> None:
     assert len(plan.of(0).cut) == 2  # the other cut holds still
 
 
+def test_both_sides_of_a_cut_know_it() -> None:
+    plan = FaultPlan(addresses=ADDRESSES)
+    plan.asked.append(Asked(brokers=frozenset({0}), cut_from=frozenset({1})))
+    assert plan.is_cut(0, 1) and plan.is_cut(1, 0)
+    assert not plan.is_cut(0, 2) and not plan.is_cut(2, 1)
+
+
 def test_a_cut_of_the_quorum_leaves_the_brokers_connections() -> None:
     plan = FaultPlan(addresses=ADDRESSES)
     plan.asked += [Asked(brokers=frozenset({n}), cut_from=frozenset({0, 1, 2}), is_of_quorum=True) for n in range(3)]

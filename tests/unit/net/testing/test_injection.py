@@ -1,13 +1,14 @@
-"""What a user is told about a broker that does not come back."""
+"""Which brokers faults stop and start, and what a user is told about one that does not come back."""
 
 from collections.abc import Sequence
+from threading import Thread
 from typing import cast
 
 import pytest
 
 from barnabas.net.local_cluster import ClusterError
 from barnabas.net.testing.brokers.backends import Address, Backend
-from barnabas.net.testing.faults.orders import Order
+from barnabas.net.testing.faults.orders import AskController, Order
 from barnabas.net.testing.injection import Injection
 
 
@@ -30,3 +31,73 @@ def test_a_broker_that_takes_no_orders_is_told_apart_from_one_that_is_fenced() -
         ClusterError, match="broker 0 takes part; it takes no orders: .*No such file.*; faults that hold: none"
     ):
         injection.wait_until_ready([0])
+
+
+class Obedient:
+    """Brokers that do at once what they are told, and what they were told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+        self.dead: set[int] = set()
+
+    def addresses(self, node_id: int) -> Sequence[Address]:
+        return [("127.0.0.1", node_id)]
+
+    def is_running(self, node_id: int) -> bool:
+        return node_id not in self.dead
+
+    def order(self, node_id: int, order: Order) -> int:
+        return 0 if isinstance(order, AskController) else 1
+
+    def kill(self, node_id: int) -> None:
+        self.told.append(("kill", node_id))
+        self.dead.add(node_id)
+
+    def restart(self, node_id: int) -> None:
+        self.told.append(("restart", node_id))
+        self.dead.discard(node_id)
+
+    def pause(self, node_id: int) -> None:
+        self.told.append(("pause", node_id))
+
+    def resume(self, node_id: int) -> None:
+        self.told.append(("resume", node_id))
+
+
+def injection_of(backend: Obedient) -> Injection:
+    return Injection(cast(Backend, backend), range(3), timeout_s=5)
+
+
+def test_a_broker_that_two_faults_have_killed_starts_when_both_are_undone() -> None:
+    backend = Obedient()
+    injection = injection_of(backend)
+    first, second = injection.kill([0]), injection.kill([0, 1])
+    first.undo()
+    assert backend.dead == {0, 1}
+    second.undo()
+    assert [item for item in backend.told if item[0] == "restart"] == [("restart", 0), ("restart", 1)]
+
+
+def test_a_broker_that_two_faults_have_paused_goes_on_when_both_are_undone() -> None:
+    backend = Obedient()
+    injection = injection_of(backend)
+    first, second = injection.pause([0]), injection.pause([0, 1])
+    assert backend.told == [("pause", 0), ("pause", 1)], "one that stands still would never answer"
+    first.undo()
+    assert ("resume", 0) not in backend.told
+    second.undo()
+    assert backend.told[2:] == [("resume", 0), ("resume", 1)]
+
+
+def test_the_end_of_a_kill_waits_while_another_thread_changes_what_is_dead() -> None:
+    """Coroutines of `aio` run in threads: a hold that is made meanwhile must not get lost."""
+    backend = Obedient()
+    injection = injection_of(backend)
+    fault = injection.kill([0])
+    undoing = Thread(target=fault.undo)
+    with injection._lock:
+        undoing.start()
+        undoing.join(0.05)
+        assert 0 in injection._dead
+    undoing.join()
+    assert 0 not in injection._dead and backend.dead == set()

@@ -4,6 +4,7 @@ The JSON is what the console shows of a decoded key: bytes are base64, times are
 """
 
 import json
+import re
 from base64 import b64decode
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -29,6 +30,7 @@ _TIMES: Final[dict[str, type[date] | type[time]]] = {
     "local-timestamp-millis": datetime,
     "local-timestamp-micros": datetime,
 }
+_STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*+"')
 _NUMBERS: Final = ("int", "long", "float", "double")
 _RECORDS: Final = ("record", "error")
 _NAMED: Final = (*_RECORDS, "enum", "fixed")
@@ -47,7 +49,7 @@ def parsed(text: str) -> Any:
     if len(text) > MAX_TEXT:
         raise ValueError(f"it has more than {MAX_TEXT} characters")
     depth = 0
-    for character in text:  # Brackets in a text count too: they only make it stricter.
+    for character in _STRINGS.sub("", text):  # a bracket in a string would count as the end of a list
         depth += (character in "[{") - (character in "]}")
         if depth > MAX_DEPTH:
             raise ValueError(f"it has more than {MAX_DEPTH} objects and lists in one another")

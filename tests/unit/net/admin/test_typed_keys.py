@@ -127,6 +127,10 @@ async def test_the_first_message_of_a_protobuf_file(registry: RegistryStub) -> N
     [
         ("string", "pear", 'text needs quotes: "pear"'),
         ("string", "[" * 40, "more than 32 objects"),
+        pytest.param("string", '["]\\"]", ' * 40, "more than 32 objects", id="ends of lists in strings"),
+        pytest.param(
+            "string", '{"[[[[": ' * 32 + "1" + "}" * 32, "must be of type string, not an object", id="begins in names"
+        ),
         ("string", f'"{"x" * 20_000}"', "more than 16384 characters"),
         ("string", "5", "the key must be of type string, not 5"),
         ("long", "true", "must be of type long, not true"),

@@ -12,7 +12,7 @@ from io import BytesIO
 from typing import Any, Final
 
 from barnabas.net.client.arrow.extra import require
-from barnabas.net.client.serde.avro_format import AvroReader
+from barnabas.net.client.serde.avro_format import AvroReader, is_plain_bytes
 from barnabas.net.client.serde.registered import with_references
 from barnabas.net.client.serde.registry import Schema, SchemaRegistry
 
@@ -71,6 +71,8 @@ def avro_key(registry: SchemaRegistry, schema: Schema, tree: Any) -> bytes:
         value = _Typed(avro, named).value(found, tree, "the key")
     except RecursionError:
         raise ValueError("types of its schema, or defaults, are too deep in one another") from None
+    if is_plain_bytes(found):
+        return bytes(value)
     out = _BoundedBytes()
     # In Python, unlike the compiled one, it writes piece by piece, so that what grows too large is noticed.
     write = require("fastavro._write_py", extra="schemas", feature="Avro").schemaless_writer

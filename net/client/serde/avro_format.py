@@ -72,6 +72,8 @@ class Avro:
         """The bytes of `data` as Avro, with the id of its schema before it. `topic`: of the record; `part`: its key or its
         value."""
         schema_id = self.registered_id(topic, part)
+        if is_plain_bytes(self._parsed) and isinstance(data, bytes | bytearray | memoryview):
+            return framed(schema_id, bytes(data))
         out = BytesIO()
         self._avro.schemaless_writer(out, self._parsed, tree_of(data), strict_allow_default=True)
         return framed(schema_id, out.getvalue())
@@ -85,7 +87,7 @@ class Avro:
 
     def deserialize(self, data: bytes, topic: str, part: Part) -> Any:
         """What the bytes `data` say. `topic`: of the record; `part`: its key or its value."""
-        return self._read(self._writer(schema_id_of(data)).read(data, HEAD_SIZE, self._parsed))
+        return self._read(self._writer(schema_id_of(data)).read_framed(data, self._parsed))
 
     def _writer(self, schema_id: int) -> "AvroReader":
         found = self._writers.get(schema_id)
@@ -110,6 +112,13 @@ class Avro:
             raise ValueError(f"the registry has an Avro schema that cannot be used: {error}") from error
 
 
+def is_plain_bytes(parsed: Any) -> bool:
+    """Whether values of this schema are bytes as a whole: Confluent's serializers write them without their length."""
+    if isinstance(parsed, dict) and "logicalType" not in parsed:
+        parsed = parsed["type"]
+    return bool(parsed == "bytes")
+
+
 def _tree(text: str) -> Any:
     try:
         return json.loads(text)
@@ -131,6 +140,14 @@ class AvroReader:
             if found.is_recursive
             else self._compiled
         )
+
+    def read_framed(self, data: bytes, reader_schema: Any = None) -> Any:
+        """As `read`, of Confluent's wire format."""
+        if not is_plain_bytes(self._parsed):
+            return self.read(data, HEAD_SIZE, reader_schema)
+        with_length = BytesIO()
+        require("fastavro", extra="schemas", feature="Avro").schemaless_writer(with_length, "bytes", data[HEAD_SIZE:])
+        return self.read(with_length.getvalue(), 0, reader_schema)
 
     def read(self, data: bytes, begin: int, reader_schema: Any = None) -> Any:
         """All of `data` from `begin`. Raises ValueError, and what else fastavro raises for bytes that do not fit."""

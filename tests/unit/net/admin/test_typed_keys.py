@@ -50,6 +50,7 @@ CASES: list[tuple[Any, Any]] = [
     ("boolean", True),
     ("double", 1.5),
     ("bytes", b"\0\xff"),
+    ({"type": "bytes"}, b"\4ab"),
     (["null", "long", "string"], "5"),
     (["null", "long", "string"], 5),
     (["null", "long", "string"], None),

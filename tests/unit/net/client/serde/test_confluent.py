@@ -84,6 +84,18 @@ async def test_avro_resolves_what_an_older_schema_wrote(stub: RegistryStub, thei
     assert found == AvroDeserializer(theirs, AVRO)(old, CONTEXT)
 
 
+@pytest.mark.parametrize("schema", ['"bytes"', '{"type": "bytes"}'])
+@pytest.mark.parametrize("data", [b"\x00", b"\x06abc", b"\xff" * 2_000], ids=len)
+async def test_bytes_as_a_whole_have_no_length(
+    stub: RegistryStub, theirs: SchemaRegistryClient, schema: str, data: bytes
+) -> None:
+    foreign = AvroSerializer(theirs, schema)(data, CONTEXT)
+    ours = Avro(SchemaRegistry(stub.url), schema)
+    assert (await written(ours, data))[HEAD_SIZE:] == foreign[HEAD_SIZE:] == data
+    assert AvroDeserializer(theirs)(foreign, CONTEXT) == data
+    assert data == await read(ours, foreign) == await read(Avro(SchemaRegistry(stub.url)), foreign)
+
+
 async def test_json_schema(stub: RegistryStub, theirs: SchemaRegistryClient) -> None:
     foreign = JSONSerializer(JSON, theirs)({"number": 5}, CONTEXT)
     ours = JsonSchema(SchemaRegistry(stub.url), schema=JSON)

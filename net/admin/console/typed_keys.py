@@ -19,6 +19,7 @@ from barnabas.net.client.serde.registry import Schema, SchemaRegistry
 MAX_TEXT: Final = 16_384  # characters of a typed key; more than a URL may have
 MAX_DEPTH: Final = 32  # of objects and lists in one another
 MAX_STEPS: Final = 10_000  # values that are tried, and fields of records; each type of a union is a try
+SYMBOLS_A_STEP: Final = 100  # of an enum, which are looked through for each value
 MAX_DIGITS: Final = 10_000  # of a decimal: an exponent of nine characters stands for a number of a gigabyte
 MAX_KEY_BYTES: Final = 256 * 1024  # defaults of a schema may stand within one another
 _TIMES: Final[dict[str, type[date] | type[time]]] = {
@@ -192,14 +193,20 @@ class _Typed:
 
     def _plain(self, schema: Any, tree: Any, where: str) -> Any:
         kind, logical = schema["type"], schema.get("logicalType", "")
+        self._tried(len(schema.get("symbols", ())) // SYMBOLS_A_STEP)
         try:
             found = _converted(schema, tree)
-            fits = kind not in _CONTAINERS and self._avro.validate(found, {**schema}, raise_errors=False)
+            fits = kind not in _CONTAINERS and self._fits(schema, found)
         except (ValueError, InvalidOperation, OverflowError):
             fits = False
         if not fits or (kind in _NUMBERS and isinstance(tree, bool)):
             raise ValueError(f"{where} must be {_told(kind, logical)}, not {_shown(tree)}")
         return found
+
+    def _fits(self, schema: Any, found: Any) -> bool:
+        if schema["type"] == "enum":  # fastavro would check all symbols of the schema again
+            return isinstance(found, str) and found in schema["symbols"]
+        return bool(self._avro.validate(found, {**schema}, raise_errors=False))
 
 
 def _converted(schema: Any, tree: Any) -> Any:

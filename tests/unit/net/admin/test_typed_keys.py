@@ -143,6 +143,7 @@ async def test_the_first_message_of_a_protobuf_file(registry: RegistryStub) -> N
         (["null", {"type": "array", "items": "int"}], '{"a": 1}', "none of the 2 types"),
         ({"type": "array", "items": "int"}, '{"a": 1}', "must be of type array, not an object"),
         (logical("int", "time-millis"), '"12:30+02:00"', "must be a time-millis as ISO 8601 without a zone"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, '"B"', 'must be of type enum, not "B"'),
         (["null", "int"], '"x"', "none of the 2 types"),
         (logical("int", "date"), '"soon"', "must be a date as ISO 8601"),
         ({"type": "array", "items": "null"}, "[]", "takes? no bytes"),
@@ -231,6 +232,18 @@ async def test_defaults_within_one_another_are_bounded(registry: RegistryStub) -
     registry.register("t-key", {"schema": json.dumps(schema)})
     with pytest.raises(ApiError, match="more than 10000 values of its schema"):
         await Decoding(registry.url).encode_key("t", "{}")
+
+
+async def test_a_list_of_an_enum_with_very_many_symbols_is_bounded(registry: RegistryStub) -> None:
+    """fastavro checks each symbol again for each value."""
+    symbols = [f"S{number}" for number in range(100_000)]
+    registry.register(
+        "t-key", {"schema": json.dumps({"type": "array", "items": {"type": "enum", "name": "E", "symbols": symbols}})}
+    )
+    decoding = Decoding(registry.url)
+    assert await decoding.encode_key("t", '["S99999"]') == (1, framed(1, b"\2\xbe\x9a\x0c\0"))
+    with pytest.raises(ApiError, match="more than 10000 values of its schema"):
+        await decoding.encode_key("t", json.dumps(["S99999"] * 20))
 
 
 async def test_a_large_default_in_many_records_makes_no_large_key(registry: RegistryStub) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from barnabas.net.local_cluster import ClusterError
 from barnabas.net.testing.brokers.backends import Address, Backend
-from barnabas.net.testing.faults.orders import AskController, Order
+from barnabas.net.testing.faults.orders import AskController, AskReady, Faults, Order
 from barnabas.net.testing.injection import Injection
 
 
@@ -39,6 +39,8 @@ class Obedient:
     def __init__(self) -> None:
         self.told: list[tuple[str, int]] = []
         self.dead: set[int] = set()
+        self.cut: set[int] = set()
+        self.steps_to_ready = 0  # questions that a broker answers with no after its faults have ended
 
     def addresses(self, node_id: int) -> Sequence[Address]:
         return [("127.0.0.1", node_id)]
@@ -47,7 +49,12 @@ class Obedient:
         return node_id not in self.dead
 
     def order(self, node_id: int, order: Order) -> int:
-        return 0 if isinstance(order, AskController) else 1
+        if isinstance(order, Faults):
+            (self.cut.add if order.cut else self.cut.discard)(node_id)
+        if isinstance(order, AskReady) and node_id not in self.cut and self.steps_to_ready:
+            self.steps_to_ready -= 1
+            return 0
+        return 0 if isinstance(order, AskController) or node_id in self.cut else 1
 
     def kill(self, node_id: int) -> None:
         self.told.append(("kill", node_id))
@@ -101,3 +108,17 @@ def test_the_end_of_a_kill_waits_while_another_thread_changes_what_is_dead() -> 
         assert 0 in injection._dead
     undoing.join()
     assert 0 not in injection._dead and backend.dead == set()
+
+
+def test_a_broker_that_a_cut_keeps_out_is_waited_for_when_the_cut_ends() -> None:
+    backend = Obedient()
+    injection = injection_of(backend)
+    cut = injection.cut([0], [1, 2], "partition")
+    injection.kill([0]).undo()
+    assert backend.dead == set() and 0 in backend.cut, "it runs, and is not waited for"
+    backend.steps_to_ready = 3
+    cut.undo()
+    assert backend.steps_to_ready == 0
+    backend.steps_to_ready = 3
+    injection.cut([0], [1, 2], "partition").undo()
+    assert backend.steps_to_ready == 3, "it is late no more"

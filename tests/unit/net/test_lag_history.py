@@ -165,6 +165,7 @@ class Cluster:
             for node_id in range(count)
         }
         self.now_ms = HOUR_MS
+        self.strange: GroupLagsResponse | None = None  # the answer of all brokers to those who ask
         self.down: set[int] = set()
         self.asked: list[tuple[int, GroupLagsRequest]] = []
         self.lags = {node_id: GroupLags() for node_id in range(count)}
@@ -179,6 +180,9 @@ class Cluster:
         self.asked.append((node_id, request))
         if node_id in self.down:
             raise NetworkError("refused")
+        if request.wanted and self.strange is not None:
+            assert len(self.asked) < 10, "without end"
+            return self.strange
         return self.copies[node_id].answer(request)
 
     def kill(self, node_id: int) -> None:
@@ -289,6 +293,34 @@ def test_an_older_copy_does_not_make_the_topic_of_a_newer_point_forgotten() -> N
     for number in range(101, 101 + LAG_POINTS - 1):
         lags.note(number, {"g": lag(1)})
     assert times_of(lags, "g")[0] == 100 and set(lags.of("g")[1]) == {"secret", "t"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        GroupLagsResponse(groups=(), looked_at=0),
+        GroupLagsResponse(groups=(), looked_at=-1),
+        GroupLagsResponse(
+            groups=(GroupLagHistory(group_id="g", times_ms=(1,), unread_counts=(), lags_ms=(), topics=()),), looked_at=1
+        ),
+    ],
+    ids=["nothing", "less than nothing", "columns"],
+)
+async def test_a_broker_with_an_answer_of_no_use_counts_as_one_without(answer: GroupLagsResponse) -> None:
+    """It must neither keep this one busy nor fail the description of a group."""
+    cluster = Cluster(2)
+    cluster.strange = answer
+    for at_ms in range(4):
+        await cluster.look(0, at_ms, "g")
+    assert [request.wanted for _, request in cluster.asked if request.wanted] == [], "it was asked three times"
+    assert times_of(cluster.lags[0], "g") == [0, 1, 2, 3]
+
+
+def test_the_future_in_the_hour_of_a_coordinator_ends_also_with_a_copy() -> None:
+    lags = GroupLags()
+    lags.note(5 * HOUR_MS, {"g": GroupReading(unread=1, lag_ms=1, topics=("secret", "t"))})
+    lags.keep(history("g", HOUR_MS - 10), now_ms=HOUR_MS)
+    assert times_of(lags, "g") == [HOUR_MS - 10] and lags.of("g")[1] == ("t",)
 
 
 async def test_a_broker_that_is_about_to_stop_keeps_nothing() -> None:

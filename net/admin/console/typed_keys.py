@@ -22,14 +22,14 @@ MAX_STEPS: Final = 10_000  # values that are tried, and fields of records; each 
 SYMBOLS_A_STEP: Final = 100  # of an enum, which are looked through for each value
 MAX_DIGITS: Final = 10_000  # of a decimal: an exponent of nine characters stands for a number of a gigabyte
 MAX_KEY_BYTES: Final = 256 * 1024  # defaults of a schema may stand within one another
-_TIMES: Final[dict[str, type[date] | type[time]]] = {
-    "date": date,
-    "time-millis": time,
-    "time-micros": time,
-    "timestamp-millis": datetime,
-    "timestamp-micros": datetime,
-    "local-timestamp-millis": datetime,
-    "local-timestamp-micros": datetime,
+_TIMES: Final[dict[str, tuple[str, type[date] | type[time]]]] = {  # by logical type: its type, and that of Python
+    "date": ("int", date),
+    "time-millis": ("int", time),
+    "time-micros": ("long", time),
+    "timestamp-millis": ("long", datetime),
+    "timestamp-micros": ("long", datetime),
+    "local-timestamp-millis": ("long", datetime),
+    "local-timestamp-micros": ("long", datetime),
 }
 _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*+"')
 _NUMBERS: Final = ("int", "long", "float", "double")
@@ -192,7 +192,7 @@ class _Typed:
         raise ValueError(f"{where} is none of the {len(schemas)} types that it may be")
 
     def _plain(self, schema: Any, tree: Any, where: str) -> Any:
-        kind, logical = schema["type"], schema.get("logicalType", "")
+        kind, logical = schema["type"], _logical(schema)
         self._tried(len(schema.get("symbols", ())) // SYMBOLS_A_STEP)
         try:
             found = _converted(schema, tree)
@@ -209,9 +209,19 @@ class _Typed:
         return bool(self._avro.validate(found, {**schema}, raise_errors=False))
 
 
+def _logical(schema: Any) -> str:
+    """Its logical type, or "": one that does not suit its type counts for nothing, as the specification of Avro says."""
+    kind, logical = schema["type"], schema.get("logicalType")
+    if logical == "decimal":
+        return "decimal" if kind in ("bytes", "fixed") and "precision" in schema else ""
+    if logical == "uuid":
+        return "uuid" if kind == "string" else ""
+    return str(logical) if isinstance(logical, str) and _TIMES.get(logical, ("",))[0] == kind else ""
+
+
 def _converted(schema: Any, tree: Any) -> Any:
     """Raises ValueError, InvalidOperation, OverflowError."""
-    kind, logical = schema["type"], schema.get("logicalType", "")
+    kind, logical = schema["type"], _logical(schema)
     if schema.get("size", 0) > MAX_KEY_BYTES:
         raise ValueError("its size is larger than a key")
     if not isinstance(tree, str):
@@ -235,7 +245,7 @@ def _decimal(schema: Any, text: str) -> Decimal:
 
 def _moment(logical: str, text: str) -> date | time:
     """A timestamp without a zone is one of UTC, not of the zone of this machine; other times have no zone."""
-    found = _TIMES[logical].fromisoformat(text)
+    found = _TIMES[logical][1].fromisoformat(text)
     zone = getattr(found, "tzinfo", None)
     if isinstance(found, datetime) and logical.startswith("timestamp"):
         return found if zone else found.replace(tzinfo=UTC)

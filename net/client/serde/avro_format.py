@@ -114,7 +114,7 @@ class Avro:
 
 def is_plain_bytes(parsed: Any) -> bool:
     """Whether values of this schema are bytes as a whole: Confluent's serializers write them without their length."""
-    if isinstance(parsed, dict) and "logicalType" not in parsed:
+    if isinstance(parsed, dict) and parsed.get("logicalType") != "decimal":
         parsed = parsed["type"]
     return bool(parsed == "bytes")
 

@@ -80,6 +80,10 @@ CASES: list[tuple[Any, Any]] = [
         b"\0\xff\1",
     ),
     (["int", "float", "double"], 1.1),
+    (logical("string", "date"), "2026-11-29"),
+    (logical("long", "date"), 5),
+    (logical("string", "decimal"), "5"),
+    (logical("bytes", "of-a-newer-version"), b"\1"),
     (logical("string", "uuid"), "5a8a1f3e-93d5-4b43-a3b1-7a3a0c1c1d53"),
 ]
 

@@ -84,7 +84,7 @@ async def test_avro_resolves_what_an_older_schema_wrote(stub: RegistryStub, thei
     assert found == AvroDeserializer(theirs, AVRO)(old, CONTEXT)
 
 
-@pytest.mark.parametrize("schema", ['"bytes"', '{"type": "bytes"}'])
+@pytest.mark.parametrize("schema", ['"bytes"', '{"type": "bytes"}', '{"type": "bytes", "logicalType": "new"}'])
 @pytest.mark.parametrize("data", [b"\x00", b"\x06abc", b"\xff" * 2_000], ids=len)
 async def test_bytes_as_a_whole_have_no_length(
     stub: RegistryStub, theirs: SchemaRegistryClient, schema: str, data: bytes

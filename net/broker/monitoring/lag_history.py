@@ -23,6 +23,8 @@ MAX_GROUPS: Final = 500  # that this broker coordinates and remembers: 24 bytes 
 MAX_COPIES: Final = 500  # groups of which it keeps what others have measured
 MAX_AHEAD_MS: Final = 300_000  # Clocks of brokers may differ so much; a point of later is of a clock that was wrong.
 MAX_TOPICS: Final = 1_000  # of a group of which other brokers keep a copy: all of them must be in one message
+MAX_GROUP_CHARS: Final = 32_767  # of its name, as Kafka's protocol has it
+MAX_TOPIC_CHARS: Final = 249
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,10 @@ class GroupLags:
         history = _without_future(history, now_ms)
         if not history.times_ms:
             return
+        known = self._groups.get(history.group_id) or self._copies.get(history.group_id)
+        if len(set(history.topics).union(known.topics if known else ())) > MAX_TOPICS:
+            self._copies.pop(history.group_id, None)
+            return
         if (own := self._groups.get(history.group_id)) is not None:
             own.forget_future(now_ms)
             own.merge(history)
@@ -194,6 +200,10 @@ def _check(history: GroupLagHistory) -> None:
         raise ValueError("columns of different length")
     if any(not -1 <= number <= MAX_INT64 for column in columns for number in column):
         raise ValueError(f"a number is not from -1 to {MAX_INT64}")
+    if len(history.group_id) > MAX_GROUP_CHARS or any(len(topic) > MAX_TOPIC_CHARS for topic in history.topics):
+        raise ValueError(
+            f"the name of a group has more than {MAX_GROUP_CHARS} characters, or that of a topic more than {MAX_TOPIC_CHARS}"
+        )
 
 
 def _without_future(history: GroupLagHistory, now_ms: int) -> GroupLagHistory:

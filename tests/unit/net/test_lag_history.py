@@ -110,6 +110,21 @@ def test_numbers_that_have_no_room_are_refused_and_nothing_of_them_stays(column:
     assert times_of(lags, "g") == [1]
 
 
+def test_what_strangers_send_takes_a_bounded_room() -> None:
+    """Without an authorizer, any client may send copies."""
+    lags = GroupLags()
+    for number in range(3):
+        some = tuple(f"t{number}-{place}" for place in range(MAX_TOPICS // 2))
+        lags.keep(history("g", number + 1, topics=some), now_ms=HOUR_MS)
+        assert len(lags.of("g")[1]) <= MAX_TOPICS
+    lags.note(9, {"own": lag(1)})
+    lags.keep(history("own", 5, topics=tuple(f"t{number}" for number in range(MAX_TOPICS + 1))), now_ms=HOUR_MS)
+    assert times_of(lags, "own") == [9] and lags.of("own")[1] == ("t",)
+    for name, topic in (("g" * 40_000, "t"), ("g", "t" * 250)):
+        with pytest.raises(ValueError, match="more than 32767 characters, or that of a topic more than 249"):
+            lags.keep(history(name, 9, topics=(topic,)), now_ms=HOUR_MS)
+
+
 def test_a_clock_that_was_hours_ahead_does_not_keep_the_next_points_away() -> None:
     lags = GroupLags()
     now_ms = 3 * HOUR_MS

@@ -84,6 +84,9 @@ class ProtobufMessages:
         elif name.startswith(_BUILT_IN):
             added[name] = None
             module = import_module(f"{name.removesuffix('.proto').replace('/', '.')}_pb2")
+            for one in module.DESCRIPTOR.dependencies:
+                if one.name not in added:
+                    self._add_imported(pool, one.name, None, added)
             pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
         else:
             raise ValueError(f"its schema imports {name}, and the registry does not say where it is")

@@ -127,6 +127,14 @@ async def test_the_first_message_of_a_protobuf_file(registry: RegistryStub) -> N
             await decoding.encode_key("t", typed)
 
 
+async def test_a_built_in_file_of_protobuf_that_imports_others(registry: RegistryStub) -> None:
+    kind = field("of", 1, FieldDescriptorProto.TYPE_MESSAGE, type_name=".google.protobuf.Type")
+    file = a_file("keys", DescriptorProto(name="Key", field=[kind]), imports=("google/protobuf/type.proto",))
+    schema_id = registered(registry, "t-key", file)
+    expected = framed(schema_id, b"\0\n\3\n\1x")
+    assert await Decoding(registry.url).encode_key("t", '{"of": {"name": "x"}}') == (schema_id, expected)
+
+
 @pytest.mark.parametrize(
     ("schema", "text", "told"),
     [

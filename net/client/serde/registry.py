@@ -215,7 +215,7 @@ class SchemaRegistry:
         return (await self.latest_with_id(subject))[1]
 
     async def latest_with_id(self, subject: str) -> tuple[int, Schema]:
-        """As `latest`, with the id that is written before data of this schema."""
+        """As `latest`, of `subject`, with the id that is written before data of this schema. Raises SchemaRegistryError."""
         answer = await self._ask("GET", f"{_path_of(subject)}/versions/latest")
         return _number(answer, "id"), _schema_of(answer)
 

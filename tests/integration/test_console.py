@@ -196,6 +196,23 @@ async def test_a_lost_replica_is_shown_before_the_next_look_at_the_partitions(cl
         assert complaints == []
 
 
+async def test_a_new_leader_is_shown_before_the_next_look_at_the_partitions(cluster: Cluster) -> None:
+    """All counts are as before: no replica is lost."""
+    async with browser() as chromium, page_of(chromium) as (page, complaints), cluster.admin() as admin:
+        await page.clock.install()
+        await opened(page, cluster, "topics/orders")
+        await page.clock.pause_at(await page.evaluate("Date.now()") + 3_600_000)
+        partition = (await admin.describe_topic("orders")).partitions[0]
+        other = next(node for node in partition.isr if node != partition.leader)
+        await admin.transfer_leadership("orders", 0, other)
+        await page.wait_for_function(
+            "(leader) => document.querySelector('#main tbody td:nth-child(2)')?.textContent === leader",
+            arg=str(other),
+            timeout=WAIT_MS,
+        )
+        assert complaints == []
+
+
 @pytest.mark.timeout(400)
 async def test_every_page_is_open_while_a_broker_dies_and_comes_back(cluster: Cluster) -> None:
     # A coordinator that is new remembers no rebalances, and the death before this one may have cost the group its own.

@@ -119,6 +119,15 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def driver_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three brokers for a module whose drivers are processes of their own; who uses it leaves all of them running. Tests with
+    `spark_cluster` are one group with those of the session, a quarter of an hour in one process (`two_ends`)."""
+    with Cluster(tmp_path_factory.mktemp("driver_cluster"), 3, overrides=SHARED_SESSION) as cluster:
+        asyncio.run(cluster.ready())
+        yield cluster
+
+
 @pytest.fixture
 def declared(spark: "SparkSession", spark_cluster: Cluster, tmp_path: Path) -> Iterator[Any]:
     """`declared(text, suffix=".toml")` is a pipeline from a file with this text."""

@@ -155,13 +155,13 @@ def test_counts_equal_those_of_a_plain_pass_over_the_files(
     assert len(rows) == len(log.counts)
 
 
-def test_log_files_as_a_source_of_a_pipeline(spark_cluster: Cluster, tmp_path: Path) -> None:
+def test_log_files_as_a_source_of_a_pipeline(driver_cluster: Cluster, tmp_path: Path) -> None:
     """A collector runs beside the driver; a kill of both repeats nothing."""
-    topic = create_topic(spark_cluster, "collected-by-a-pipeline", partitions=1)
+    topic = create_topic(driver_cluster, "collected-by-a-pipeline", partitions=1)
     log = AccessLog(tmp_path / "logs")
     text = f'name = "logs"\n[source]\ncollect = ["logs/access.log*"]\ntopics = ["{topic}"]\nvalue = {{ format = "access_log" }}\n'
     sink = '[sink]\ntable = "counts"\ndatabase = "sqlite:counts.db"\nwrite = "upsert"\nkey = ["minute", "status"]\n'
-    pipeline = Command(spark_cluster, tmp_path, text + COUNTS + sink + SPARK)
+    pipeline = Command(driver_cluster, tmp_path, text + COUNTS + sink + SPARK)
     log.write(LINES)
     assert "finished: " in pipeline.run_to_end("run", "--once")
     assert in_sqlite(tmp_path) == log.expected()

@@ -116,41 +116,41 @@ def run_with_a_killed_driver(command: Command) -> str:
 
 
 @pytest.fixture
-def numbers(spark_cluster: Cluster, request: pytest.FixtureRequest) -> str:
-    topic = create_topic(spark_cluster, f"killed-{request.node.name.replace('_', '-')[:40]}", partitions=1)
+def numbers(driver_cluster: Cluster, request: pytest.FixtureRequest) -> str:
+    topic = create_topic(driver_cluster, f"killed-{request.node.name.replace('_', '-')[:40]}", partitions=1)
     values = [json.dumps({"id": number, "key": number % KEYS}).encode() for number in range(RECORDS)]
-    send(spark_cluster, topic, [*values, b"poison"])
+    send(driver_cluster, topic, [*values, b"poison"])
     return topic
 
 
 def test_a_driver_that_is_killed_starts_again_and_each_record_is_written_once(
-    spark_cluster: Cluster, tmp_path: Path, numbers: str
+    driver_cluster: Cluster, tmp_path: Path, numbers: str
 ) -> None:
     target, dead = (
-        create_topic(spark_cluster, "killed-target"),
-        create_topic(spark_cluster, "killed-dead", partitions=1),
+        create_topic(driver_cluster, "killed-target"),
+        create_topic(driver_cluster, "killed-dead", partitions=1),
     )
     text = SOURCE % ("killed", numbers, PER_BATCH)
     text += (
         f'[sink]\ntopic = "{target}"\n[errors]\naction = "dead-letter"\ntopic = "{dead}"\n[restarts]\nfirst_ms = 100\n'
     )
-    command = Command(spark_cluster, tmp_path, text)
+    command = Command(driver_cluster, tmp_path, text)
     told = run_with_a_killed_driver(command)
     assert "finished: " in told
-    found = Counter(json.loads(bytes(record.value or b""))["id"] for record in read(spark_cluster, target))
+    found = Counter(json.loads(bytes(record.value or b""))["id"] for record in read(driver_cluster, target))
     assert found == Counter(range(RECORDS)), "each once"
-    assert [bytes(record.value or b"") for record in read(spark_cluster, dead)] == [b"poison"]
+    assert [bytes(record.value or b"") for record in read(driver_cluster, dead)] == [b"poison"]
     state = command.state.read_run()
     assert state is not None and (state.state, state.restarts) == ("finished", 1), told
     assert state.last_error.startswith("the Spark driver was killed by signal 9")
 
 
 def test_a_delta_table_has_each_row_once_after_a_kill_of_the_driver(
-    spark_cluster: Cluster, tmp_path: Path, numbers: str
+    driver_cluster: Cluster, tmp_path: Path, numbers: str
 ) -> None:
     text = SOURCE % ("lake", numbers, PER_BATCH)
     text += '[sink]\ndelta = "lake"\npartition_by = ["key"]\n[errors]\naction = "skip"\n[restarts]\nfirst_ms = 100\n'
-    command = Command(spark_cluster, tmp_path, text)
+    command = Command(driver_cluster, tmp_path, text)
     run_with_a_killed_driver(command)
     found = DeltaTable(str(tmp_path / "lake")).to_pyarrow_table(columns=["id", "key"]).to_pylist()
     assert Counter(row["id"] for row in found) == Counter(range(RECORDS)), "each once"
@@ -158,13 +158,13 @@ def test_a_delta_table_has_each_row_once_after_a_kill_of_the_driver(
 
 
 def test_an_iceberg_table_has_each_row_once_after_a_kill_of_the_driver(
-    spark_cluster: Cluster, tmp_path: Path, numbers: str
+    driver_cluster: Cluster, tmp_path: Path, numbers: str
 ) -> None:
     text = SOURCE % ("ice", numbers, PER_BATCH)
     text += (
         '[sink]\niceberg = "shop.numbers"\nwarehouse = "lake"\n[errors]\naction = "skip"\n[restarts]\nfirst_ms = 100\n'
     )
-    command = Command(spark_cluster, tmp_path, text)
+    command = Command(driver_cluster, tmp_path, text)
     run_with_a_killed_driver(command)
     lake = tmp_path / "lake"
     catalog = SqlCatalog(CATALOG_NAME, uri=f"sqlite:///{lake / CATALOG_FILE}", warehouse=str(lake))
@@ -174,12 +174,12 @@ def test_an_iceberg_table_has_each_row_once_after_a_kill_of_the_driver(
 
 
 def test_a_supervisor_that_is_killed_takes_its_driver_along_and_the_next_run_goes_on(
-    spark_cluster: Cluster, tmp_path: Path, numbers: str
+    driver_cluster: Cluster, tmp_path: Path, numbers: str
 ) -> None:
     text = SOURCE % ("counted", numbers, PER_BATCH)
     text += '[[steps]]\nsql = "SELECT key, count(*) AS count, sum(id) AS total FROM input GROUP BY key"\n'
     text += '[sink]\ntable = "counts"\ndatabase = "sqlite:counts.db"\nwrite = "upsert"\nkey = ["key"]\n'
-    command = Command(spark_cluster, tmp_path, text + '[errors]\naction = "skip"\n')
+    command = Command(driver_cluster, tmp_path, text + '[errors]\naction = "skip"\n')
     process = command.start("run")
     command.until_batches(2)
     process.kill()

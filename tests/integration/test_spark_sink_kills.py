@@ -64,15 +64,15 @@ class Copying:
         return check_once(self._cluster, self.target, self._rows, self._per_trigger)
 
 
-def test_drivers_that_die_in_the_middle_of_a_commit(spark_cluster: Cluster, tmp_path: Path) -> None:
+def test_drivers_that_die_in_the_middle_of_a_commit(driver_cluster: Cluster, tmp_path: Path) -> None:
     """What one leaves, the next finishes, and dies in the micro-batch behind that. One of them is a zombie: its driver is dead,
     while the process that commits goes on much later."""
-    copying = Copying(spark_cluster, tmp_path, "killed", rows=ROWS, per_trigger=PER_TRIGGER)
+    copying = Copying(driver_cluster, tmp_path, "killed", rows=ROWS, per_trigger=PER_TRIGGER)
     go = tmp_path / "go"
     copying.kill("staged", 0)
     copying.check_complete_micro_batches()
-    assert not read(spark_cluster, copying.target), "tasks have written, and nothing is decided"
-    prepared = in_admin(spark_cluster, lambda admin: admin.transactions.list(states=("Prepared",)))
+    assert not read(driver_cluster, copying.target), "tasks have written, and nothing is decided"
+    prepared = in_admin(driver_cluster, lambda admin: admin.transactions.list(states=("Prepared",)))
     assert prepared.transactions and all(
         "micro-batch 0 of Spark sink" in it.prepared_for for it in prepared.transactions
     )
@@ -86,8 +86,8 @@ def test_drivers_that_die_in_the_middle_of_a_commit(spark_cluster: Cluster, tmp_
     go.touch()
     asyncio.run(until(go.with_suffix(".ended").exists, "the zombie has ended its commit"))
     assert copying.check() == attempts
-    asyncio.run(markers_written(spark_cluster.bootstrap))
-    left = in_admin(spark_cluster, lambda admin: admin.transactions.list(states=UNDECIDED_STATES))
+    asyncio.run(markers_written(driver_cluster.bootstrap))
+    left = in_admin(driver_cluster, lambda admin: admin.transactions.list(states=UNDECIDED_STATES))
     assert not left.transactions, "nothing keeps readers waiting"
 
 

@@ -14,7 +14,7 @@ from .source_tree import SourceFile, files_of_tests
 
 # The fixtures and their reach: the whole run, or one module.
 OF_THE_RUN: Final = "spark_cluster"
-OF_A_MODULE: Final = "shared_cluster"
+OF_A_MODULE: Final = ("shared_cluster", "driver_cluster")
 PATTERN: Final = "subscribePattern"
 READER: Final = "Reader"  # tests/integration/group_reader.py
 CREATE: Final = "create_topic"
@@ -59,7 +59,7 @@ def patterns_in(node: ast.AST) -> Iterator[str]:
 def created_in(node: ast.AST) -> Iterator[str]:
     match node:
         case ast.Call(func=ast.Name(id=name), args=[ast.Name(id=cluster), topic, *_]) if name == CREATE:
-            text = text_of(topic) if cluster in (OF_THE_RUN, OF_A_MODULE) else None
+            text = text_of(topic) if cluster in (OF_THE_RUN, *OF_A_MODULE) else None
             if text is not None and not isinstance(topic, ast.JoinedStr):
                 yield text
 
@@ -86,7 +86,7 @@ def communities(files: tuple[SourceFile, ...]) -> dict[str, list[User]]:
             continue
         if OF_THE_RUN in file.text:
             found[OF_THE_RUN] += users_of(file)
-        elif OF_A_MODULE in file.text:
+        elif any(name in file.text for name in OF_A_MODULE):
             found[file.name] += users_of(file)
     return found
 

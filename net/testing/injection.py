@@ -41,7 +41,7 @@ class Injection:
         self._voters = set(self._brokers if voters is None else voters)
         self._lock = (
             threading.RLock()
-        )  # coroutines of `aio` run in threads: one of them starts, stops and tells brokers
+        )  # Coroutines of `aio` run in threads: one of them starts, stops and tells brokers.
         self._late: set[int] = set()  # started while other faults kept them from taking part
         self._timeout_s = timeout_s
         self._plan = FaultPlan(addresses={node_id: backend.addresses(node_id) for node_id in self._brokers})

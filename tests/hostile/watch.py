@@ -29,9 +29,14 @@ class Processor:
     def of_loop(cls, pid: int) -> Self:
         """The loop of a broker runs in the main thread of its process. Zeros where the kernel does not tell."""
         try:
-            busy, starved, _ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text(encoding="ascii").split()
+            return cls.read(Path(f"/proc/{pid}/task/{pid}/schedstat"))
         except (FileNotFoundError, ProcessLookupError):
             return cls()
+
+    @classmethod
+    def read(cls, schedstat: Path) -> Self:
+        """Of a thread. Raises OSError if it has ended, or if the kernel does not tell."""
+        busy, starved, _ = schedstat.read_text(encoding="ascii").split()
         return cls(busy_s=int(busy) / 1e9, starved_s=int(starved) / 1e9)
 
     def since(self, before: "Processor") -> "Processor":
@@ -45,7 +50,7 @@ def waits_s(pid: int) -> dict[str, float]:
     found: dict[str, float] = {}
     for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         with suppress(OSError):  # the thread has ended
-            found[path.parent.name] = int(path.read_text(encoding="ascii").split()[1]) / 1e9
+            found[path.parent.name] = Processor.read(path).starved_s
     return found
 
 

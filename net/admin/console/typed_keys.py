@@ -12,8 +12,7 @@ from io import BytesIO
 from typing import Any, Final
 
 from barnabas.net.client.arrow.extra import require
-from barnabas.net.client.serde.avro_format import AvroReader, is_plain_bytes
-from barnabas.net.client.serde.registered import with_references
+from barnabas.net.client.serde.avro_format import AvroReader, is_plain_bytes, parsed_with_references
 from barnabas.net.client.serde.registry import Schema, SchemaRegistry
 
 MAX_TEXT: Final = 16_384  # characters of a typed key; more than a URL may have
@@ -63,10 +62,7 @@ def parsed(text: str) -> Any:
 def avro_key(registry: SchemaRegistry, schema: Schema, tree: Any) -> bytes:
     """Without the id of the schema. Raises SchemaNotLoaded, ValueError, MissingExtraError."""
     avro = require("fastavro", extra="schemas", feature="Avro")
-    named: dict[str, Any] = {}
-    for _, item in with_references(registry, schema):
-        avro.parse_schema(_tree(item.text), named_schemas=named)
-    found = avro.parse_schema(_tree(schema.text), named_schemas=named)
+    found, named = parsed_with_references(registry, schema)
     AvroReader(found, named)  # refuses a schema that is endless
     try:
         value = _Typed(avro, named).value(found, tree, "the key")
@@ -79,13 +75,6 @@ def avro_key(registry: SchemaRegistry, schema: Schema, tree: Any) -> bytes:
     write = require("fastavro._write_py", extra="schemas", feature="Avro").schemaless_writer
     write(out, found, value, strict_allow_default=True)
     return out.getvalue()
-
-
-def _tree(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text  # the name of a type
 
 
 class _Typed:

@@ -45,9 +45,8 @@ class LagCopies:
         self._parts = parts
         self._wall_ms = wall_ms
         self._lags = lags
-        self._attempts: dict[
-            str, int
-        ] = {}  # by group that this broker coordinates; MAX_ATTEMPTS: there is no more to ask
+        # By group that this broker coordinates; MAX_ATTEMPTS: there is no more to ask.
+        self._attempts: dict[str, int] = {}
         self._keeper: tuple[int, int] | None = None  # node id and broker epoch of the broker that has what was sent
         self._sent: dict[str, int] = {}  # the time of the last point of a group that the keeper has
 

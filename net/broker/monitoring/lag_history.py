@@ -71,9 +71,8 @@ class _GroupLag:
     def merge(self, history: GroupLagHistory) -> None:
         """Points that are here already stay."""
         times = history.times_ms
-        if times[0] > self.newest_ms and all(
-            one < other for one, other in pairwise(times)
-        ):  # the usual one: a new point
+        is_sorted = all(one < other for one, other in pairwise(times))
+        if is_sorted and times[0] > self.newest_ms:  # the usual one: a new point
             for column, some in zip(self.columns, (times, history.unread_counts, history.lags_ms), strict=True):
                 column.extend(some)
         else:

@@ -102,14 +102,20 @@ class Avro:
 
     def _parse(self, schema: Schema) -> "AvroReader":
         """Raises SchemaNotLoaded for references, ValueError."""
-        named: dict[str, Any] = {}
-        needed = [item for _, item in with_references(self._registry, schema)]
         try:
-            for item in needed:
-                self._avro.parse_schema(_tree(item.text), named_schemas=named)
-            return AvroReader(self._avro.parse_schema(_tree(schema.text), named_schemas=named), named)
+            return AvroReader(*parsed_with_references(self._registry, schema))
         except (ValueError, self._avro.schema.SchemaParseException, self._avro.schema.UnknownType) as error:
             raise ValueError(f"the registry has an Avro schema that cannot be used: {error}") from error
+
+
+def parsed_with_references(registry: SchemaRegistry, schema: Schema) -> tuple[Any, dict[str, Any]]:
+    """The schema as fastavro takes it, and the types that names in it stand for. Raises SchemaNotLoaded for references,
+    MissingExtraError, and what fastavro raises of schemas."""
+    avro = require("fastavro", extra="schemas", feature="Avro")
+    named: dict[str, Any] = {}
+    for _, item in list(with_references(registry, schema)):
+        avro.parse_schema(_tree(item.text), named_schemas=named)
+    return avro.parse_schema(_tree(schema.text), named_schemas=named), named
 
 
 def is_plain_bytes(parsed: Any) -> bool:

@@ -52,17 +52,34 @@ stage() {
     fi
 }
 
-stage "ruff check" ruff check .
-stage "ruff format" ruff format --check .
-stage "mypy" mypy
-stage "mypy tests" mypy tests/faults tests/integration tests/simulation tests/tidy tests/unit/net/admin tests/unit/net/cli
-stage "import contracts" env PYTHONPATH=build/namespace lint-imports --no-cache
-[ -n "${1:-}" ] || stage "deploy" scripts/check-deploy
-# What is compiled in wheels and in the image: the tests of those modules, with them.
-[ -n "${1:-}" ] || stage "compiled" scripts/compiled pytest -q -n 2 tests/unit/log tests/unit/net/handlers tests/unit/net/protocol \
-    tests/unit/net/test_server.py tests/unit/net/test_framing.py tests/unit/net/test_fair_reads.py tests/unit/net/test_receive_buffer.py
-# Three brokers with clients on each other Python that the machine has; without one, its line says so.
-[ -n "${1:-}" ] || { stage "other Pythons" scripts/other-pythons smoke; echo "$output"; }
+checks() {
+    stage "ruff check" ruff check .
+    stage "ruff format" ruff format --check .
+    stage "mypy" mypy
+    stage "mypy tests" mypy tests/faults tests/integration tests/simulation tests/tidy tests/unit/net/admin tests/unit/net/cli
+    stage "import contracts" env PYTHONPATH=build/namespace lint-imports --no-cache
+    [ $# -gt 0 ] || stage "deploy" scripts/check-deploy
+}
+
+builds() { # beside `checks`, as compilers and most of the checks use one core; what it says comes afterwards
+    # What is compiled in wheels and in the image: the tests of those modules, with them.
+    stage "compiled" scripts/compiled pytest -q -n 2 tests/unit/log tests/unit/net/handlers tests/unit/net/protocol \
+        tests/unit/net/test_server.py tests/unit/net/test_framing.py tests/unit/net/test_fair_reads.py tests/unit/net/test_receive_buffer.py
+    # Three brokers with clients on each other Python that the machine has; without one, its line says so.
+    stage "other Pythons" scripts/other-pythons smoke
+    echo "$output"
+    [ ${#failed[@]} -eq 0 ]
+}
+
+if [ $# -gt 0 ]; then
+    checks "$@"
+else
+    builds >"$PYTEST_DEBUG_TEMPROOT/builds.log" 2>&1 &
+    building=$!
+    checks
+    wait "$building" || failed+=("builds")
+    cat "$PYTEST_DEBUG_TEMPROOT/builds.log"
+fi
 
 # Two at a time, also on larger machines: brokers, Spark and the tests' clocks have been tried with one neighbour. More: add -n 8.
 # How the tests are shared out stands in tests/two_ends.py.

@@ -1,9 +1,10 @@
 """How the tests are shared out among processes (`scripts/test.sh`, xdist): clusters from one end, simulations from the other.
 
 Tests of real processes wait a lot, and their clocks run; a simulation never waits, and its clock is virtual. So the queue begins
-with the tests of real processes and ends with simulations, the long ones outermost. One worker takes from its front, the other
-from its end. They meet in the middle, at tests of milliseconds: until then a cluster has no second cluster beside it, and no
-long test is left for the end of the run. What a test finds does not depend on this order, nor on the worker.
+with the tests of real processes and ends with simulations, the long ones outermost. The tests that share a fixture of the session
+are first: they stay in one process for a quarter of the run, which must not be its last one. One worker takes from the front of
+the queue, the other from its end. They meet in the middle, at tests of milliseconds: until then a cluster has no second cluster
+beside it, and no long test is left for the end of the run. What a test finds does not depend on this order, nor on the worker.
 """
 
 from collections.abc import Iterator
@@ -42,11 +43,13 @@ def _place(item: pytest.Item, default_timeout_s: float) -> int:
     timeout = item.get_closest_marker("timeout")
     is_long = timeout is not None and timeout.args[0] > default_timeout_s
     if item.nodeid.startswith(REAL_PROCESSES):
-        is_grouped = item.get_closest_marker("xdist_group") is not None
-        return 0 if is_long else 1 if is_grouped else 2
+        group = item.get_closest_marker("xdist_group")
+        if group is not None and not group.args[0].endswith(".py"):  # shared by a whole folder
+            return 0
+        return 1 if is_long else 2 if group is not None else 3
     if item.nodeid.startswith(SIMULATIONS):
-        return 5 if is_long else 4
-    return 3
+        return 6 if is_long else 5
+    return 4
 
 
 def _shared_by(item: pytest.Item) -> Iterator[str]:

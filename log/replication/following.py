@@ -77,6 +77,10 @@ class Following:
         return self._storage.flushes_first
 
     @property
+    def is_in_isr(self) -> bool:
+        return self._role.node_id in self._role.isr  # each fetch asks
+
+    @property
     def holds_lane(self) -> bool:
         """Must the partitions that are fetched together with this one wait for its flush? Not if its disk hangs."""
         return self._storage.awaits_flush and not self._storage.disk_hangs

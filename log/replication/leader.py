@@ -165,6 +165,12 @@ class LeaderState:
         """By the committed ISR: a member that is only proposed may be refused."""
         return len(self.proposals.isr.isr) < self.effective_min_isr
 
+    def is_in_sync(self, replica: Replica) -> bool:
+        """By the committed ISR, without a proposal whose outcome is open, and in the incarnation that fetches."""
+        isr = self.isr
+        is_certain = isinstance(isr, CommittedIsr) and not isr.unresolved
+        return is_certain and replica.replica_id in isr.isr and self.followers.is_eligible(replica)
+
     @property
     def is_under_replicated(self) -> bool:
         return len(self.isr.isr) < len(self.followers.replicas) + 1

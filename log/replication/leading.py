@@ -195,6 +195,16 @@ class Leading:
             replica.told_high_watermark = read.high_watermark
             return (replace(read, is_urgent=True) if is_news and now_ms < replica.readers_until_ms else read), effects
 
+    def is_settled(self, replica_id: int, offset: int) -> bool:
+        """Has the follower that fetches from this offset everything, does it know that everything is committed, and is it in
+        sync? Then nothing is to be said or learnt, as long as neither log grows and the metadata stays."""
+        leading = self._role.leader_state
+        replica = None if leading is None else leading.followers.replicas.get(replica_id)
+        if leading is None or replica is None:
+            return False
+        ends = (offset, replica.log_end_offset, leading.high_watermark, replica.told_high_watermark)
+        return ends == (leading.log_end_offset,) * 4 and leading.is_in_sync(replica)
+
     def tells_at_once(self, replica_id: int, now_ms: int) -> bool:
         """Must this follower learn of each new high watermark at once, because consumers read from it?"""
         leading = self._role.leader_state

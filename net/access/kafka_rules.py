@@ -17,13 +17,13 @@ from barnabas.net.base.limits import check_count
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaApi, KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.message_classes import class_of
-from barnabas.net.protocol.requests import KafkaMetadataRequest
+from barnabas.net.protocol.requests import FINAL_EPOCH, KafkaMetadataRequest
 
 from .access import Access
 from .kafka_groups import KAFKA_GROUP_RULES
 from .kafka_items import May, items, itself, name_of, needs, of_cluster, of_partitions, opened
 from .kafka_transactions import KAFKA_TRANSACTION_RULES
-from .own_rules import DENIED, FINAL_EPOCH, TOPIC, refuse_topic, refused_topics
+from .own_rules import DENIED, TOPIC, refuse_topic, refused_topics
 from .rules import CONFIGURED, Partly, Rule, cluster, free, may_configure, shown
 
 _BY_ID_SINCE: Final = 6  # DeleteTopics

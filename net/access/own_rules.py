@@ -38,7 +38,6 @@ from .identity import controller_call, write_markers
 from .rules import Partly, Rule, both, broker, cluster, free, may_configure, named, shown, while_permitted
 
 DENIED: Final = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-FINAL_EPOCH: Final = -1  # of a fetch session: it ends
 _LITERAL_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _QUANTIFIERS: Final = ("?", "*", "{")  # behind a character of a pattern: it may be missing
 
@@ -90,7 +89,7 @@ _read = parts(
     Operation.READ,
     _error_of(r.FetchPartitionResponse),
     lambda failed: r.FetchResponse(partitions=failed),
-    session_epoch=FINAL_EPOCH,  # a session never has partitions that its reader may not read
+    session_epoch=q.FINAL_EPOCH,  # a session never has partitions that its reader may not read
     forgotten=(),
     max_wait_ms=0,
 )
@@ -138,7 +137,7 @@ def fetch(request: q.FetchRequest, access: Access) -> Partly | None:
     found = _read(request, access)
     if found is not None and request.session_epoch > 0:
         raise FetchSessionIdNotFoundError("a topic may not be read: name all partitions again")
-    is_of_session = request.session_epoch != FINAL_EPOCH or request.session_id
+    is_of_session = request.session_epoch != q.FINAL_EPOCH or request.session_id
     if found is not None or access.is_super or not (is_of_session or request.max_wait_ms):
         return found
     return Partly(request, lambda response: _readable(response, access))

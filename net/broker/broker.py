@@ -32,14 +32,14 @@ from ..handlers.common.services import Services
 from ..handlers.registry import build_handlers
 from ..logs.cleaner_service import CleanerService
 from ..logs.flusher import Flusher
+from ..logs.following.leader_connection import LeaderConnection
+from ..logs.following.replica_fetcher import ReplicaFetcherManager
+from ..logs.following.replication_throttle import ReplicationThrottle
 from ..logs.isr_proposer import IsrProposer
-from ..logs.leader_connection import LeaderConnection
 from ..logs.log_loading import close_logs, load_logs
 from ..logs.log_service import LogService
-from ..logs.replica_fetcher import ReplicaFetcherManager
 from ..logs.replica_repair import ReplicaRepair
 from ..logs.replication_service import ReplicationService
-from ..logs.replication_throttle import ReplicationThrottle
 from ..logs.scrubber import Scrubber
 from ..logs.storage_service import StorageService
 from ..metadata.broker_lifecycle import BrokerLifecycle

@@ -26,9 +26,9 @@ from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..logs.flusher import FlushableLog, Flusher
+from ..logs.following.replica_fetcher import ReplicaFetcherManager
 from ..logs.isr_proposer import IsrProposer
 from ..logs.log_service import LogService
-from ..logs.replica_fetcher import ReplicaFetcherManager
 from ..logs.replica_repair import ReplicaRepair
 from ..logs.replication_service import ReplicationService
 from ..logs.storage_service import StorageService

@@ -1,1 +1,1 @@
-"""The shell of log: loading, flushing, cleaning, scrubbing, failed folders; replica fetchers, ISR proposals, throttles."""
+"""The shell of log: loading, flushing, cleaning, scrubbing, failed folders; ISR proposals."""

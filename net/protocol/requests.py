@@ -4,7 +4,8 @@ Versions end in the codecs. Topic names are used throughout; where a request mus
 again under the same name (replication), the topic id travels too. `apis` pairs them with their answers and gives each its key.
 """
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from msgspec import Meta
 
@@ -20,6 +21,7 @@ from barnabas.log.vocabulary.cluster_changes import (
     NewTopic,
     UnregisterBrokerRequest,
 )
+from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
     HeartbeatRequest,
@@ -110,10 +112,39 @@ class FetchPartition(Message, frozen=True, kw_only=True):
     topic_id: str = ""  # that the offset is of; "": not checked
 
 
+# Fetch sessions (KIP-227)
+FINAL_EPOCH: Final = -1  # ends the session, or asks for none
+INITIAL_EPOCH: Final = 0  # begins one
+LAST_EPOCH: Final = 2**31 - 1
+# The broker has another session, or none: a request has been lost, or others needed the place. The reader begins another one.
+SESSION_ERRORS: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+
+def epoch_after(epoch: int) -> int:
+    return 1 if epoch == LAST_EPOCH else epoch + 1
+
+
 class ForgottenTopic(TopicPartitions, frozen=True, kw_only=True):
     """Partitions that leave a fetch session, in any order. With a topic id, only those of this topic."""
 
     topic_id: str = ""
+
+
+def forgotten_topics(items: Iterable[FetchPartition]) -> tuple[ForgottenTopic, ...]:
+    """What leaves a session, as a request says it."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for item in items:
+        found.setdefault((item.topic, item.topic_id), []).append(item.partition)
+    return tuple(
+        ForgottenTopic(topic=topic, topic_id=topic_id, partitions=tuple(numbers))
+        for (topic, topic_id), numbers in found.items()
+    )
 
 
 class FetchRequest(Message, frozen=True, kw_only=True):
@@ -128,7 +159,7 @@ class FetchRequest(Message, frozen=True, kw_only=True):
     # In a fetch session (KIP-227), `partitions` has only those that are new or have another offset. Epoch 0 begins a session; -1
     # ends it, or asks for none.
     session_id: int = 0
-    session_epoch: int = -1
+    session_epoch: int = FINAL_EPOCH
     forgotten: Annotated[tuple[ForgottenTopic, ...], Meta(max_length=MAX_DATA_ITEMS)] = ()
     may_be_sent_away: bool = False  # the consumer goes where `preferred_read_replica` says (KIP-392)
 

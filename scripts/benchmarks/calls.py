@@ -197,6 +197,7 @@ class Measuring:
         await self._produce()
         await self._transaction()
         await self._join()
+        await self._beside_idle_replicas()
 
     def _is_ready(self) -> bool:
         return all(
@@ -296,6 +297,14 @@ class Measuring:
         await self._count("join group (SDK)", lambda: _join(joining))
         await consumer.close()
         await joining.close()
+
+    async def _beside_idle_replicas(self) -> None:
+        async with Admin(BOOTSTRAP, network=self._network, clock=self._clock, rng=Random(8)) as admin:
+            await admin.create_topic("still", partitions=IDLE_PARTITIONS, replication_factor=3)
+        await asyncio.sleep(3)  # until the leaders have told all that there is
+        client = await self._connect(self._leader("three"), as_kafka=False)
+        name = f"produce acks=-1, 3 replicas, beside {IDLE_PARTITIONS} idle partitions (own)"
+        await self._ask(name, client, own_produce("three", -1))
 
 
 async def _send(producer: Producer, topic: str) -> None:

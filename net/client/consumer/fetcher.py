@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-from ...protocol.requests import FetchPartition, FetchRequest, ForgottenTopic
+from ...protocol.requests import FINAL_EPOCH, SESSION_ERRORS, FetchPartition, FetchRequest, ForgottenTopic
 from ...protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, CorruptRecordError, ErrorCode, UnreadableBatchError, error_for
@@ -183,7 +183,7 @@ class Fetcher:
         rack: str,
         forgotten: tuple[ForgottenTopic, ...] = (),
         session_id: int = 0,
-        session_epoch: int = fetch_session.NO_SESSION,
+        session_epoch: int = FINAL_EPOCH,
     ) -> FetchRequest:
         return FetchRequest(
             max_wait_ms=self._config.max_wait_ms,
@@ -242,7 +242,7 @@ class Fetcher:
             return True
         if not isinstance(response, FetchResponse) or not session.is_kept(response.session_id):
             self._end_session(node_id, session)
-        return not isinstance(response, ErrorResponse) or response.error not in fetch_session.SESSION_ERRORS
+        return not isinstance(response, ErrorResponse) or response.error not in SESSION_ERRORS
 
     def _take_response(self, sent: Sent, states: Iterable[PartitionState], response: Response) -> None:
         if isinstance(response, ErrorResponse):

@@ -14,24 +14,13 @@ nothing is skipped or repeated.
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-from ...protocol.requests import FetchPartition, ForgottenTopic
+from ...protocol.requests import INITIAL_EPOCH, FetchPartition, ForgottenTopic, epoch_after, forgotten_topics
 from .partition_state import PartitionState
 
 MIN_PARTITIONS: Final = 10  # to begin a session with: fewer are named as cheaply in each request
 QUIET_BYTES: Final = 4096  # A partition whose last answer had no more is quiet: it may be in a session.
-NO_SESSION: Final = -1
-INITIAL_EPOCH: Final = 0
-LAST_EPOCH: Final = 2**31 - 1  # followed by 1
-SESSION_ERRORS: Final = frozenset(
-    {
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-    }
-)
 
 Sent = dict[TopicPartition, tuple[PartitionState, int, int]]  # also version and offset when the request was sent
 LeaderEpoch = Callable[[TopicPartition], int]
@@ -89,7 +78,7 @@ class ClientFetchSession:
     def next_epoch(self) -> tuple[int, int]:
         """Id and epoch of the request that is sent now."""
         epoch = self.epoch
-        self.epoch = 1 if epoch == LAST_EPOCH else epoch + 1
+        self.epoch = epoch_after(epoch)
         return self.session_id, epoch
 
     def answered(self, asked: Sent) -> bool:
@@ -106,14 +95,7 @@ class ClientFetchSession:
         return session_id != 0 and session_id == self.session_id
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> tuple[ForgottenTopic, ...]:
-        found: dict[tuple[str, str], list[int]] = {}
-        for partition in sorted(partitions):
-            item = self._named.pop(partition)
-            found.setdefault((item.topic, item.topic_id), []).append(item.partition)
-        return tuple(
-            ForgottenTopic(topic=topic, partitions=tuple(numbers), topic_id=topic_id)
-            for (topic, topic_id), numbers in found.items()
-        )
+        return forgotten_topics([self._named.pop(partition) for partition in sorted(partitions)])
 
 
 def _differs(named: FetchPartition | None, state: PartitionState, leader_epoch: int) -> bool:

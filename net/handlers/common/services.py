@@ -11,8 +11,8 @@ from barnabas.net.base.request_measures import RequestMeasures
 from barnabas.net.events.event_log import EventLog
 from barnabas.net.groups.group_service import GroupService
 from barnabas.net.logins.authenticator import Authenticator
+from barnabas.net.logs.following.replication_throttle import ReplicationThrottle
 from barnabas.net.logs.replication_service import ReplicationService
-from barnabas.net.logs.replication_throttle import ReplicationThrottle
 from barnabas.net.metadata.broker_to_controller import ControllerChannel
 from barnabas.net.metadata.metadata_service import MetadataService
 from barnabas.net.metadata.producer_ids import ProducerIds

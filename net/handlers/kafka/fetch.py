@@ -13,12 +13,12 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.protocol.kafka import bodies
 from barnabas.net.protocol.kafka.apis import NO_TOPIC_ID, KafkaRequest, KafkaResponse
 from barnabas.net.protocol.kafka.data_apis import fetch_by_name, fetch_response
+from barnabas.net.protocol.requests import FINAL_EPOCH, INITIAL_EPOCH
 from barnabas.net.protocol.responses import ErrorResponse, FetchResponse, Response
 from barnabas.net.server.dispatcher import Reply, RequestContext
 
 from ..common.services import Services
 from ..records.fetch import FetchHandler
-from ..records.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
 
 
 class FetchByTopicId:

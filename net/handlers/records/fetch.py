@@ -6,7 +6,7 @@ records, which it leaves out); a follower sees the whole log, and its offset is 
 answer brings at least one whole batch where there is one, also when it is larger than the limits (KIP-74). The answer reports a
 divergence (KIP-595). A consumer that names its rack is sent to a replica there (KIP-392, `replica_selection`).
 `__consumer_offsets` is served by any broker from the state of the quorum (`offsets_topic`). In a session (`fetch_sessions`), a
-request reads what has changed since the last one.
+request of a consumer or a follower reads what has changed since the last one.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,13 +21,20 @@ from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, Topi
 from barnabas.net.base.limits import check_count
 from barnabas.net.base.request_measures import FETCH, FOLLOWER_FETCH
 from barnabas.net.groups.offsets_topic import OffsetsTopic
-from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
+from barnabas.net.protocol.requests import FINAL_EPOCH, READ_COMMITTED, FetchPartition, FetchRequest
 from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse
 from barnabas.net.server.dispatcher import Reply, RequestContext, answering, error_response
 from barnabas.net.server.purgatory import DelayedFetch, Operation, ReadUpTo
 
 from ..common.services import Services
-from .fetch_sessions import FINAL_EPOCH, FetchSession, FetchSessions
+from .fetch_sessions import (
+    LOOK_AGAIN_MS,
+    MAX_FOLLOWED_PARTITIONS,
+    MAX_FOLLOWER_SESSIONS,
+    PAUSE_MS,
+    FetchSession,
+    FetchSessions,
+)
 from .replica_selection import NO_REPLICA, ReplicaSelection
 
 MAX_FETCH_BYTES = (
@@ -48,8 +55,14 @@ class FetchHandler:
         # Not led here: the error of the read shows a fetch of it, so that other fetches cost nothing.
         self._offsets_topic = OffsetsTopic(services.metadata)
         self._read_offsets_topic = answering(self._fetch_offsets_topic)
-        self.sessions = FetchSessions(
-            services.config.max_incremental_fetch_session_cache_slots, services.replication.purgatory, services.rng
+        watching = services.replication.purgatory
+        self.sessions = FetchSessions(services.config.max_incremental_fetch_session_cache_slots, watching, services.rng)
+        self.follower_sessions = FetchSessions(
+            MAX_FOLLOWER_SESSIONS,
+            watching,
+            services.rng,
+            max_partitions=MAX_FOLLOWED_PARTITIONS,
+            look_again_ms=min(LOOK_AGAIN_MS, services.config.replica_lag_time_max_ms // 4),
         )
 
     def __call__(self, request: FetchRequest, context: RequestContext, reply: Reply) -> None:
@@ -57,7 +70,8 @@ class FetchHandler:
             check_count(request.partitions)  # Followers name all that they have.
         if request.session_epoch != FINAL_EPOCH or request.session_id:
             now_ms = self._clock.now_ms()
-            session = self.sessions.begin(request, id(context.connection), now_ms, self._overtake)
+            sessions = self.sessions if request.replica_id < 0 else self.follower_sessions
+            session = sessions.begin(request, id(context.connection), now_ms, self._overtake)
             if session is not None:
                 self._serve_session(session, request, context, reply)
                 return
@@ -81,30 +95,64 @@ class FetchHandler:
     ) -> None:
         responses, size_bytes, is_final = self._read(request, session.to_read(), is_first_read=True)
         watch = session.watch
-        for topic_partition in watch.changed:
+        timeout_ms = min(
+            request.max_wait_ms, MAX_FETCH_WAIT_MS, PAUSE_MS if session.has_more_due else MAX_FETCH_WAIT_MS
+        )
+        told: dict[TopicPartition, int] = {}
+        for topic_partition in list(watch.changed):
             partition = self._replication.manager.find(topic_partition)
-            if partition is not None:
-                watch.places[topic_partition] = (watch.places[topic_partition][0], partition.leader_epoch)
+            if partition is None:
+                continue
+            watch.places[topic_partition] = (watch.places[topic_partition][0], partition.leader_epoch)
+            if not session.is_of_follower:
+                continue
+            delay_ms = self._send_delay_ms(request, topic_partition)
+            if delay_ms > 0:  # what lies there must not wake it; its follower is not in sync, and names it again
+                timeout_ms = min(timeout_ms, delay_ms)
+                session.rest(topic_partition, self._clock.now_ms())
+                self._replication.purgatory.unwatch(watch, topic_partition)
+            elif partition.leading.tells_at_once(request.replica_id, self._clock.now_ms()):
+                told[topic_partition] = partition.high_watermark
         if is_final or size_bytes >= request.min_bytes or request.max_wait_ms <= 0:
-            reply(_news(session, request, responses))
+            reply(self._news(session, request, responses))
             return
 
         def answer() -> FetchResponse:
             responses, _, _ = self._read(request, session.to_read(), is_first_read=False)
-            return _news(session, request, responses)
+            return self._news(session, request, responses)
 
-        context.on_disconnect(lambda: self._replication.forget_client(context))
+        def disconnected() -> None:
+            self._replication.forget_client(context)
+            if session.is_of_follower:
+                self.follower_sessions.end(session)
+
+        context.on_disconnect(disconnected)
         self._replication.park(
             DelayedFetch(
                 token=_completing(answer, request, reply),
                 client=context,
-                timeout_ms=min(request.max_wait_ms, MAX_FETCH_WAIT_MS),
+                timeout_ms=timeout_ms,
                 min_bytes=request.min_bytes,
                 read_up_to=_read_up_to(request),
                 offsets=watch.places,
+                told_high_watermarks=told,
                 standing=watch,
             )
         )
+
+    def _news(
+        self, session: FetchSession, request: FetchRequest, responses: list[FetchPartitionResponse]
+    ) -> FetchResponse:
+        news = session.news(responses, request.isolation_level)
+        if session.is_of_follower:
+            now_ms = self._clock.now_ms()
+            for topic_partition in list(session.watch.changed):
+                partition = self._replication.manager.find(topic_partition)
+                if partition is None or topic_partition not in session.told:
+                    continue
+                if partition.leading.is_settled(session.replica_id, session.partitions[topic_partition].fetch_offset):
+                    session.rest(topic_partition, now_ms)
+        return FetchResponse(partitions=tuple(news), session_id=session.session_id)
 
     def _overtake(self, session: FetchSession) -> None:
         """Answer the request of this session that still waits: another one continues the session, or ends it."""
@@ -310,11 +358,6 @@ class FetchHandler:
 
     def _send_delay_ms(self, request: FetchRequest, topic_partition: TopicPartition) -> int:
         return 0 if request.replica_id < 0 else self._throttle.send_delay_ms(topic_partition, request.replica_id)
-
-
-def _news(session: FetchSession, request: FetchRequest, responses: list[FetchPartitionResponse]) -> FetchResponse:
-    news = session.news(responses, request.isolation_level)
-    return FetchResponse(partitions=tuple(news), session_id=session.session_id)
 
 
 def _completing(

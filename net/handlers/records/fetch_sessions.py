@@ -4,8 +4,12 @@ A session begins with a fetch of all partitions. From then on, a request has the
 and those that leave; an answer has the partitions with records, errors, or other offsets of their log. The purgatory notes which
 partitions of a session have changed, so a request of a thousand idle partitions reads none.
 
-Differs from Kafka: followers get no session, since a leader counts the fetch of each partition as an acknowledgement; a
-connection has one session at most, so a client cannot fill the cache; a session without a known topic of each id is not made.
+A follower's fetch is an acknowledgement, and tells that it keeps up. So a partition of its session rests only as long as it is
+settled: the follower is in sync, has everything, and knows that everything is committed. One that is named is always answered.
+Every `look_again_ms`, a settled partition is read and answered as if it were named: neither side goes by what it heard long ago.
+
+Differs from Kafka: a connection has one session at most, so a client cannot fill the cache, and so has a follower, whose session
+ends with its connection; a session without a known topic of each id is not made.
 """
 
 from collections import OrderedDict
@@ -22,18 +26,27 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition, check_topic_id
 from barnabas.net.base.limits import check_count, check_number
-from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
+from barnabas.net.protocol.requests import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    READ_COMMITTED,
+    FetchPartition,
+    FetchRequest,
+    epoch_after,
+)
 from barnabas.net.protocol.responses import FetchPartitionResponse
 from barnabas.net.server.purgatory import StandingWatch
 
-FINAL_EPOCH: Final = -1  # ends the session, or asks for none
-INITIAL_EPOCH: Final = 0
-LAST_EPOCH: Final = 2**31 - 1  # followed by 1
 MAX_SESSION_ID: Final = 2**31 - 1
 # As in Kafka: a full cache gives the place of a session to another one if it was not used for so long, or is so old and smaller.
 EVICTABLE_AFTER_MS: Final = 120_000
 # Of all sessions together; each takes about 0.6 KiB. Kafka limits the sessions alone.
 MAX_CACHED_PARTITIONS: Final = 100_000
+MAX_FOLLOWED_PARTITIONS: Final = 200_000  # the same, of followers, who do not share a limit with consumers
+MAX_FOLLOWER_SESSIONS: Final = 1_000
+LOOK_AGAIN_MS: Final = 10_000  # or a quarter of replica.lag.time.max.ms
+MAX_LOOKS_AGAIN: Final = 200  # in one request; if more are due, it is answered after `PAUSE_MS`
+PAUSE_MS: Final = 50
 SPARE_NAMES: Final = 100  # of topics that have left a session
 
 Told = tuple[int, int, int]  # high watermark, last stable offset, log start offset
@@ -51,11 +64,17 @@ class FetchSession:
     """`watch.changed` has the partitions to read: those that have changed since they were read to their end."""
 
     __slots__ = (
+        "broker_epoch",
         "connection_id",
         "created_ms",
         "epoch",
+        "has_more_due",
+        "is_of_follower",
         "last_used_ms",
+        "owner",
         "partitions",
+        "replica_id",
+        "rested_since_ms",
         "session_id",
         "told",
         "topic_ids",
@@ -64,10 +83,16 @@ class FetchSession:
         "watch",
     )
 
-    def __init__(self, session_id: int, connection_id: int, *, uses_topic_ids: bool, now_ms: int) -> None:
+    def __init__(self, session_id: int, connection_id: int, request: FetchRequest, now_ms: int) -> None:
         self.session_id = session_id
         self.connection_id = connection_id
-        self.uses_topic_ids = uses_topic_ids
+        self.replica_id, self.broker_epoch = request.replica_id, request.broker_epoch
+        self.is_of_follower = request.replica_id >= 0
+        self.owner = (self.replica_id, 0 if self.is_of_follower else connection_id)  # who has one session at most
+        # Of a follower: settled partitions, and since when they have not been read. The longest ago is first.
+        self.rested_since_ms: dict[TopicPartition, int] = {}
+        self.has_more_due = False
+        self.uses_topic_ids = _uses_topic_ids(request)
         self.epoch = INITIAL_EPOCH + 1  # of the next request
         self.created_ms = self.last_used_ms = now_ms
         self.watch = StandingWatch()
@@ -77,6 +102,34 @@ class FetchSession:
             str, bytes
         ] = {}  # by name, of all topics that are named with one, and of some that have left
         self.topic_names: dict[str, str] = {}  # by id in hexadecimal: the same topics, and earlier ones of their names
+
+    def is_continued_by(self, request: FetchRequest, connection_id: int) -> bool:
+        """Of a follower, only this incarnation may continue, and in the same connection: what another one knows is not told."""
+        if not self.is_of_follower:
+            return request.replica_id < 0
+        asks = (request.replica_id, request.broker_epoch, connection_id)
+        return asks == (self.replica_id, self.broker_epoch, self.connection_id)
+
+    def rest(self, topic_partition: TopicPartition, now_ms: int) -> None:
+        """Do not read it before something changes, or some time has passed."""
+        self.watch.changed.pop(topic_partition, None)
+        self.rested_since_ms.pop(topic_partition, None)
+        self.rested_since_ms[topic_partition] = now_ms
+
+    def due(self, now_ms: int, look_again_ms: int) -> list[TopicPartition]:
+        """The settled partitions to read again; they do not rest any more."""
+        found: list[TopicPartition] = []
+        for topic_partition, since_ms in self.rested_since_ms.items():
+            if since_ms + look_again_ms > now_ms:
+                break
+            if len(found) == MAX_LOOKS_AGAIN:
+                self.has_more_due = True
+                break
+            found.append(topic_partition)
+        for topic_partition in found:
+            del self.rested_since_ms[topic_partition]
+            self.told.pop(topic_partition, None)
+        return found
 
     def name(self, topic: str, topic_id: str) -> None:
         self.topic_ids[topic] = bytes.fromhex(topic_id)
@@ -117,6 +170,8 @@ class FetchSession:
                 self.told.pop(topic_partition, None)
                 continue
             self.told[topic_partition] = told
+            if self.is_of_follower:
+                continue  # the leader knows whether it is settled
             end_offset = response.last_stable_offset if isolation_level == READ_COMMITTED else response.high_watermark
             if asked.fetch_offset >= end_offset and not has_records and not is_sent_away:
                 self.watch.changed.pop(topic_partition, None)
@@ -126,12 +181,22 @@ class FetchSession:
 class FetchSessions:
     """All sessions of a broker, the least recently used first. Ids are random: they are no secret, but not to be guessed."""
 
-    def __init__(self, limit: int, watching: Watching, rng: Random) -> None:
+    def __init__(
+        self,
+        limit: int,
+        watching: Watching,
+        rng: Random,
+        *,
+        max_partitions: int = MAX_CACHED_PARTITIONS,
+        look_again_ms: int = LOOK_AGAIN_MS,
+    ) -> None:
         self._limit = limit
+        self._look_again_ms = look_again_ms
+        self._max_partitions = max_partitions
         self._watching = watching
         self._rng = rng
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        self._of_connection: dict[int, int] = {}  # the session that the connection has begun
+        self._of_owner: dict[tuple[int, int], int] = {}
         self.partition_count = 0  # of all sessions
 
     def __len__(self) -> int:
@@ -151,12 +216,14 @@ class FetchSessions:
         if request.partitions or request.forgotten:
             _check(request)
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            self._end(request.session_id, overtake)
+            known = self._sessions.get(request.session_id)
+            if known is not None and known.is_continued_by(request, connection_id):
+                self._end(request.session_id, overtake)
             if request.session_epoch == FINAL_EPOCH:
                 return None
             return self._create(request, connection_id, now_ms, overtake)
         session = self._sessions.get(request.session_id)
-        if session is None:
+        if session is None or not session.is_continued_by(request, connection_id):
             raise FetchSessionIdNotFoundError(f"fetch session {request.session_id} is not known; begin a new one")
         if session.epoch != request.session_epoch:
             raise InvalidFetchSessionEpochError(
@@ -176,9 +243,14 @@ class FetchSessions:
             self._end(session.session_id, overtake)
             raise FetchSessionIdNotFoundError(f"fetch session {session.session_id} cannot have these partitions")
         overtake(session)
-        session.epoch = 1 if session.epoch == LAST_EPOCH else session.epoch + 1
+        session.epoch = epoch_after(session.epoch)
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session.session_id)
+        session.has_more_due = False
+        due = session.due(now_ms, self._look_again_ms) if session.rested_since_ms else ()
+        for topic_partition in due:
+            if (item := session.partitions.get(topic_partition)) is not None:
+                self._watching.watch(session.watch, topic_partition, item.fetch_offset)
         self._add(session, request.partitions)
         for topic in request.forgotten:
             name = topic.topic or session.name_of(topic.topic_id)
@@ -195,11 +267,9 @@ class FetchSessions:
 
     def _can_hold(self, request: FetchRequest) -> bool:
         """`__consumer_offsets` has no log that could be watched."""
-        return (
-            self.partition_count + len(request.partitions) <= MAX_CACHED_PARTITIONS
-            and request.replica_id < 0
-            and all(item.topic != CONSUMER_OFFSETS_TOPIC for item in request.partitions)
-        )
+        if self.partition_count + len(request.partitions) > self._max_partitions:
+            return False
+        return request.replica_id >= 0 or all(item.topic != CONSUMER_OFFSETS_TOPIC for item in request.partitions)
 
     def _add(self, session: FetchSession, partitions: Iterable[FetchPartition]) -> None:
         for item in partitions:
@@ -207,10 +277,10 @@ class FetchSessions:
             known = session.partitions.get(topic_partition)
             if known is None:
                 self.partition_count += 1
-            elif known.topic_id != item.topic_id:
+            elif known.topic_id != item.topic_id or session.is_of_follower:
                 session.told.pop(topic_partition, None)
             session.partitions[topic_partition] = item
-            if item.topic_id:
+            if item.topic_id and (known is None or known.topic_id != item.topic_id):
                 session.name(item.topic, item.topic_id)
             self._watching.watch(session.watch, topic_partition, item.fetch_offset)
 
@@ -219,15 +289,22 @@ class FetchSessions:
         if known is not None and topic_id in ("", known.topic_id):
             del session.partitions[topic_partition]
             session.told.pop(topic_partition, None)
+            session.rested_since_ms.pop(topic_partition, None)
             self.partition_count -= 1
             self._watching.unwatch(session.watch, topic_partition)
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
+    def end(self, session: FetchSession) -> None:
+        """Its connection is closed, and nothing of it waits."""
+        if self._sessions.get(session.session_id) is session:
+            self._end(session.session_id, lambda _: None)
+
     def _create(
         self, request: FetchRequest, connection_id: int, now_ms: int, overtake: Callable[[FetchSession], None]
     ) -> FetchSession | None:
-        self._end(self._of_connection.get(connection_id, 0), overtake)
+        owner = (request.replica_id, connection_id if request.replica_id < 0 else 0)
+        self._end(self._of_owner.get(owner, 0), overtake)
         if not request.partitions or not self._can_hold(request):
             return None
         if len(self._sessions) >= self._limit and not self._make_room(len(request.partitions), now_ms, overtake):
@@ -235,9 +312,9 @@ class FetchSessions:
         session_id = self._rng.randint(1, MAX_SESSION_ID)
         while session_id in self._sessions:
             session_id = self._rng.randint(1, MAX_SESSION_ID)
-        session = FetchSession(session_id, connection_id, uses_topic_ids=_uses_topic_ids(request), now_ms=now_ms)
+        session = FetchSession(session_id, connection_id, request, now_ms)
         self._sessions[session_id] = session
-        self._of_connection[connection_id] = session_id
+        self._of_owner[session.owner] = session_id
         self._add(session, request.partitions)
         return session
 
@@ -264,8 +341,8 @@ class FetchSessions:
         for topic_partition in list(session.partitions):
             self._forget(session, topic_partition)
         del self._sessions[session_id]
-        if self._of_connection.get(session.connection_id) == session_id:
-            del self._of_connection[session.connection_id]
+        if self._of_owner.get(session.owner) == session_id:
+            del self._of_owner[session.owner]
 
 
 def _check(request: FetchRequest) -> None:
@@ -274,6 +351,8 @@ def _check(request: FetchRequest) -> None:
     for item in request.partitions:  # mostly, partitions of one topic follow one another
         if item.topic_id != last:
             last = check_topic_id(item.topic_id)
+    if not request.forgotten:
+        return
     check_count(request.forgotten)
     check_number(sum(len(topic.partitions) for topic in request.forgotten))
 

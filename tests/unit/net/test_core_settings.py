@@ -12,7 +12,7 @@ from barnabas.net.broker.core_settings import (
     server_limits,
     snapshot_policy,
 )
-from barnabas.net.logs.replica_fetcher import FetchSettings
+from barnabas.net.logs.following.replica_fetcher import FetchSettings
 from barnabas.net.settings.config import load
 from barnabas.net.settings.server_limits import ServerLimits
 

@@ -13,7 +13,7 @@ from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT, REASSIGNMENT
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.logs.replication_throttle import (
+from barnabas.net.logs.following.replication_throttle import (
     MAX_WAIT_MS,
     ReplicationThrottle,
     TokenBucket,

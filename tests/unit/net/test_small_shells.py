@@ -27,7 +27,7 @@ from barnabas.net.broker.core_settings import (
 )
 from barnabas.net.broker.metrics import GROUPS_TOLD, group_samples, samples
 from barnabas.net.broker.monitoring.machine import MachineWatch
-from barnabas.net.logs.leader_connection import LeaderConnection
+from barnabas.net.logs.following.leader_connection import LeaderConnection
 from barnabas.net.metadata.quorum_directory import QuorumDirectory
 from barnabas.net.metadata.quorum_source import encode_address
 from barnabas.net.protocol.api_keys import ApiKey
@@ -63,10 +63,10 @@ async def test_a_leader_is_found_by_its_id_wherever_it_is_now() -> None:
     addresses = {1: ("host-1", 9092)}
     connection = LeaderConnection(1, shell.pool, addresses.__getitem__)
     for _ in range(2):
-        assert await connection.call(ListGroupsRequest(), 1_000) == ListGroupsResponse(groups=())
+        assert await (await connection.send(ListGroupsRequest(), 1_000)) == ListGroupsResponse(groups=())
     assert len(old) == 2
     addresses[1] = ("moved", 9092)
-    await connection.call(ListGroupsRequest(), 1_000)
+    await (await connection.send(ListGroupsRequest(), 1_000))
     assert len(new) == 1
     await connection.close()
     assert shell.pool.peek("moved", 9092) is not None  # it is the pool's
@@ -76,10 +76,10 @@ async def test_a_leader_is_found_by_its_id_wherever_it_is_now() -> None:
 async def test_a_leader_that_is_unknown_or_gone() -> None:
     shell = await Shell.start()
     with pytest.raises(BrokerNotAvailableError):
-        await LeaderConnection(4, shell.pool, shell.controller.address_of).call(ListGroupsRequest(), 1_000)
+        await LeaderConnection(4, shell.pool, shell.controller.address_of).send(ListGroupsRequest(), 1_000)
     shell.source.publish(image_of(broker(4)))
     with pytest.raises(NetworkError):
-        await LeaderConnection(4, shell.pool, shell.controller.address_of).call(ListGroupsRequest(), 1_000)
+        await LeaderConnection(4, shell.pool, shell.controller.address_of).send(ListGroupsRequest(), 1_000)
 
 
 # --- the directory ----------------------------------------------------------------------------------------------------

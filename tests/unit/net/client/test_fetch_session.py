@@ -14,9 +14,9 @@ from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.positions import fetch_session
-from barnabas.net.client.positions.fetch_session import LAST_EPOCH, ClientFetchSession
+from barnabas.net.client.positions.fetch_session import ClientFetchSession
 from barnabas.net.client.positions.partition_state import PartitionState
-from barnabas.net.protocol.requests import FetchRequest
+from barnabas.net.protocol.requests import LAST_EPOCH, SESSION_ERRORS, FetchRequest
 
 MANY = 200
 IDLE_MS = 3_000  # several fetches
@@ -280,4 +280,4 @@ def test_no_record_is_skipped_or_repeated(seed: int, monkeypatch: pytest.MonkeyP
 
 
 def test_the_codes_of_a_lost_session_are_known() -> None:
-    assert ErrorCode.FETCH_SESSION_ID_NOT_FOUND in fetch_session.SESSION_ERRORS
+    assert ErrorCode.FETCH_SESSION_ID_NOT_FOUND in SESSION_ERRORS

@@ -28,9 +28,9 @@ from barnabas.net.groups.group_service import GroupService
 from barnabas.net.groups.slot_hosting import LoadedSlot, SlotHosting
 from barnabas.net.handlers.common.services import Services
 from barnabas.net.logs.flusher import Flusher
+from barnabas.net.logs.following.replication_throttle import ReplicationThrottle
 from barnabas.net.logs.log_service import LogService
 from barnabas.net.logs.replication_service import ReplicationService
-from barnabas.net.logs.replication_throttle import ReplicationThrottle
 from barnabas.net.metadata.broker_to_controller import ControllerChannel
 from barnabas.net.metadata.metadata_service import MetadataService
 from barnabas.net.metadata.producer_ids import ProducerIds

@@ -21,12 +21,11 @@ from barnabas.net.handlers.records import fetch_sessions
 from barnabas.net.handlers.records.fetch import FetchHandler
 from barnabas.net.handlers.records.fetch_sessions import (
     EVICTABLE_AFTER_MS,
-    LAST_EPOCH,
     SPARE_NAMES,
     FetchSession,
     FetchSessions,
 )
-from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ForgottenTopic
+from barnabas.net.protocol.requests import LAST_EPOCH, FetchPartition, FetchRequest, ForgottenTopic
 from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse
 from barnabas.net.server.purgatory import StandingWatch
 
@@ -278,9 +277,8 @@ def test_sessions_have_a_limit_of_partitions_in_all() -> None:
     assert len(cache) == 0
 
 
-def test_followers_and_readers_of_the_offsets_topic_have_no_session() -> None:
+def test_readers_of_the_offsets_topic_have_no_session() -> None:
     cache = Cache()
-    assert cache.ask(0, replica_id=1) is None
     offsets = FetchPartition(topic=CONSUMER_OFFSETS_TOPIC, partition=0, fetch_offset=0, max_bytes=1)
     assert cache.ask(0, partitions=(offsets,)) is None
     assert Cache(limit=0).ask(0) is None

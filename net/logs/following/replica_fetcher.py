@@ -1,11 +1,13 @@
 """Fetches the partitions that this broker follows from their leaders: one connection and one coroutine per leader broker.
 
 The next fetch is the acknowledgement of the last one, so after data, the next request is sent at once: no sleep, no
-task per fetch. Many partitions share one request; partitions that returned data go to the end of the line, so that none
-starves behind a busy one. `Following.fetched` decides what an answer means; this module has only sockets, time and errors.
+task per fetch. Many partitions share one request, and in a fetch session it names only those with another position
+(`follower_session`); partitions that returned data go to the end of the line, so that none starves behind a busy one.
+`Following.fetched` decides what an answer means; this module has only sockets, time and errors.
 
 Partitions of topics with flush.messages=1 have a separate fetcher for each leader: it must flush the fetched records before it
-fetches again (the fetch offset acknowledges them), and other partitions must not wait for that flush.
+fetches again (the fetch offset acknowledges them), and other partitions must not wait for that flush. It has no session, as none
+of its partitions may be fetched while one of them is flushed.
 """
 
 import asyncio
@@ -23,8 +25,9 @@ from barnabas.log.settings.broker_keys import BrokerKeys
 from barnabas.log.vocabulary.errors import BarnabasError, CorruptRecordError, ErrorCode, StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
-from ..protocol.requests import FetchPartition, FetchRequest, Request
-from ..protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
+from ...protocol.requests import SESSION_ERRORS, FetchPartition, FetchRequest, Request, forgotten_topics
+from ...protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
+from .follower_session import MAX_FORGOTTEN, FollowerSession
 
 MIN_BACKOFF_MS: Final = 50
 # An error of one partition usually means that metadata has not reached one of the brokers yet, which takes milliseconds. If the
@@ -39,11 +42,16 @@ _LENGTH_POSITION: Final = 8
 logger = logging.getLogger("barnabas.replication")
 
 
-class ConnectionToLeader(Protocol):
-    """Calls to one broker (`net.wire.rpc`). It connects on demand. The answer of a cancelled call is dropped."""
+class _Interrupted(Exception):
+    """A partition has come while the leader waits with its answer."""
 
-    async def call(self, request: Request, timeout_ms: int) -> Response:
-        """Raises NetworkError, RequestTimedOutError or another BarnabasError."""
+
+class ConnectionToLeader(Protocol):
+    """Requests to one broker (`net.wire.rpc`). It connects on demand."""
+
+    async def send(self, request: Request, timeout_ms: int) -> "asyncio.Future[Response]":
+        """Return the future of the response; if that is cancelled, the response is dropped. Both raise NetworkError,
+        RequestTimedOutError or another BarnabasError."""
 
     async def close(self) -> None: ...
 
@@ -57,6 +65,8 @@ class FollowedPartition(Protocol):
     def flushes_first(self) -> bool: ...
     @property
     def holds_lane(self) -> bool: ...
+    @property
+    def is_in_isr(self) -> bool: ...
     def next_fetch(self) -> FetchPosition | None: ...
     def fetched(self, position: FetchPosition, answer: FetchAnswer, now_ms: int) -> list[Effect]: ...
 
@@ -120,8 +130,10 @@ class ReplicaFetcher:
         wall_ms: Callable[[], int],
         on_effects: EffectSink,
         throttle: FetchThrottle,
+        in_session: bool = True,
     ) -> None:
         self.leader = leader
+        self._session = FollowerSession(is_wanted=in_session)
         self._throttle = throttle
         self._connection = connection
         self._identity = identity
@@ -138,34 +150,37 @@ class ReplicaFetcher:
         self._failures = 0  # calls that failed in a row
         self._quiet_answers = 0  # consecutive answers without news
         self._is_changed = asyncio.Event()
-        self._waiting: asyncio.Timeout | None = None  # the scope of a wait that a change may end early
+        self._must_tell = False  # a partition has come: the leader must learn it before its next answer
+        self._waiting: asyncio.Future[None] | None = None  # for an answer, or for a change that must not wait for it
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
         return tuple(self._partitions)
 
     def add(self, topic_partition: TopicPartition, partition: FollowedPartition) -> None:
-        """Takes effect at once: a parked fetch is replaced by one that includes the new partition."""
+        """Takes effect at once: a parked fetch is overtaken, or replaced, by one that includes the new partition."""
         self.remove(topic_partition)
         # To the front: it has not been fetched yet.
         self._partitions = {topic_partition: partition, **self._partitions}
-        self._interrupt()
+        self._must_tell = True
+        self._is_changed.set()
+        self._wake()
 
     def remove(self, topic_partition: TopicPartition) -> None:
         """The records of a fetch in flight are dropped for this partition."""
         self._partitions.pop(topic_partition, None)
         self._delayed_until.pop(topic_partition, None)
         self._refusals.pop(topic_partition, None)
+        self._session.happened[topic_partition] = None
 
-    def resume(self) -> None:
-        """A partition has been flushed."""
+    def resume(self, topic_partition: TopicPartition) -> None:
+        """The partition has been flushed, or has left."""
+        self._session.happened[topic_partition] = None
         self._is_changed.set()
 
-    def _interrupt(self) -> None:
-        self._is_changed.set()
-        if self._waiting is not None:
-            self._waiting.reschedule(asyncio.get_running_loop().time())
-            self._waiting = None  # once is enough
+    def _wake(self, _: object = None) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -174,42 +189,86 @@ class ReplicaFetcher:
         try:
             while True:
                 self._is_changed.clear()
-                request, positions = self._build_request()
-                if self._awaits_flush:
-                    await self._wait_for_change(None)
+                request = self._build_request()
+                if self._session.named and not self._awaits_flush:
+                    await self._fetch(request)
                     continue
-                if not positions:
-                    await self._wait_for_change(self._next_turn())
-                    continue
-                response = await self._call(request)
-                if response is not None:
-                    self._handle(response, positions)
+                self._session.close()  # the leader does not get this request
+                await self._wait_for_change(None if self._awaits_flush else self._next_turn())
         finally:
             await self._connection.close()
 
-    async def _call(self, request: FetchRequest) -> FetchResponse | None:
-        """Return None if a change ended the call, or if it failed and the backoff has passed."""
-        try:
+    async def _fetch(self, request: FetchRequest) -> None:
+        """One request, and those that overtake it. Returns after the last answer, or after the backoff of a failure."""
+        number, future = self._session.number, await self._send(request)
+        while future is not None:
             try:
-                async with asyncio.timeout(None) as self._waiting:
-                    response = await self._connection.call(request, self._settings.call_timeout_ms)
-            finally:
-                self._waiting = None  # before any backoff: a change must not move a deadline that has passed
-        except TimeoutError as error:
-            if not self._is_changed.is_set():
-                await self._back_off(repr(error))
-            return None  # otherwise `add` ended it
+                response = await self._answer(future)
+            except _Interrupted:
+                newer = None
+                if self._session.session_id:  # otherwise the next request has everything
+                    newer = await self._send(self._build_request(overtakes=True))
+                newer_number = self._session.number
+                response = None if newer is None else await self._answer(future, is_overtaken=True)
+                if response is None:
+                    _drop(future, newer)
+                    return
+                future = newer
+            else:
+                future, newer_number = None, number
+            if response is not None:
+                self._handle(response, number)
+            number = newer_number
+
+    async def _send(self, request: FetchRequest) -> "asyncio.Future[Response] | None":
+        """None: it failed, and the backoff has passed."""
+        self._must_tell = False
+        try:
+            return await self._connection.send(request, self._settings.call_timeout_ms)
         except BarnabasError as error:
             await self._back_off(error.message)
             return None
-        if isinstance(response, FetchResponse):
+
+    async def _answer(self, future: "asyncio.Future[Response]", *, is_overtaken: bool = False) -> FetchResponse | None:
+        """None: it failed, and the backoff has passed. Raises _Interrupted for a change, unless the request is overtaken, and
+        answered at once; the future continues then."""
+        try:
+            if not is_overtaken and not await self._is_done(future):
+                raise _Interrupted
+            response = await future
+        except asyncio.CancelledError:
+            _drop(future)
+            raise
+        except TimeoutError as error:
+            await self._back_off(repr(error))
+            return None
+        except BarnabasError as error:
+            await self._back_off(error.message)
+            return None
+        if type(response) is FetchResponse:
             self._failures = 0
             return response
+        if isinstance(response, ErrorResponse) and response.error in SESSION_ERRORS and self._session.session_id:
+            self._session.close()  # and begin another one at once
+            return None
         await self._back_off(response.message if isinstance(response, ErrorResponse) else f"answered {response!r}")
         return None
 
+    async def _is_done(self, future: "asyncio.Future[Response]") -> bool:
+        """Wait for the answer. False: a change comes first. (`asyncio.timeout` and `shield` take three times as many calls.)"""
+        if not future.done() and not self._must_tell:
+            waiting = self._waiting = future.get_loop().create_future()
+            future.add_done_callback(self._wake)
+            try:
+                await waiting
+            finally:
+                self._waiting = None
+                future.remove_done_callback(self._wake)
+        return future.done()
+
     async def _back_off(self, reason: str) -> None:
         """Wait with exponential backoff and jitter, so that the followers of a returning broker do not all connect at once."""
+        self._session.close()
         if self._failures == 0:
             logger.warning("fetch_failed leader=%d reason=%s", self.leader, reason)
         delay_ms = min(self._settings.max_backoff_ms, MIN_BACKOFF_MS << min(self._failures, 10))
@@ -234,30 +293,45 @@ class ReplicaFetcher:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def _build_request(self) -> tuple[FetchRequest, dict[TopicPartition, FetchPosition]]:
+    def _build_request(self, *, overtakes: bool = False) -> FetchRequest:
         if self._delayed_until:
             self._end_delays()
         self._awaits_flush = False
-        positions: dict[TopicPartition, FetchPosition] = {}
+        session, now_s = self._session, asyncio.get_running_loop().time()
         parts: list[FetchPartition] = []
-        for topic_partition, partition in self._partitions.items():
-            if topic_partition in self._delayed_until or self._is_held_back(topic_partition):
+        forgotten: list[FetchPartition] = []
+        for topic_partition in session.to_look_at(self._partitions, now_s, overtakes=overtakes):
+            partition = self._partitions.get(topic_partition)
+            is_in_sync = partition is not None and partition.is_in_isr
+            # In-sync replicas are never throttled.
+            is_held_back = topic_partition in self._delayed_until or (
+                not is_in_sync and self._is_held_back(topic_partition)
+            )
+            position = None if partition is None or is_held_back else partition.next_fetch()
+            if partition is None or position is None or position.leader != self.leader:
+                if partition is not None and position is None and not is_held_back:
+                    self._awaits_flush |= partition.holds_lane
+                left = session.leave(topic_partition, is_restless=partition is not None and not is_held_back)
+                forgotten += [left] if left is not None else []
                 continue
-            position = partition.next_fetch()
-            if position is None:
-                self._awaits_flush |= partition.holds_lane
-            elif position.leader == self.leader:
-                positions[topic_partition] = position
-                parts.append(self._fetch_partition(topic_partition, partition.topic_id, position))
-        request = FetchRequest(
+            item = self._fetch_partition(topic_partition, partition.topic_id, position)
+            if session.keep(topic_partition, item, position, now_s, names=overtakes, is_restless=not is_in_sync):
+                parts.append(item)
+        if len(forgotten) > MAX_FORGOTTEN:
+            session.close()
+            return self._build_request()
+        session_id, session_epoch = session.sent()
+        return FetchRequest(
             max_wait_ms=self._wait_ms(),
             min_bytes=self._settings.min_bytes,
             max_bytes=self._settings.max_bytes,
             partitions=tuple(parts),
             replica_id=self._identity.node_id,
             broker_epoch=self._identity.broker_epoch,
+            session_id=session_id,
+            session_epoch=session_epoch,
+            forgotten=forgotten_topics(forgotten) if forgotten else (),
         )
-        return request, positions
 
     def _wait_ms(self) -> int:
         """The wait grows while there is no news, because each request contains thousands of idle partitions. New records and new
@@ -294,18 +368,25 @@ class ReplicaFetcher:
 
     def _end_delays(self) -> None:
         now = asyncio.get_running_loop().time()
-        self._delayed_until = {tp: until for tp, until in self._delayed_until.items() if until > now}
+        ended = [topic_partition for topic_partition, until in self._delayed_until.items() if until <= now]
+        for topic_partition in ended:
+            del self._delayed_until[topic_partition]
+            self._session.happened[topic_partition] = None
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def _handle(self, response: FetchResponse, positions: dict[TopicPartition, FetchPosition]) -> None:
+    def _handle(self, response: FetchResponse, number: int) -> None:
+        """Handle the answer to request `number`."""
+        session = self._session
+        session.answered(response.session_id)
         effects: list[Effect] = []
         is_quiet = True
         for answered in response.partitions:
             topic_partition = TopicPartition(answered.topic, answered.partition)
-            position = positions.get(topic_partition)
+            position = session.position(topic_partition, number)
             if position is None:
                 continue
+            session.happened[topic_partition] = None
             is_quiet = is_quiet and _is_quiet(answered, position)
             partition = self._partitions.get(topic_partition)
             if partition is not None:
@@ -351,6 +432,13 @@ class ReplicaFetcher:
     def _delay(self, topic_partition: TopicPartition, delay_ms: int) -> None:
         delay_s = delay_ms * self._rng.uniform(0.8, 1.2) / 1000
         self._delayed_until[topic_partition] = asyncio.get_running_loop().time() + delay_s
+
+
+def _drop(*futures: "asyncio.Future[Response] | None") -> None:
+    """Of requests whose answers do not matter any more."""
+    for future in futures:
+        if future is not None and not future.cancel() and not future.cancelled():
+            future.exception()  # looked at
 
 
 def _is_quiet(answered: FetchPartitionResponse, position: FetchPosition) -> bool:
@@ -460,6 +548,7 @@ class ReplicaFetcherManager:
             wall_ms=self._wall_ms,
             on_effects=self._on_effects,
             throttle=self._throttle,
+            in_session=not lane.flushes_first,
         )
         name = f"replica-fetcher-{lane.leader}{'-flushing' if lane.flushes_first else ''}"
         task = self._tasks[lane] = asyncio.get_running_loop().create_task(fetcher.run(), name=name)
@@ -471,7 +560,7 @@ class ReplicaFetcherManager:
         lane = self._lane_of.get(topic_partition)
         if lane is None:
             return
-        self._fetchers[lane].resume()
+        self._fetchers[lane].resume(topic_partition)
         if lane.flushes_first != partition.flushes_first:
             self._start(topic_partition, Lane(lane.leader, partition.flushes_first), partition)
 
@@ -485,7 +574,7 @@ class ReplicaFetcherManager:
             del self._fetchers[lane]
             self._end(self._tasks.pop(lane))
         else:
-            fetcher.resume()  # the others may have waited for this partition
+            fetcher.resume(topic_partition)  # the others may have waited for this partition
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._ending[task] = None

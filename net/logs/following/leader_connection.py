@@ -1,10 +1,11 @@
 """A follower's connection to the leader's broker: found by node id, opened on demand, and not shared."""
 
+import asyncio
 from collections.abc import Callable
 
-from ..protocol.requests import Request
-from ..protocol.responses import Response
-from ..wire.rpc import RpcPool
+from ...protocol.requests import Request
+from ...protocol.responses import Response
+from ...wire.rpc import RpcPool
 
 
 class LeaderConnection:
@@ -15,12 +16,12 @@ class LeaderConnection:
         self._pool = pool
         self._address_of = address_of
 
-    async def call(self, request: Request, timeout_ms: int) -> Response:
+    async def send(self, request: Request, timeout_ms: int) -> "asyncio.Future[Response]":
         """Raises NetworkError, BrokerNotAvailableError, RequestTimedOutError."""
         connection = self._pool.peek(*self._address_of(self._leader))
         if connection is None:
             connection = await self._pool.get(*self._address_of(self._leader))
-        return await connection.send(request, timeout_ms=timeout_ms)
+        return connection.send(request, timeout_ms=timeout_ms)
 
     async def close(self) -> None:
         """The pool owns the connection and closes it with the broker."""

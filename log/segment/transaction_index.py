@@ -109,7 +109,8 @@ class TransactionIndex:
         data = self._files.read_bytes(self.path)
         sound = list(_sound_entries(data, base_offset))
         kept = [entry for entry in sound if entry.last_offset < end_offset]
-        if base_offset < end_offset and len(kept) == len(sound) and len(data) // _ENTRY.size != len(sound):
+        # A torn entry may be one of the trusted ones, whose marker lies before `end_offset`: its bytes do not say where it lies.
+        if base_offset < end_offset and len(kept) == len(sound) and len(data) != len(sound) * _ENTRY.size:
             return False
         if len(data) != len(kept) * _ENTRY.size:
             self._cut(kept)

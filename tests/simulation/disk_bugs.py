@@ -16,6 +16,7 @@ from barnabas.log.partition.log_segments import LogSegments
 from barnabas.log.partition.log_tail import LogTail
 from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.partition.pending_flush import PendingFlush
+from barnabas.log.segment import transaction_index
 from barnabas.log.segment.producer_state import ProducerState
 from barnabas.log.segment.segment import LogSegment
 from barnabas.log.segment.transaction_index import TransactionIndex
@@ -140,12 +141,17 @@ def _removed_snapshot_comes_back() -> AbstractContextManager[Any]:
     return patch.object(ProducerSnapshots, "forget_behind", forget)
 
 
-def _abort_index_is_not_rebuilt() -> AbstractContextManager[Any]:
-    """A start takes the index of aborted transactions as it stands, whatever a crash has left of it."""
-    genuine = LogProducers.open
+def abort_index_is_not_rebuilt() -> AbstractContextManager[Any]:
+    """A start takes the sound entries of the index of aborted transactions for all of them, whatever a crash has left of it."""
 
     def opened(self: Any, segments: Any, log_end_offset: int, *, flushed_end_offset: int) -> None:
-        genuine(self, segments, log_end_offset, flushed_end_offset=log_end_offset)
+        for segment in segments:
+            index = segment.transaction_index
+            if index._files.exists(index.path):
+                index._cut(
+                    list(transaction_index._sound_entries(index._files.read_bytes(index.path), segment.base_offset))
+                )
+        self.restore(segments, log_end_offset)
 
     return patch.object(LogProducers, "open", opened)
 
@@ -267,7 +273,7 @@ BUGS = [
             "an old batch that is repeated is called missing": partial(_repetitions_are_judged, as_transactional=True),
             "an old batch of a transaction is called written": partial(_repetitions_are_judged, as_transactional=False),
             "retention forgets segments that the disk has": _segments_go_before_their_files,
-            "the index of aborted transactions is not rebuilt": _abort_index_is_not_rebuilt,
+            "the index of aborted transactions is not rebuilt": abort_index_is_not_rebuilt,
             "the index of aborted transactions is not flushed": _abort_index_is_not_flushed,
         },
     ),

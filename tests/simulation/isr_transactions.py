@@ -15,7 +15,6 @@ from unittest.mock import patch
 from barnabas.log.format.record_batch import BatchHeader, iter_headers
 from barnabas.log.format.record_codec import ProducerFields, encode_batch, iter_records
 from barnabas.log.partition.aborted_transactions import AbortedTransactions
-from barnabas.log.partition.log_producers import LogProducers
 from barnabas.log.partition.pending_flush import PendingFlush
 from barnabas.log.records.aborted import AbortedFilter
 from barnabas.log.replication.leading import ACKS_ALL
@@ -27,6 +26,7 @@ from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.net.server.purgatory import DelayedProduce
 from barnabas.net.testing.simulation.disk import SimulatedDisk
 
+from .disk_bugs import abort_index_is_not_rebuilt
 from .isr_cluster import CLIENT, TP, IsrCluster, SimBroker
 from .isr_disk_log import Contents, DiskLog
 from .isr_log import MemoryLog, Value
@@ -300,15 +300,6 @@ def run_seed(seed: int, scenario: Scenario | None = None, *, events: int = EVENT
 # --- planted bugs --------------------------------------------------------------------------------------------------------
 
 
-def _index_is_not_rebuilt() -> AbstractContextManager[Any]:
-    genuine = LogProducers.open
-
-    def opened(self: Any, segments: Any, log_end_offset: int, *, flushed_end_offset: int) -> None:
-        genuine(self, segments, log_end_offset, flushed_end_offset=log_end_offset)
-
-    return patch.object(LogProducers, "open", opened)
-
-
 def _list_of_the_request() -> AbstractContextManager[Any]:
     """The list is made when the request comes; what is read when it is answered has more."""
     genuine, known = AbortedTransactions.in_read, dict[tuple[int, int], tuple[AbortedTransaction, ...]]()
@@ -354,7 +345,7 @@ BUGS = planted(
     "transactions",
     run_seed,
     {
-        "the index of aborted transactions is not rebuilt after a crash": _index_is_not_rebuilt,
+        "the index of aborted transactions is not rebuilt after a crash": abort_index_is_not_rebuilt,
         "the list of aborted transactions is that of the request, and not of what was read": _list_of_the_request,
         "a transaction is stable when its marker is appended": _stable_at_append,
         "the marker of a replaced coordinator is taken": _takes_any_coordinator,

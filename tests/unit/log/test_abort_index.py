@@ -86,6 +86,27 @@ def test_a_start_rebuilds_an_index_that_is_damaged(damage):
     assert TransactionIndex(disk, INDEX).entries == list(expected)
 
 
+@pytest.mark.parametrize("size_bytes", [1, 33, 35, 67, 69, 103, 135])
+def test_a_start_rebuilds_an_index_that_is_cut_within_an_entry_before_the_recovery_point(size_bytes):
+    """All entries are durable by the recovery point, so the log behind it does not say what is missing."""
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    fill(log, 6)
+    log.flush()
+    expected, flushed = log.aborted.between(0, 12), log.recovery_point
+    assert len(expected) == 4 and flushed == log.log_end_offset
+    disk.kill()
+    file = disk.open_append(INDEX)
+    file.truncate(size_bytes)
+    file.close()
+    for _ in range(2):  # the second start finds what the first one has written
+        log = open_log(disk, recovery_point=flushed)
+        assert log.aborted.between(0, 12) == expected
+        check_transactions(log)
+        disk.kill()
+    assert TransactionIndex(disk, INDEX).entries == list(expected)
+
+
 def test_an_index_that_is_damaged_while_the_log_is_open_is_not_believed():
     disk = SimulatedDisk()
     disk.make_dirs("/d")

@@ -179,7 +179,7 @@ def main() -> int:
     parser.add_argument("--packages", default=",".join(PACKAGES), help="comma list of folders or modules")
     parser.add_argument("--again", type=Path, help="only what survived according to this file of --json")
     parser.add_argument(
-        "--quick", action="store_true", help="the package's own unit tests, and those of defaults, only"
+        "--quick", action="store_true", help="unit tests of the package or of the module, and those of defaults, only"
     )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--list", action="store_true", help="show what would be changed, and end")
@@ -229,10 +229,14 @@ def _judge_all(chosen: list[Mutant], folder: Path, options: argparse.Namespace) 
     reach.forget_other_trees()
     verdicts = []
     packages = tuple(sorted({mutant.package for mutant in chosen}))
+    modules = sorted({mutant.module for mutant in chosen})
     with context.Pool(options.jobs, _be_worker, (copies,)) as pool:
         for is_first_ring in (True, False):
             is_last = options.quick or not is_first_ring
-            began, measured = time.monotonic(), tuple(reach.measurements(packages, is_first_ring=is_first_ring))
+            began, measured = (
+                time.monotonic(),
+                tuple(reach.measurements(modules, packages, is_first_ring=is_first_ring)),
+            )
             for _ in pool.imap_unordered(_in_copy_measure, measured):
                 pass
             print(f"{time.monotonic() - began:5.0f} s  to measure which tests reach which lines", flush=True)

@@ -5,9 +5,11 @@ were.
 """
 
 import json
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from .forked import run_forked
 from .running import CLUSTER, MACHINES, reach_of_machine, reach_of_tests
@@ -22,6 +24,8 @@ OF_DEFAULTS = (
     "unit/net/test_recorded_layouts.py", "unit/net/test_core_defaults.py", "unit/kraft/test_recorded_records.py",
     "unit/scripts/test_document_keys.py",
 )  # fmt: skip
+# The words of the lowest layer are tested where the layers above use them: by unit tests of any package that import the module.
+MOST_OTHER_FILES = 6  # for one module, those named like it first: half of the tests import the errors
 LIMIT_S = 300.0  # for one test file
 SEEDS = 2  # of each machine; what they reach does not grow much after the first
 CLUSTER_SEEDS = 1
@@ -84,9 +88,27 @@ def _test_files(patterns: tuple[str, ...]) -> list[str]:
     return sorted(path.relative_to(ROOT).as_posix() for path in found if not path.stem.endswith("simulation"))
 
 
-def measurements(packages: tuple[str, ...], *, is_first_ring: bool) -> list[tuple[str, str]]:
+def importing(modules: Iterable[str], files: Mapping[str, str]) -> set[str]:
+    """Of these test files, by name with their text, those that are asked about a module of another package."""
+    found = set[str]()
+    for module in modules:
+        path = PurePosixPath(module)
+        imported = re.compile(rf"from barnabas\.{'[.]'.join(path.with_suffix('').parts)} import")
+        names = [name for name, text in files.items() if imported.search(text)]
+        names.sort(key=lambda name: (path.stem not in name, len(files[name]), name))
+        found.update(names[:MOST_OTHER_FILES])
+    return found
+
+
+@cache
+def _unit_tests() -> Mapping[str, str]:
+    return {name: (ROOT / name).read_text(encoding="utf-8") for name in _test_files(("unit/**/test_*.py",))}
+
+
+def measurements(modules: Iterable[str], packages: tuple[str, ...], *, is_first_ring: bool) -> list[tuple[str, str]]:
     """(key of what is kept, name of a test file or a machine)."""
     own = _test_files((*(f"unit/{package}/**/test_*.py" for package in packages), *OF_DEFAULTS))
+    own = sorted({*own, *importing(modules, _unit_tests())})
     every = _test_files((*(f"unit/{package}/**/test_*.py" for package in PACKAGES), *OTHER_TESTS))
     files = own if is_first_ring else [name for name in every if name not in own]
     machines = () if is_first_ring else (*MACHINES, CLUSTER)

@@ -6,9 +6,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
-from random import Random
 
 from .mutations import Mutation, compiles, mutations_of
 
@@ -33,19 +33,23 @@ class Mutant:
 
     def shown(self) -> str:
         """With the text before and after."""
-        source = (ROOT / self.module).read_text(encoding="utf-8")
-        before = source[self.mutation.start : self.mutation.end]
+        before = _source(self.module)[self.mutation.start : self.mutation.end]
         return f"{self}: {_brief(before)!r} -> {_brief(self.mutation.text)!r}"
 
     def identity(self) -> tuple[str, str, str]:
         """As in the file of equivalents."""
-        return self.module, *self.mutation.lines((ROOT / self.module).read_text(encoding="utf-8"))
+        return self.module, *self.mutation.lines(_source(self.module))
 
     @property
     def package(self) -> str:
         """Of net/, whose tests take long, each folder by itself."""
         parts = self.module.split("/")
         return "/".join(parts[:2]) if parts[0] == "net" and len(parts) > 2 else parts[0]
+
+
+@cache
+def _source(module: str) -> str:
+    return (ROOT / module).read_text(encoding="utf-8")
 
 
 def equivalents() -> set[tuple[str, str, str]]:
@@ -75,13 +79,18 @@ def sites(packages: list[str]) -> list[Mutant]:
 
 
 def sample(every: list[Mutant], count: int, seed: int) -> list[Mutant]:
-    """Of those that compile; the same for the same tree and seed."""
-    shuffled = Random(seed).sample(every, len(every))
-    return list(islice((mutant for mutant in shuffled if _can_run(mutant)), count))
+    """Of those that compile. A mutant's place in the order depends on its own lines, so that a later tree has mostly the same
+    sample for a seed."""
+
+    def place(mutant: Mutant) -> tuple[bytes, int]:
+        words = str(seed), mutant.mutation.kind, *mutant.identity()
+        return hashlib.sha256("\0".join(words).encode()).digest(), mutant.mutation.start
+
+    return list(islice((mutant for mutant in sorted(every, key=place) if _can_run(mutant)), count))
 
 
 def _can_run(mutant: Mutant) -> bool:
-    return compiles(mutant.mutation.applied((ROOT / mutant.module).read_text(encoding="utf-8")))
+    return compiles(mutant.mutation.applied(_source(mutant.module)))
 
 
 def make_copy(folder: Path) -> None:

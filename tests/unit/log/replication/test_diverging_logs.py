@@ -1,0 +1,64 @@
+"""Three logs with any history of leaders: whoever leads at last, the others get its log and cut nothing that they share with it."""
+
+from random import Random
+
+import pytest
+from simulation.isr_log import RECORD, batch, changed
+from unit.log.replication.partitions import answer, assignment, replica
+
+from barnabas.log.replication.partition import Partition
+
+MOST_ROUNDS = 60
+
+
+def pull(follower: Partition, source: Partition) -> None:
+    """One fetch of at most one record, and its effect."""
+    position = follower.following.next_fetch()
+    assert position is not None
+    read, _ = source.leading.read_for_follower(
+        follower.node_id,
+        broker_epoch=100 + follower.node_id,
+        offset=position.offset,
+        max_bytes=RECORD.size,
+        current_leader_epoch=position.leader_epoch,
+        last_fetched_epoch=position.last_fetched_epoch,
+        now_ms=0,
+    )
+    changed(follower, follower.following.fetched(position, answer(read), 0))
+
+
+def elect(partitions: dict[int, Partition], leader: int, epoch: int) -> None:
+    for node_id, partition in partitions.items():
+        becomes = partition.make_leader if node_id == leader else partition.make_follower
+        becomes(assignment(leader, epoch, isr=(leader,)), 0)
+
+
+def shared(one: Partition, other: Partition) -> int:
+    """How many records the logs have in common at their start."""
+    pairs = list(zip(one.log.records, other.log.records, strict=False))
+    return next((number for number, (left, right) in enumerate(pairs) if left != right), len(pairs))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_followers_get_the_log_of_their_leader_and_keep_what_they_share_with_it(seed: int) -> None:
+    rng, partitions = Random(seed), {node_id: replica(node_id) for node_id in (1, 2, 3)}
+    number, epoch = 0, -1
+    elections = rng.randint(1, 9)
+    for election in range(elections):
+        leader = rng.choice(list(partitions))
+        epoch += rng.choice([1, 1, 2])
+        elect(partitions, leader, epoch)
+        for _ in range(rng.randint(0, 3)):
+            number += 1
+            partitions[leader].leading.append(batch((0, number)), acks=1, now_ms=0)
+        for _ in range(rng.randint(0, 8) if election < elections - 1 else 0):
+            pull(rng.choice([it for node_id, it in partitions.items() if node_id != leader]), partitions[leader])
+    source = partitions.pop(leader)
+    records = list(source.log.records)
+    for follower in partitions.values():
+        for _ in range(MOST_ROUNDS):
+            common = shared(follower, source)
+            pull(follower, source)
+            assert shared(follower, source) >= common, "what both have was cut"
+        assert follower.log.records == records == source.log.records
+        assert follower.high_watermark <= len(records)

@@ -69,7 +69,6 @@ class ClassicRebalancing:
                 decision.answers.append(Answer(ticket=member.sync, value=again))
                 member.sync = None
                 self._members.start_session(group, member, decision.now_ms)
-            member.has_synced = False
         timeout_ms = group.rebalance_timeout_ms
         delay_ms = timeout_ms
         group.first_join_ends_ms = None

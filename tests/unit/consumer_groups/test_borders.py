@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from barnabas.consumer_groups.coordinator import GroupCoordinator
-from barnabas.consumer_groups.explain.group_view import CLASSIC_SILENT_SHARE, SILENT_MS
+from barnabas.consumer_groups.explain.group_view import CLASSIC_SILENT_SHARE, HEARTBEATS_MISSED, SILENT_MS
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.log.vocabulary.errors import BarnabasError, InconsistentGroupProtocolError, NotCoordinatorError
@@ -15,7 +15,7 @@ from barnabas.log.vocabulary.group_protocol import encode_assignment
 
 from .classic_world import GROUP as CLASSICS
 from .classic_world import ClassicWorld
-from .test_coordinator import SLOT, Bench
+from .test_coordinator import GROUP, SLOT, Bench
 
 OTHER_GROUP = next(name for name in map(str, range(100)) if slot_of(name) != SLOT)
 HEARTBEAT = ConsumerGroupHeartbeatRequest(group_id=OTHER_GROUP, member_id="m", member_epoch=1)
@@ -91,3 +91,14 @@ def test_a_classic_member_is_silent_after_a_share_of_its_session() -> None:
     presence = world.coordinator.view.presence(CLASSICS)[client.member_id]
     assert presence.session_ends_ms - presence.heard_ms == 60_000
     assert presence.silent_after_ms == int(60_000 * CLASSIC_SILENT_SHARE) > SILENT_MS
+
+
+@pytest.mark.parametrize(
+    ("interval_ms", "silent_after_ms"), [(1_000, SILENT_MS), (SILENT_MS, HEARTBEATS_MISSED * SILENT_MS)]
+)
+def test_a_member_is_silent_after_heartbeats_that_it_missed_and_not_before_the_least_time(
+    interval_ms: int, silent_after_ms: int
+) -> None:
+    bench = Bench(settings=GroupSettings(heartbeat_interval_ms=interval_ms))
+    client = bench.join("a")
+    assert bench.coordinator.view.presence(GROUP)[client.member].silent_after_ms == silent_after_ms

@@ -219,6 +219,18 @@ def test_a_static_member_returns_without_a_rebalance(world: ClassicWorld) -> Non
     new.beat()
 
 
+def test_a_static_member_that_returns_with_another_subscription_begins_a_rebalance(world: ClassicWorld) -> None:
+    old = world.client("a", instance_id="i1").join()
+    b = world.client("b").join()
+    world.pass_ms(1_000)
+    b.sync(), old.sync()
+    other = (("range", encode_subscription(ClientSubscription(topics=("t", "u")))),)
+    new = world.client("a", instance_id="i1", protocols=other).join()
+    assert new.answer is None and world.phase == "preparing_rebalance"
+    b.join()
+    assert new.joined().generation == b.joined().generation == old.generation + 1
+
+
 def test_a_parked_static_member_is_fenced_by_its_successor(world: ClassicWorld) -> None:
     old = world.client("a", instance_id="i1").join()
     new = world.client("a", instance_id="i1").join()

@@ -1,7 +1,7 @@
 """The coordinator of share groups: members without a handshake, and states of partitions that their last leader writes."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any
 
@@ -99,11 +99,13 @@ class ShareBench:
         self.commit(result.records)
         return result.response
 
-    def load(self, leader_epoch: int = 4, initial: int = 5, topic_id: str = "t1") -> LoadedShareState:
+    def load(
+        self, leader_epoch: int = 4, initial: int = 5, topic_id: str = "t1", ids: Mapping[str, str] = IDS
+    ) -> LoadedShareState:
         wanted = ShareStateToLoad(
             topic="t", topic_id=topic_id, partition=0, leader_epoch=leader_epoch, initial_offset=initial
         )
-        result = self.shares.states.load(LoadShareStatesRequest(group_id=G, states=(wanted,)), IDS, self.now_ms)
+        result = self.shares.states.load(LoadShareStatesRequest(group_id=G, states=(wanted,)), ids, self.now_ms)
         self.commit(result.records)
         (state,) = result.response.states
         return state
@@ -287,6 +289,16 @@ def test_another_topic_of_the_name_begins_anew() -> None:
     bench.commit(result.records)
     assert bench.write(loaded.load_id) == ErrorCode.FENCED_STATE_EPOCH
     assert bench.load(initial=0).start_offset == 0
+
+
+def test_a_state_of_an_earlier_topic_is_no_state_of_this_one() -> None:
+    """The ids may be those of a newer image than the changes that the coordinator has seen."""
+    bench = ShareBench()
+    bench.beat("a")
+    loaded = bench.load(leader_epoch=9)
+    bench.write(loaded.load_id)
+    again = bench.load(leader_epoch=0, initial=0, topic_id="t2", ids={"t": "t2"})
+    assert (again.error, again.start_offset, again.ranges) == (ErrorCode.NONE, 0, ())
 
 
 def test_the_quorum_forgets_the_states_of_a_deleted_topic() -> None:

@@ -236,3 +236,15 @@ def test_an_empty_slot_takes_the_topics_without_a_decision() -> None:
     client = by_pattern(bench, "a", "t.*")
     assert client.owned == frozenset({("t1", 0), ("t1", 1), ("t2", 0)})
     assert bench.coordinator.follows_topics
+
+
+def test_a_slot_follows_topics_until_its_patterns_are_gone() -> None:
+    """`take_topics` is for a coordinator that has none: a pattern would keep the names of an old view."""
+    bench = Bench()
+    member = by_pattern(bench, "a", "t")
+    assert bench.coordinator.follows_topics
+    bench.heartbeat(member.request(member_epoch=-1))
+    bench.commit(bench.coordinator.delete_group(group_id=GROUP, now_ms=bench.now_ms).records)
+    if not bench.coordinator.follows_topics:
+        bench.coordinator.take_topics({"u": 1})
+    assert not bench.slots.records_of(SLOT)

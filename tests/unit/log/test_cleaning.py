@@ -1,5 +1,6 @@
 """A cleaned log against a model; then what lies at the edges: producers, epochs, transactions, tombstones, full maps."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -280,6 +281,38 @@ def test_a_cleaning_counts_what_it_reads_writes_and_frees():
     )
     assert stats.bytes_read == 2 * sum(sizes), "once for the keys, once for the records"
     assert 0 < left < sum(sizes)
+
+
+def test_segments_in_which_nothing_is_obsolete_stay_as_they_are():
+    disk = SimulatedDisk()
+    log = open_log(disk, config=LogConfig(cleanup_policy=("compact",), segment_bytes=600))
+    for number in range(12):
+        append_keyed(log, (b"%d" % number, b"x" * 350))  # two segments are larger than one may be
+
+    def contents():
+        return {name: disk.read_bytes(f"{DIRECTORY}/{name}") for name in disk.list_dir(DIRECTORY)}
+
+    before, segments = contents(), list(log.segments.all)
+    assert len(segments) == 12
+    cleaning = start_cleaning(log, disk)
+    for work in cleaning.steps():
+        work()
+    assert log.segments.all == segments and contents() == before
+    assert (cleaning.stats.bytes_before, cleaning.stats.bytes_after) == (0, 0)
+
+
+@pytest.mark.parametrize(("left_bytes", "segments"), [(0, 2), (-1, 3)])
+def test_segments_are_joined_as_far_as_their_index_may_be_large(left_bytes, segments):
+    disk = SimulatedDisk()
+    log = open_log(disk, config=COMPACT)
+    for number in range(20):
+        append_keyed(log, (b"%d" % number, b"x" * 200))
+    sealed = log.segments.all[:-1]
+    size_bytes = sum(segment.size_bytes for segment in sealed)
+    entries = size_bytes // COMPACT.index_interval_bytes
+    log.config = replace(COMPACT, segment_bytes=10_000, segment_index_bytes=12 * entries + left_bytes)
+    clean(log, disk)
+    assert len(log.segments.all) == segments
 
 
 def test_records_without_a_key_go():

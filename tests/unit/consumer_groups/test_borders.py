@@ -15,7 +15,7 @@ from barnabas.log.vocabulary.group_protocol import encode_assignment
 
 from .classic_world import GROUP as CLASSICS
 from .classic_world import ClassicWorld
-from .test_coordinator import GROUP, SLOT, Bench
+from .coordinator_bench import GROUP, SLOT, Bench
 
 OTHER_GROUP = next(name for name in map(str, range(100)) if slot_of(name) != SLOT)
 HEARTBEAT = ConsumerGroupHeartbeatRequest(group_id=OTHER_GROUP, member_id="m", member_epoch=1)

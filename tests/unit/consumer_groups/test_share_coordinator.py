@@ -33,6 +33,7 @@ from barnabas.log.vocabulary.errors import (
     InconsistentGroupProtocolError,
     InvalidRequestError,
     NonEmptyGroupError,
+    NotCoordinatorError,
     UnknownMemberIdError,
 )
 from barnabas.log.vocabulary.group_messages import (
@@ -53,6 +54,7 @@ from barnabas.log.vocabulary.share.messages import (
 )
 
 G, OTHER = [name for name in map(str, range(2_000)) if slot_of(name) == SLOT][:2]
+ELSEWHERE = next(name for name in map(str, range(100)) if slot_of(name) != SLOT)
 TOPICS, IDS = {"t": 3, "u": 1}, {"t": "t1", "u": "u1"}
 SESSION_MS = GroupSettings().share_session_timeout_ms
 RANGE = ShareRange(first_offset=7, last_offset=9, state=RecordState.ACKNOWLEDGED, delivery_count=1)
@@ -196,6 +198,7 @@ def test_members_outlive_their_coordinator() -> None:
         ("", 0, ("t",), G, InvalidRequestError),
         ("b", -2, ("t",), G, InvalidRequestError),
         ("b", 0, ("t",), OTHER, GroupIdNotFoundError),
+        ("b", 0, ("t",), ELSEWHERE, NotCoordinatorError),
         ("b", 0, ("t",), G, GroupMaxSizeReachedError),
         ("x" * 1_001, 0, ("t",), G, InvalidRequestError),
     ],

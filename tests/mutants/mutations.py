@@ -3,7 +3,7 @@
 Pure. A site is found by walking the syntax tree and is changed in the text, so that line numbers and comments stay. Left out
 is what no test can notice: logging, assertions (they are tests), annotations, the texts of messages, how a class is made
 (`slots`, `frozen`), arguments that only assert or describe (`strict`, `repr`, `daemon`), how an object describes itself in logs
-(`__repr__`), and what only type checkers run (`TYPE_CHECKING`).
+(`__repr__`), what only type checkers run (`TYPE_CHECKING`), and the order of two checks that only raise.
 """
 
 import ast
@@ -161,7 +161,11 @@ class _Finder(ast.NodeVisitor):
             if _is_effect(statement):
                 self._add("dropped call", statement, "pass")
                 following = statements[number + 1] if number + 1 < len(statements) else None
-                if following is not None and _is_effect(following):
+                if (
+                    following is not None
+                    and _is_effect(following)
+                    and not (_is_check(statement) and _is_check(following))
+                ):
                     between = self._source[self._end(statement) : self._start(following)]
                     text = self._text(following) + between + self._text(statement)
                     self._add("swapped effects", statement, text, until=following)
@@ -218,6 +222,14 @@ def _is_effect(statement: ast.stmt) -> bool:
         return False
     call = statement.value.value if isinstance(statement.value, ast.Await) else statement.value
     return isinstance(call, ast.Call) and not _is_logging(call)
+
+
+def _is_check(statement: ast.stmt) -> bool:
+    """A call that only raises, by the names of this project. Of two of them, either may be the first to raise."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    name = call.func if isinstance(call, ast.Call) else None
+    word = name.attr if isinstance(name, ast.Attribute) else name.id if isinstance(name, ast.Name) else ""
+    return word.lstrip("_").startswith("check_")
 
 
 def _is_logging(call: ast.Call) -> bool:

@@ -55,6 +55,11 @@ def test_a_change_is_made_in_the_text(source: str, kind: str, line: str) -> None
     assert line in made(source)[kind]
 
 
+def test_the_order_of_two_checks_is_left_out() -> None:
+    assert set(made("check_size(x)\nself._check_names(x)\n")) == {"dropped call"}
+    assert set(made("check_size(x)\nself.send(x)\n")) == {"dropped call", "swapped effects"}
+
+
 def test_a_body_is_never_left_empty_and_the_rest_of_a_line_stays() -> None:
     source = "def f() -> None:\n    g()  # why\n"
     (mutation,) = mutations_of(source)

@@ -3,19 +3,27 @@
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
+from barnabas.consumer_groups.members.heartbeat_checks import check_request
 from barnabas.consumer_groups.model.group_limits import check_group_id
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.model.states import GroupPhase
 from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.log.vocabulary.errors import (
+    BarnabasError,
     FencedMemberEpochError,
     InvalidGroupIdError,
     InvalidRequestError,
     PolicyViolationError,
     UnknownMemberIdError,
 )
-from barnabas.log.vocabulary.group_messages import GroupProtocol, JoinGroupRequest, OffsetToCommit
+from barnabas.log.vocabulary.group_messages import (
+    ConsumerGroupHeartbeatRequest,
+    GroupProtocol,
+    JoinGroupRequest,
+    OffsetToCommit,
+)
 
 from .coordinator_bench import SLOT, Bench
 
@@ -110,3 +118,33 @@ def test_a_member_of_the_previous_epoch_that_does_not_say_what_it_owns_is_fenced
     assert first.epoch > epoch
     with pytest.raises(FencedMemberEpochError):
         bench.heartbeat(first.request(member_epoch=epoch, owned=None))
+
+
+SETTINGS = GroupSettings(max_subscribed_topics=3)
+JOINING = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, subscribed_topics=("t",))
+LOW_MS, HIGH_MS, LENGTH = SETTINGS.min_session_timeout_ms, SETTINGS.max_session_timeout_ms, SETTINGS.max_id_length
+
+
+@pytest.mark.parametrize(
+    ("allowed", "refused"),
+    [
+        *(({name: "i" * LENGTH}, {name: "i" * (LENGTH + 1)}) for name in ("member_id", "instance_id", "client_id")),
+        ({"instance_id": "i"}, {"instance_id": ""}),
+        ({"member_id": ""}, {"member_id": "", "member_epoch": 1}),
+        ({"subscribed_topics": ("t",) * 3}, {"subscribed_topics": ("t",) * 4}),
+        ({"subscribed_topics": None, "member_epoch": 1}, {"subscribed_topics": None}),
+        ({"subscribed_topics": None, "subscribed_pattern": "t"}, {"subscribed_pattern": "("}),
+        ({"session_timeout_ms": LOW_MS}, {"session_timeout_ms": LOW_MS - 1}),
+        ({"session_timeout_ms": HIGH_MS}, {"session_timeout_ms": HIGH_MS + 1}),
+        ({"session_timeout_ms": -1}, {"session_timeout_ms": -2}),
+        ({"rebalance_timeout_ms": 1}, {"rebalance_timeout_ms": 0}),
+        ({"rebalance_timeout_ms": -1}, {"rebalance_timeout_ms": -2}),
+        ({"assignor": SETTINGS.assignors[0]}, {"assignor": "other"}),
+        ({"member_epoch": -2, "instance_id": "i"}, {"member_epoch": -2}),
+        ({"member_epoch": -1, "subscribed_topics": ("t",) * 4}, {"member_epoch": -3, "instance_id": "i"}),
+    ],
+)
+def test_a_heartbeat_is_checked_at_each_border(allowed: dict[str, object], refused: dict[str, object]) -> None:
+    check_request(replace(JOINING, **allowed), SETTINGS)
+    with pytest.raises(BarnabasError):
+        check_request(replace(JOINING, **refused), SETTINGS)

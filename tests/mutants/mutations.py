@@ -2,7 +2,7 @@
 
 Pure. A site is found by walking the syntax tree and is changed in the text, so that line numbers and comments stay. Left out
 is what no test can notice: logging, assertions (they are tests), annotations, the texts of messages, how a class is made
-(`slots`, `frozen`), arguments that only assert or describe (`strict`, `repr`, `daemon`), how an object describes itself in logs
+(`slots`, `frozen`), arguments that only assert or describe (`strict`, `repr`, `compare`, `daemon`), how an object describes itself in logs
 (`__repr__`), what only type checkers run (`TYPE_CHECKING`), and the order of two checks that only raise.
 """
 
@@ -23,8 +23,8 @@ COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.IsNot: "is",
 }
 SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
-# `strict=True` of `zip` asserts; the others show in logs and at the end of a process only.
-SILENT_ARGUMENTS = frozenset({"strict", "repr", "daemon", "exc_info"})
+# `strict=True` of `zip` asserts, and only tests compare states as a whole; the others show in logs and at the end of a process.
+SILENT_ARGUMENTS = frozenset({"strict", "repr", "compare", "daemon", "exc_info"})
 LOGGERS = frozenset({"logger", "_log", "_logger", "logging", "warnings"})
 
 

@@ -77,3 +77,15 @@ def test_what_is_complete_is_what_the_pattern_matches(seed: int) -> None:
         model.check()
     if REFUSED in model.texts and model.topics - {CONSUMER_OFFSETS_TOPIC}:
         assert model.matches.refusal(REFUSED)
+
+
+def test_a_budget_that_is_spent_exactly_is_spent() -> None:
+    budget = MatchBudget(1_000, burst_ns=5, ns_per_ms=10)
+    budget.spend(4)
+    assert budget.is_left
+    budget.spend(1)
+    assert not budget.is_left
+    at_ms = budget.next_ms()
+    assert at_ms > 1_000
+    budget.refill(at_ms)
+    assert budget.left_ns == 5 and budget.is_left

@@ -181,6 +181,13 @@ def test_pending_offsets_are_neither_deleted_nor_undone_and_their_group_stays() 
     assert fetched(world.bench) == -1
 
 
+def test_a_group_that_has_pending_offsets_alone_exists() -> None:
+    world = World()
+    world.commit(9)
+    with pytest.raises(NonEmptyGroupError):
+        world.bench.coordinator.delete_group(group_id=GROUP, now_ms=world.bench.now_ms)
+
+
 def test_a_reset_overrules_what_is_pending() -> None:
     world = World()
     commit(world.bench, at(5))

@@ -2,8 +2,8 @@
 
 Pure. A site is found by walking the syntax tree and is changed in the text, so that line numbers and comments stay. Left out
 is what no test can notice: logging, assertions (they are tests), annotations, the texts of messages, how a class is made
-(`slots`, `frozen`), arguments that only assert or describe (`strict`, `repr`, `compare`, `daemon`), how an object describes itself in logs
-(`__repr__`), what only type checkers run (`TYPE_CHECKING`), and the order of two checks that only raise.
+(`slots`, `frozen`), arguments that only assert or describe (`strict`, `repr`, `compare`, `daemon`), how an object describes
+itself in logs (`__repr__`), what only type checkers run (`TYPE_CHECKING`), and the order of two checks that only raise.
 """
 
 import ast

@@ -1,0 +1,172 @@
+"""The transitions of a partition against a model that knows which replicas have everything that is committed (KIP-966).
+
+Brokers fail, return, lose data and disks, replicas join the ISR and are moved, and the leader commits where it may. Afterwards,
+the in-sync and eligible replicas have everything, and a leader that may lack something is counted as unclean.
+"""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from barnabas.kraft.metadata.image import NO_LEADER, PartitionImage
+from barnabas.kraft.metadata.partition_change import (
+    ElectionRules,
+    complete_reassignment,
+    difference,
+    elect,
+    is_nothing_known,
+    with_isr,
+    without_inactive,
+)
+from barnabas.kraft.metadata.replay import changed_partition
+
+NODES = range(5)
+STEPS = 60
+
+
+class Model:
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        replicas = tuple(self.rng.sample(NODES, self.rng.randint(1, 3)))
+        self.partition = PartitionImage(replicas=replicas, isr=replicas, leader=replicas[0])
+        self.active = set(NODES)
+        self.full = frozenset(self.rng.sample(NODES, self.rng.randint(0, 2)))
+        self.min_isr = self.rng.randint(1, 3)
+        self.is_unclean_allowed = self.rng.random() < 0.2
+        self.has_all = set(replicas)
+        self.leaders = Counter({self.partition.leader: 1})
+        self.others = Counter({node: self.rng.randint(0, 3) for node in NODES})  # leaderships of other partitions
+        self.leaders += self.others
+        self.unclean_seen = 0
+
+    def rules(self, lost: frozenset[int] = frozenset(), longest: int | None = None) -> ElectionRules:
+        return ElectionRules(
+            active=frozenset(self.active), min_insync_replicas=self.min_isr, unclean=self.is_unclean_allowed,
+            lost=lost, full=self.full, longest=longest,
+        )  # fmt: skip
+
+    def step(self) -> None:
+        node = self.rng.choice(NODES)
+        match self.rng.randrange(7):
+            case 0:
+                self.active.discard(node)
+                self.settle(self.partition, self.rules())
+            case 1:
+                self.active.add(node)
+                self.settle(self.partition, self.rules(longest=self.rng.choice([None, node])))
+            case 2:  # it comes back, and may have lost what it had acknowledged
+                self.active.discard(node)
+                self.has_all.discard(node)
+                self.settle(self.partition, self.rules(lost=frozenset({node})))
+            case 3:
+                offline = {*self.partition.offline_replicas} ^ {node}
+                ordered = tuple(it for it in self.partition.replicas if it in offline)
+                self.settle(replace(self.partition, offline_replicas=ordered), self.rules())
+            case 4:
+                self.move(tuple(self.rng.sample(NODES, self.rng.randint(1, 3))))
+            case 5:
+                self.expand(node)
+            case _:
+                self.commit()
+        self.check()
+
+    def settle(self, partition: PartitionImage, rules: ElectionRules) -> None:
+        partition = complete_reassignment(without_inactive(partition, rules), rules)
+        self.take(partition, elect(partition, rules, self.leaders), rules)
+
+    def move(self, target: tuple[int, ...]) -> None:
+        if self.partition.is_moving:
+            return
+        replicas = self.partition.replicas
+        removing = tuple(node for node in replicas if node not in target)
+        adding = tuple(node for node in target if node not in replicas)
+        planned = replace(
+            self.partition, replicas=(*target, *removing), adding_replicas=adding, removing_replicas=removing
+        )
+        rules = self.rules()
+        self.settle(with_isr(planned, planned.isr, rules), rules)
+
+    def expand(self, node: int) -> None:
+        """The leader proposes a replica that has caught up with it."""
+        partition, rules = self.partition, self.rules()
+        if partition.leader in rules.able(partition) and node in rules.able(partition) and node in partition.replicas:
+            self.has_all.add(node)
+            isr = tuple(dict.fromkeys((*partition.isr, node)))
+            self.settle(with_isr(partition, isr, rules), rules)
+
+    def commit(self) -> None:
+        partition = self.partition
+        if partition.leader in self.active and len(partition.isr) >= self.rules().enough(partition):
+            assert not partition.eligible_leader_replicas
+            self.has_all = set(partition.isr)  # the others lag
+
+    def take(self, before: PartitionImage, after: PartitionImage, rules: ElectionRules) -> None:
+        """What an election has made of the partition."""
+        able, old = rules.able(before), self.partition
+        in_sync = [node for node in before.isr if node in able]
+        eligible = [node for node in before.eligible_leader_replicas if node in able]
+        if before.leader in in_sync:
+            assert after == before
+        elif in_sync:
+            best = min((node in self.full, self.leaders_of(node)) for node in in_sync)
+            assert after.leader in in_sync and after.isr == before.isr
+            assert (after.leader in self.full, self.leaders_of(after.leader)) == best
+        elif eligible:
+            assert after.leader in eligible and after.isr == (after.leader,)
+            assert after.unclean_elections == before.unclean_elections
+        elif after.leader != NO_LEADER:
+            assert after.unclean_elections == before.unclean_elections + 1
+            assert after.leader in able and after.leader in after.replicas and after.isr == (after.leader,)
+            longest = rules.longest if rules.longest in able and rules.longest in before.replicas else None
+            assert after.leader == longest if longest is not None else self.is_unclean_allowed
+            assert self.is_unclean_allowed or is_nothing_known(before)
+            assert not after.eligible_leader_replicas
+            self.has_all = {after.leader}
+        elif self.is_unclean_allowed:
+            assert not able.intersection(before.replicas)
+        else:
+            assert not is_nothing_known(before) or rules.longest not in able.intersection(before.replicas)
+        if after.leader == NO_LEADER:
+            assert after.last_known_leader == (old.leader if old.leader != NO_LEADER else old.last_known_leader)
+        else:
+            assert after.last_known_leader == NO_LEADER
+        self.replay(old, after)
+
+    def leaders_of(self, node: int) -> int:
+        return self.others[node]
+
+    def replay(self, old: PartitionImage, after: PartitionImage) -> None:
+        record = difference("id", 0, old, after)
+        if record is None:
+            assert after == old
+            return
+        self.partition = changed_partition(old, record)
+        kept = tuple(node for node in after.offline_replicas if node in after.replicas)
+        is_new_epoch = after.leader != old.leader or not set(old.replicas) <= set(after.replicas)
+        assert self.partition == replace(
+            after,
+            offline_replicas=kept,
+            partition_epoch=old.partition_epoch + 1,
+            leader_epoch=old.leader_epoch + is_new_epoch,
+        )
+
+    def check(self) -> None:
+        partition = self.partition
+        isr, eligible = set(partition.isr), set(partition.eligible_leader_replicas)
+        assert isr | eligible <= set(partition.replicas) and not isr & eligible
+        assert isr | eligible <= self.has_all, f"{partition} against {self.has_all}"
+        assert isr <= self.active and not isr & set(partition.offline_replicas)
+        assert partition.leader == NO_LEADER or partition.leader in isr
+        if not partition.is_moving:
+            assert not eligible or len(isr) < min(self.min_isr, len(partition.replicas))
+        led = Counter({partition.leader: 1}) if partition.leader != NO_LEADER else Counter[int]()
+        assert +self.leaders == led + self.others
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_leader_has_everything_that_is_committed_or_is_counted_as_unclean(seed: int) -> None:
+    model = Model(seed)
+    for _ in range(STEPS):
+        model.step()

@@ -4,6 +4,7 @@ Brokers fail, return, lose data and disks, replicas join the ISR and are moved, 
 the in-sync and eligible replicas have everything, and a leader that may lack something is counted as unclean.
 """
 
+import dataclasses
 from collections import Counter
 from random import Random
 
@@ -39,7 +40,6 @@ class Model:
         self.leaders = Counter({self.partition.leader: 1})
         self.others = Counter({node: self.rng.randint(0, 3) for node in NODES})  # leaderships of other partitions
         self.leaders += self.others
-        self.unclean_seen = 0
 
     def rules(self, lost: frozenset[int] = frozenset(), longest: int | None = None) -> ElectionRules:
         return ElectionRules(
@@ -57,7 +57,8 @@ class Model:
                 self.active.add(node)
                 self.settle(self.partition, self.rules(longest=self.rng.choice([None, node])))
             case 2:  # it comes back, and may have lost what it had acknowledged
-                self.active.discard(node)
+                if self.rng.random() < 0.5:
+                    self.active.discard(node)
                 self.has_all.discard(node)
                 self.settle(self.partition, self.rules(lost=frozenset({node})))
             case 3:
@@ -71,10 +72,51 @@ class Model:
             case _:
                 self.commit()
         self.check()
+        self.probe()
 
     def settle(self, partition: PartitionImage, rules: ElectionRules) -> None:
-        partition = complete_reassignment(without_inactive(partition, rules), rules)
-        self.take(partition, elect(partition, rules, self.leaders), rules)
+        able = rules.able(partition)
+        settled = without_inactive(partition, rules)
+        assert settled.isr == tuple(node for node in partition.isr if node in able and node not in rules.lost)
+        partition = self.completed(settled, rules)
+        after = elect(partition, rules, self.leaders)
+        self.judge(partition, after, rules)
+        if after.unclean_elections > partition.unclean_elections:
+            self.has_all = {after.leader}
+        if after.leader == NO_LEADER:
+            old = self.partition
+            assert after.last_known_leader == (old.leader if old.leader != NO_LEADER else old.last_known_leader)
+        else:
+            assert after.last_known_leader == NO_LEADER
+        self.replay(self.partition, after)
+
+    def completed(self, settled: PartitionImage, rules: ElectionRules) -> PartitionImage:
+        """A reassignment ends when all that were added are in sync, and those that stay can acknowledge alone."""
+        after, target = complete_reassignment(settled, rules), settled.target_replicas
+        isr = tuple(node for node in settled.isr if node in target)
+        is_due = settled.is_moving and isr and len(isr) >= min(self.min_isr, len(target))
+        if not is_due or not set(settled.adding_replicas) <= set(isr):
+            assert after is settled
+            return after
+        had = {*settled.isr, *settled.eligible_leader_replicas} - set(isr)
+        eligible = tuple(node for node in target if node in had) if len(isr) < min(self.min_isr, len(target)) else ()
+        assert after == replace(
+            settled,
+            replicas=target,
+            isr=isr,
+            eligible_leader_replicas=eligible,
+            adding_replicas=(),
+            removing_replicas=(),
+        )
+        return after
+
+    def probe(self) -> None:
+        """An election while brokers have failed of which the ISR does not know yet."""
+        rules = dataclasses.replace(
+            self.rules(), active=frozenset(self.rng.sample(NODES, 2)), longest=self.rng.choice(NODES)
+        )
+        leaders = self.leaders.copy()
+        self.judge(self.partition, elect(self.partition, rules, leaders), rules)
 
     def move(self, target: tuple[int, ...]) -> None:
         if self.partition.is_moving:
@@ -102,17 +144,17 @@ class Model:
             assert not partition.eligible_leader_replicas
             self.has_all = set(partition.isr)  # the others lag
 
-    def take(self, before: PartitionImage, after: PartitionImage, rules: ElectionRules) -> None:
+    def judge(self, before: PartitionImage, after: PartitionImage, rules: ElectionRules) -> None:
         """What an election has made of the partition."""
-        able, old = rules.able(before), self.partition
+        able = rules.able(before)
         in_sync = [node for node in before.isr if node in able]
         eligible = [node for node in before.eligible_leader_replicas if node in able]
         if before.leader in in_sync:
             assert after == before
         elif in_sync:
-            best = min((node in self.full, self.leaders_of(node)) for node in in_sync)
+            best = min((node in self.full, self.others[node]) for node in in_sync)
             assert after.leader in in_sync and after.isr == before.isr
-            assert (after.leader in self.full, self.leaders_of(after.leader)) == best
+            assert (after.leader in self.full, self.others[after.leader]) == best
         elif eligible:
             assert after.leader in eligible and after.isr == (after.leader,)
             assert after.unclean_elections == before.unclean_elections
@@ -121,21 +163,14 @@ class Model:
             assert after.leader in able and after.leader in after.replicas and after.isr == (after.leader,)
             longest = rules.longest if rules.longest in able and rules.longest in before.replicas else None
             assert after.leader == longest if longest is not None else self.is_unclean_allowed
-            assert self.is_unclean_allowed or is_nothing_known(before)
+            assert self.is_unclean_allowed or not (before.isr or before.eligible_leader_replicas)
             assert not after.eligible_leader_replicas
-            self.has_all = {after.leader}
         elif self.is_unclean_allowed:
             assert not able.intersection(before.replicas)
         else:
-            assert not is_nothing_known(before) or rules.longest not in able.intersection(before.replicas)
-        if after.leader == NO_LEADER:
-            assert after.last_known_leader == (old.leader if old.leader != NO_LEADER else old.last_known_leader)
-        else:
-            assert after.last_known_leader == NO_LEADER
-        self.replay(old, after)
-
-    def leaders_of(self, node: int) -> int:
-        return self.others[node]
+            nothing_known = not before.isr and not before.eligible_leader_replicas
+            assert is_nothing_known(before) == nothing_known
+            assert not nothing_known or rules.longest not in able.intersection(before.replicas)
 
     def replay(self, old: PartitionImage, after: PartitionImage) -> None:
         record = difference("id", 0, old, after)
@@ -170,3 +205,9 @@ def test_a_leader_has_everything_that_is_committed_or_is_counted_as_unclean(seed
     model = Model(seed)
     for _ in range(STEPS):
         model.step()
+
+
+def test_elections_are_clean_without_a_word() -> None:
+    rules = ElectionRules(active=frozenset({1, 2}))
+    partition = PartitionImage(replicas=(1, 2, 3), isr=(3,))
+    assert elect(partition, rules, Counter()) == partition and rules.enough(partition) == 1

@@ -314,6 +314,19 @@ def test_the_quorum_forgets_the_states_of_a_deleted_topic() -> None:
     assert view.shares.groups[G].states  # a reader in another thread
 
 
+def test_a_slot_knows_whether_it_has_states_of_a_topic() -> None:
+    bench = ShareBench()
+    bench.beat("a", topics=("t", "u"))
+    bench.load()
+    shares = bench.quorum.slot(SLOT).shares
+    assert shares.has_states_of("t") and not shares.has_states_of("u")
+    wanted = ShareStateToLoad(topic="u", topic_id="u1", partition=0, leader_epoch=1, initial_offset=0)
+    result = bench.shares.states.load(LoadShareStatesRequest(group_id=G, states=(wanted,)), IDS, bench.now_ms)
+    bench.commit(result.records)
+    shares = bench.quorum.slot(SLOT).shares
+    assert shares.has_states_of("t") and shares.has_states_of("u")
+
+
 def test_a_snapshot_holds_everything() -> None:
     bench = ShareBench()
     bench.beat("a")

@@ -9,14 +9,17 @@ from msgspec.structs import replace
 from unit.kraft.metadata_cluster import MetadataCluster
 from unit.kraft.single_controller import SingleController
 
+from barnabas.kraft.controller.producer_id_control import allocate
 from barnabas.kraft.group_state.group_slots import MAX_STAGED_RECORDS
 from barnabas.kraft.metadata.controller_settings import MAX_RECORDS_PER_COMMAND
+from barnabas.kraft.metadata.delta import MetadataDelta
 from barnabas.kraft.metadata.feature_levels import PREPARED_LEVEL, TRANSACTIONS_LEVEL
 from barnabas.kraft.metadata.image import NO_COORDINATOR
 from barnabas.kraft.metadata.records import (
     BrokerChangeRecord,
     GroupRecord,
     PartitionChangeRecord,
+    ProducerIdsRecord,
     Record,
     RecordBatch,
     RecoveryRecord,
@@ -260,6 +263,17 @@ def test_producer_ids_come_in_blocks_that_never_overlap() -> None:
     ]
     assert blocks == [ProducerIdBlock(first=0, count=1000), ProducerIdBlock(first=1000, count=1000)]
     cluster.refused(AllocateProducerIds(node_id=0, broker_epoch=-5), StaleBrokerEpochError)
+
+
+def test_the_last_producer_ids_are_those_that_fit_into_a_batch() -> None:
+    cluster = SingleController(1)
+    request = AllocateProducerIds(node_id=0, broker_epoch=cluster.epochs[0])
+    last = 2**63 - 1 - 1000
+    view = MetadataDelta(replace(cluster.image, next_producer_id=last))
+    (record,) = allocate(view, request).records
+    assert record == ProducerIdsRecord(next_producer_id=2**63 - 1)
+    with pytest.raises(InvalidRequestError, match="all producer ids"):
+        allocate(MetadataDelta(replace(cluster.image, next_producer_id=last + 1)), request)
 
 
 # --- coordinator slots -----------------------------------------------------------------------------------------------

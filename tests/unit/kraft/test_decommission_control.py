@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from unit.kraft.single_controller import SingleController
 
+from barnabas.kraft.controller.reassignment_control import throttle_records
 from barnabas.kraft.metadata.controller_settings import MAX_MOVES_PER_REQUEST, MAX_RECORDS_PER_COMMAND
+from barnabas.kraft.metadata.delta import MetadataDelta
 from barnabas.kraft.metadata.records import BROKER_RESOURCE, decode_batch
 from barnabas.kraft.metadata.requests import CreateTopic, TopicCreated
 from barnabas.kraft.metadata.topic_settings import REASSIGNMENT_THROTTLE
@@ -133,6 +135,14 @@ def test_a_throttle_goes_with_the_last_move(four: SingleController) -> None:
     later(four)
     assert throttle(four) is None
     assert BROKER_RESOURCE == 4
+
+
+def test_a_throttle_that_is_set_already_is_not_written_again(four: SingleController) -> None:
+    four.ask(AssignReplicasRequest(topic="t", partition=0, replicas=(2, 0, 1), throttle_bytes_per_s=1_000))
+    view = MetadataDelta(four.image)
+    assert throttle_records(view, 1_000) == () == throttle_records(view, 0)
+    (record,) = throttle_records(view, 1_001)
+    assert record.value == "1001"
 
 
 def test_a_throttle_of_a_decommission_stays_until_all_batches_are_over() -> None:

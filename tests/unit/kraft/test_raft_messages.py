@@ -154,3 +154,32 @@ def test_a_frame_is_taken_as_soon_as_it_is_whole() -> None:
     buffer = bytearray(bytes(4) + b"\0\0\0\x02ab" + bytes(3))
     assert split_frames(buffer, 10) == [b"", b"ab"] and buffer == bytes(3)
     assert split_frames(bytearray(4), 10) == [b""]
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_allowed"),
+    [
+        ((b"x", 8, 0), True),
+        ((b"x", 8, 3), True),
+        ((b"x", 8, 4), False),
+        ((b"x", 8, -1), False),
+        ((b"x", 8, True), False),
+        ((b"x", 7, 2), False),
+        ((b"x", 9, 2), False),
+        ((b"", 8, 2), False),
+        ((b"x", 8), False),
+        ([b"x", 8, 2], False),
+    ],
+)
+def test_an_entry_lies_behind_the_one_before_it_in_no_later_term_than_the_leaders(
+    entry: tuple[bytes, int, int], is_allowed: bool
+) -> None:
+    document = {
+        "type": "append_entries", "term": 3, "commit_index": 7, "prevLogIdx": 7, "prevLogTerm": 2, "entries": (entry,),
+    }  # fmt: skip
+    if is_allowed:
+        expected = AppendEntries(term=3, commit_index=7, prev_index=7, prev_term=2, entries=(entry,))
+        assert read_message(document) == expected
+    else:
+        with pytest.raises(WireError):
+            read_message(document)

@@ -5,6 +5,7 @@ from simulation.raft_cluster import DIRECTORY, SimulatedQuorum
 
 from barnabas.kraft.quorum.config import MAX_TERM, SnapshotPolicy
 from barnabas.kraft.raft.disk.folder import JOURNAL_NAME, SNAPSHOT_NAME
+from barnabas.kraft.raft.disk.meta import valid_slots
 from barnabas.kraft.raft.disk.storage import DamagedQuorumError
 from barnabas.kraft.raft.recovery import NothingToRecover, Recovery, inspect, make_sole_voter
 from barnabas.log.vocabulary.node_address import NodeAddress
@@ -54,6 +55,16 @@ def test_the_only_voter_has_everything_and_goes_on_alone(policy: SnapshotPolicy)
     assert commands.index(ACCEPTED) >= len(acked) and commands[-1] != ACCEPTED
     assert cluster.nodes[0].quorum.voters.ids == {0}
     assert not cluster.oracle.violations
+    cluster.close()
+
+
+def test_the_newest_vote_is_replaced_last() -> None:
+    """A crash in the middle leaves a slot that can be read and is newer than all before."""
+    cluster = stopped()
+    path = f"{JOURNAL}.meta"
+    newest = max(meta.sequence for meta in valid_slots(cluster.disks[0], path))
+    recover(cluster)
+    assert sorted(meta.sequence for meta in valid_slots(cluster.disks[0], path)) == [newest + 1, newest + 2]
     cluster.close()
 
 

@@ -204,6 +204,19 @@ def test_a_follower_whose_flush_is_under_way_gives_signs_of_life_but_acknowledge
     finish(cluster)
 
 
+def test_a_follower_acknowledges_the_newest_of_what_waited_for_its_flush() -> None:
+    """Not at the next heartbeat: a commit would wait for it."""
+    cluster = running()
+    follower = core_of(cluster, next(node_id for node_id in cluster.ids if node_id != cluster.leader))
+    cluster.nodes[follower.electorate.node_id].executor._delay = lambda: 20.0
+    leader = cluster.wait_for_leader()
+    for _ in range(3):
+        cluster.append(leader)
+        cluster.loop.run_for(0.1)
+    assert follower.follower._unacknowledged == (leader, follower.engine.term, follower.journal.last_index)
+    finish(cluster)
+
+
 def test_a_vote_for_a_leader_whose_link_broke_binds_no_more() -> None:
     voter = _Voter()
     voter.votes()

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from simulation.raft_disk import FakeDisk
@@ -48,6 +49,17 @@ def test_every_damaged_byte_and_every_cut_is_noticed() -> None:
             unpack_snapshot(bytes(damaged))
         with pytest.raises(DamagedSnapshot):
             unpack_snapshot(data[:position])
+
+
+@pytest.mark.parametrize("wrong", [-1, 1 << 63, True, "1"])
+@pytest.mark.parametrize("place", range(4))
+def test_a_place_that_no_journal_has_is_damage(place: int, wrong: Any) -> None:
+    numbers: list[Any] = [9, 3, 8, 2]
+    numbers[place] = (1 << 63) - 1
+    unpack_snapshot(pack_snapshot((b"c", numbers[0], numbers[1]), (b"", numbers[2], numbers[3]), []))
+    numbers[place] = wrong
+    with pytest.raises(DamagedSnapshot):
+        unpack_snapshot(pack_snapshot((b"c", numbers[0], numbers[1]), (b"", numbers[2], numbers[3]), []))
 
 
 def test_an_unknown_format_version_is_named() -> None:

@@ -71,6 +71,23 @@ def test_a_configuration_counts_from_its_append_and_no_longer_when_it_is_truncat
     assert not membership.truncated(2)
 
 
+def test_a_snapshot_without_a_configuration_leaves_the_first_one_in_force() -> None:
+    membership = Membership(VoterSet(voters=voters(0, 1, 2)), [entry(5, 0, 1)])
+    membership.restored(None, [])
+    assert membership.current.ids == {0, 1, 2}
+    membership.restored(VoterSet(voters=voters(0, 3), index=9), [entry(11, 0)])
+    assert membership.current.ids == {0} and membership.at(10).ids == {0, 3}
+
+
+def test_no_voter_is_a_peer_of_itself() -> None:
+    cluster = running()
+    for node_id in range(3):
+        core = core_of(cluster, node_id)
+        core.links.changed()
+        assert core.links._linked == set(core.electorate.other_ids) == {0, 1, 2} - {node_id}
+    finish(cluster)
+
+
 def test_whoever_is_being_removed_stays_linked_until_it_is_committed() -> None:
     membership = Membership(VoterSet(voters=voters(0, 1, 2)), [entry(5, 0, 1)])
     assert membership.reachable(4).keys() == {0, 1, 2}

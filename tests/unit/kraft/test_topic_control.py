@@ -265,3 +265,11 @@ def test_what_is_only_validated_or_refused_costs_no_token() -> None:
         assert isinstance(cluster.ask(request), TopicCreated)
     cluster.refused(CreateTopic(name="t", partition_count=0), InvalidPartitionsError)
     assert isinstance(cluster.ask(CreateTopic(name="t", partition_count=1)), TopicCreated)
+
+
+def test_a_name_of_many_dots_collides_like_any_other_and_costs_no_time() -> None:
+    """It has more spellings than there are topics: they are not tried one by one."""
+    cluster = SingleController(1)
+    assert isinstance(cluster.ask(CreateTopic(name="." * 100 + "t")), TopicCreated)
+    assert isinstance(cluster.ask(CreateTopic(name="." * 101 + "t")), TopicCreated)
+    assert "collides" in cluster.refused(CreateTopic(name="_." * 50 + "t"), InvalidTopicError)

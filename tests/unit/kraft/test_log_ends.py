@@ -235,7 +235,7 @@ def test_reports_of_former_registrations_epochs_and_strangers_do_not_count() -> 
     world.refused(stale, StaleBrokerEpochError)
     too_many = ReportLogEnds(node_id=1, broker_epoch=world.epochs[1], ends=(END,) * 10_001)
     assert "10000" in world.refused(too_many, InvalidRequestError)
-    unknown = ReportLogEnds(node_id=1, broker_epoch=world.epochs[1], ends=(END,))
+    unknown = ReportLogEnds(node_id=1, broker_epoch=world.epochs[1], ends=(END,) * 10_000)
     assert not isinstance(world.ask(unknown), BarnabasError)
 
 

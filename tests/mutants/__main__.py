@@ -1,9 +1,10 @@
 """`scripts/mutants`: make small changes in the product, one at a time, and report which of them the tests find.
 
 A mutant lives in a copy of the tree. Only tests and simulations that reach its line are run, in forked children: first the
-module's own unit tests, then those of its package. What survives these is checked by mypy, as each commit is. What is left is
-given to the other tests, the scenarios, simulated machines and whole simulated clusters with new seeds, until one fails or the
-time is over. What survives is printed with the line that was changed: it is equivalent to the original, or it lacks a test.
+module's own unit tests, then those of its package. What survives these is checked by mypy, as each commit is, and given to the
+simulated machines of the package. What is left is given to the other tests, the scenarios, the other machines and whole
+simulated clusters with new seeds, until one fails or the time is over. What survives is printed with the line that was changed:
+it is equivalent to the original, or it lacks a test.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from .running import CLUSTER, MACHINES, first_type_error, run_machine, run_tests
 from .trees import PACKAGES, Mutant, equivalents, make_copy, planted, sample, sites
 
 PURE_SEEDS = 60  # of each machine
+QUICK_SEEDS = 20  # of each machine, with --quick
 CLUSTER_SEEDS = 40
 BATCH = 10  # seeds of one machine, before the next has its turn
 # A batch that takes so many times longer than usual hangs. The floor is for a busy machine.
@@ -51,7 +53,7 @@ class Verdict:
         })  # fmt: skip
 
 
-def judge(mutant: Mutant, known: reach.ReachMap, folder: Path, limit_s: float) -> Verdict:
+def judge(mutant: Mutant, known: reach.ReachMap, folder: Path, limit_s: float, seeds: int) -> Verdict:
     began = time.monotonic()
     names = known.reaching(mutant.module, mutant.mutation.line)
 
@@ -68,7 +70,8 @@ def judge(mutant: Mutant, known: reach.ReachMap, folder: Path, limit_s: float) -
             found_by, test = "types", first_type_error(folder, LEAST_PATIENCE_S + max(0.0, left_s()))
         if not test:
             found_by = "simulation"
-            test = _simulated([name for name in names if not _is_test(name)], known, folder, limit_s, began)
+            machines = [name for name in names if not _is_test(name)]
+            test = _simulated(machines, known, folder, limit_s=limit_s, began=began, seeds=seeds)
     return Verdict(
         mutant=mutant,
         found_by=found_by if test else "",
@@ -107,8 +110,10 @@ def _first_failure(usual_s: dict[str, float], folder: Path, limit_s: float) -> s
     return str(answer)
 
 
-def _simulated(names: list[str], known: reach.ReachMap, folder: Path, limit_s: float, began: float) -> str:
-    for first in range(1, PURE_SEEDS + 1, BATCH):
+def _simulated(
+    names: list[str], known: reach.ReachMap, folder: Path, *, limit_s: float, began: float, seeds: int
+) -> str:
+    for first in range(1, seeds + 1, BATCH):
         for name in names:
             last = first + BATCH - 1
             if name == CLUSTER and last > CLUSTER_SEEDS:
@@ -142,10 +147,10 @@ def _in_copy_measure(item: tuple[str, str]) -> str:
     return item[1]
 
 
-def _in_copy_judge(mutant: Mutant, measured: tuple[tuple[str, str], ...], limit_s: float) -> Verdict:
+def _in_copy_judge(mutant: Mutant, measured: tuple[tuple[str, str], ...], limit_s: float, seeds: int) -> Verdict:
     copy = _copies.get()
     try:
-        return judge(mutant, _known(measured), copy, limit_s)
+        return judge(mutant, _known(measured), copy, limit_s, seeds)
     finally:
         _copies.put(copy)
 
@@ -179,7 +184,9 @@ def main() -> int:
     parser.add_argument("--packages", default=",".join(PACKAGES), help="comma list of folders or modules")
     parser.add_argument("--again", type=Path, help="only what survived according to this file of --json")
     parser.add_argument(
-        "--quick", action="store_true", help="unit tests of the package or of the module, and those of defaults, only"
+        "--quick",
+        action="store_true",
+        help="unit tests and simulated machines of the package, and tests of defaults, only",
     )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--list", action="store_true", help="show what would be changed, and end")
@@ -243,7 +250,8 @@ def _judge_all(chosen: list[Mutant], folder: Path, options: argparse.Namespace) 
             if failed := pool.apply(_in_copy_try, (measured, options.limit)):
                 sys.exit(f"the tree itself fails: {failed}. A mutant means nothing before it passes")
             left = []
-            work = partial(_in_copy_judge, measured=measured, limit_s=options.limit)
+            seeds = QUICK_SEEDS if options.quick else PURE_SEEDS
+            work = partial(_in_copy_judge, measured=measured, limit_s=options.limit, seeds=seeds)
             for verdict in pool.imap_unordered(work, chosen):
                 if verdict.found_by or is_last:
                     verdicts.append(verdict)

@@ -27,6 +27,12 @@ OF_DEFAULTS = (
 # The words of the lowest layer are tested where the layers above use them: by unit tests of any package that import the module.
 MOST_OTHER_FILES = 6  # for one module, those named like it first: half of the tests import the errors
 LIMIT_S = 300.0  # for one test file
+# What is simulated alone is quick enough for the first ring. The machines of other packages are in the second one.
+OWN_MACHINES = {
+    "log": ("partition", "log"),
+    "kraft": ("journal", "controller", "quorum"),
+    "consumer_groups": ("groups",),
+}
 SEEDS = 2  # of each machine; what they reach does not grow much after the first
 CLUSTER_SEEDS = 1
 
@@ -111,7 +117,8 @@ def measurements(modules: Iterable[str], packages: tuple[str, ...], *, is_first_
     own = sorted({*own, *importing(modules, _unit_tests())})
     every = _test_files((*(f"unit/{package}/**/test_*.py" for package in PACKAGES), *OTHER_TESTS))
     files = own if is_first_ring else [name for name in every if name not in own]
-    machines = () if is_first_ring else (*MACHINES, CLUSTER)
+    near = tuple(machine for package in packages for machine in OWN_MACHINES.get(package, ()))
+    machines = near if is_first_ring else tuple(name for name in (*MACHINES, CLUSTER) if name not in near)
     return [(_key(name), name) for name in (*machines, *files)]
 
 

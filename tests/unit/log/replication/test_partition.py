@@ -29,7 +29,13 @@ from barnabas.log.replication.effects import (
     StopFetching,
 )
 from barnabas.log.replication.follower import FetchAnswer
-from barnabas.log.replication.isr import PROPOSAL_LIFETIME_MS, PROPOSAL_RETRY_MS, IsrProposals
+from barnabas.log.replication.isr import (
+    PROPOSAL_LIFETIME_MS,
+    PROPOSAL_RETRY_MS,
+    PROPOSAL_TIMEOUT_MS,
+    CommittedIsr,
+    IsrProposals,
+)
 from barnabas.log.replication.leading import ACKS_ALL
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.replica import Followers
@@ -117,7 +123,42 @@ def test_bug_5_a_version_refusal_may_be_the_echo_of_an_accepted_proposal():
     proposal = proposal_in(fetch(a, 2, 0))
     a.leading.isr_answered(proposal, IsrAnswer(error=ErrorCode.INVALID_UPDATE_VERSION), 0)
     assert a.role.leader_state is not None and a.role.leader_state.isr.maximal_isr == {1, 2}
-    assert fetch(a, 2, 0, now_ms=1) == []  # and it is not repeated at once
+    assert fetch(a, 2, 0, now_ms=PROPOSAL_RETRY_MS - 1) == []  # and it is not repeated at once
+    assert members(proposal_in(fetch(a, 2, 0, now_ms=PROPOSAL_RETRY_MS))) == [1, 2]
+
+
+def test_a_proposal_whose_answer_is_lost_is_repeated_after_its_timeout():
+    a = leader(isr=(1,))
+    proposal_in(fetch(a, 2, 0))
+    a.leading.check_isr(PROPOSAL_TIMEOUT_MS - 1)
+    state = a.role.leader_state
+    assert state.isr.maximal_isr == {1, 2} and not isinstance(state.isr, CommittedIsr)
+    a.leading.check_isr(PROPOSAL_TIMEOUT_MS)
+    assert state.isr.maximal_isr == {1, 2} and isinstance(state.isr, CommittedIsr)
+    again_ms = PROPOSAL_TIMEOUT_MS + PROPOSAL_RETRY_MS
+    assert fetch(a, 2, 0, now_ms=again_ms - 1) == []
+    assert members(proposal_in(fetch(a, 2, 0, now_ms=again_ms))) == [1, 2]
+
+
+def test_a_late_answer_settles_no_later_proposal():
+    """The second proposal may be accepted, so its members count until it is answered itself."""
+    a = leader(isr=(1,))
+    first = proposal_in(fetch(a, 2, 0))
+    a.leading.isr_unanswered(first, 0)
+    now_ms = PROPOSAL_RETRY_MS
+    second = proposal_in(fetch(a, 2, 0, now_ms=now_ms))
+    assert second != first == dataclasses.replace(second, proposal_id=first.proposal_id)
+    refusal = IsrAnswer(error=ErrorCode.INELIGIBLE_REPLICA)
+    state = a.role.leader_state
+    a.leading.isr_answered(first, refusal, now_ms)
+    a.leading.isr_unanswered(first, now_ms)
+    assert state.proposals.is_pending(second) and state.isr.maximal_isr == {1, 2}
+    agreed = IsrAnswer(leader=1, leader_epoch=5, partition_epoch=51, isr=(1, 2))
+    a.leading.isr_answered(second, agreed, now_ms)
+    for late in (first, second):
+        a.leading.isr_answered(late, refusal, now_ms)
+        a.leading.isr_unanswered(late, now_ms)
+    assert state.isr.isr == state.isr.maximal_isr == {1, 2}
 
 
 def test_an_ineligible_replica_is_let_go():

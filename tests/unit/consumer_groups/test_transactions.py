@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.consumer_groups.transactions.coordinator import TransactionCoordinator
-from barnabas.consumer_groups.transactions.counts import TransactionCounts
 from barnabas.consumer_groups.transactions.ends import EARLY_COMMIT_MS
 from barnabas.consumer_groups.transactions.identity import FENCING_EPOCH, LAST_EPOCH
 from barnabas.consumer_groups.transactions.settings import TransactionSettings
@@ -54,12 +53,9 @@ class World:
     state: SlotState = field(default_factory=lambda: SlotState(slot=slot_of(TX), coordinator_epoch=3))
     now_ms: int = 1_000
     last_producer_id: int = 99
-    counts: TransactionCounts = field(default_factory=TransactionCounts)
 
     def __post_init__(self) -> None:
-        self.machine = TransactionCoordinator(
-            state=self.state, settings=self.settings, now_ms=self.now_ms, counts=self.counts
-        )
+        self.machine = TransactionCoordinator(state=self.state, settings=self.settings, now_ms=self.now_ms)
 
     def fresh(self) -> int:
         self.last_producer_id += 1
@@ -245,7 +241,6 @@ def test_a_new_producer_fences_the_old_one_and_aborts_its_transaction() -> None:
     assert world.init() == replace(old, producer_epoch=2)
     with pytest.raises(ProducerFencedError):
         world.add(old, T0)
-    assert (world.counts.fenced, world.counts.timed_out) == (1, 0)
 
 
 def test_a_producer_that_continues_gets_the_next_epoch_once() -> None:
@@ -387,7 +382,6 @@ def test_an_open_transaction_is_aborted_after_its_timeout_and_a_decided_one_is_n
     assert world.phase is TransactionState.PREPARE_ABORT
     world.complete()
     assert world.phase is TransactionState.COMPLETE_ABORT
-    assert (world.counts.fenced, world.counts.timed_out) == (0, 1)
 
 
 def test_a_successor_knows_the_timeouts_and_the_markers_that_are_due() -> None:
@@ -487,7 +481,6 @@ def test_the_operator_aborts_an_open_transaction_and_fences_its_producer() -> No
     with pytest.raises(ProducerFencedError):
         world.end(who)
     assert [item.transactional_id for item in world.machine.list().response] == [TX]
-    assert (world.counts.fenced, world.counts.timed_out) == (1, 0)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])

@@ -596,13 +596,3 @@ def test_a_vote_outlives_the_process() -> None:
     core_of(cluster, 2).receive(1, ask)
     assert (core_of(cluster, 2).engine.term, core_of(cluster, 2).engine.voted_for) == (term, 0)
     cluster.close()
-
-
-def test_encoded_entries_are_kept_for_one_turn_of_the_loop() -> None:
-    """For the other followers, which get the same; all entries ever sent would fill the memory."""
-    cluster = running()
-    for _ in range(5):
-        cluster.commit()
-    cluster.loop.run_for(0.1)
-    assert [node.quorum._transport._encoded for node in cluster.nodes.values()] == [{}, {}, {}]
-    finish(cluster)

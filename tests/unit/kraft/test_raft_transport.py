@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgpack
 import pytest
 from simulation.raft_files import PlainFiles
+from unit.kraft.raft_quorums import finish, running
 
 from barnabas.kraft.quorum.formation import VoterState
 from barnabas.kraft.quorum.quorum import AppendOutcome, Leadership
@@ -306,3 +307,13 @@ def test_well_shaped_entries_pass() -> None:
     assert read_message({**APPEND, "entries": entries}) == AppendEntries(
         term=3, commit_index=1, prev_index=4, prev_term=2, entries=entries
     )
+
+
+def test_encoded_entries_are_kept_for_one_turn_of_the_loop() -> None:
+    """For the other followers, which get the same; all entries ever sent would fill the memory."""
+    cluster = running()
+    for _ in range(5):
+        cluster.commit()
+    cluster.loop.run_for(0.1)
+    assert [node.quorum._transport._encoded for node in cluster.nodes.values()] == [{}, {}, {}]
+    finish(cluster)

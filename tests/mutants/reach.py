@@ -6,6 +6,7 @@ were.
 
 import json
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -27,6 +28,7 @@ OF_DEFAULTS = (
 # The words of the lowest layer are tested where the layers above use them: by unit tests of any package that import the module.
 MOST_OTHER_FILES = 6  # for one module, those named like it first: half of the tests import the errors
 LIMIT_S = 300.0  # for one test file
+KEPT_S = 86_400.0  # measurements of other trees: another run may need them, and they cost minutes
 # What is simulated alone is quick enough for the first ring. The machines of other packages are in the second one.
 OWN_MACHINES = {
     "log": ("partition", "log"),
@@ -150,5 +152,5 @@ def forget_other_trees() -> None:
     every = (*MACHINES, CLUSTER, *_test_files(("unit/**/test_*.py", *OTHER_TESTS)))
     names = {f"{_key(name)}.json" for name in every}
     for path in CACHE.iterdir():
-        if path.name not in names:
+        if path.name not in names and time.time() - path.stat().st_mtime > KEPT_S:
             path.unlink()

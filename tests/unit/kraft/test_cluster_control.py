@@ -225,7 +225,8 @@ def test_a_new_controller_gives_every_broker_a_full_session() -> None:
 def test_a_controlled_shutdown_moves_leaderships_and_waits_until_the_others_know() -> None:
     cluster = SingleController()
     cluster.topic(0, 1, 2)
-    assert not cluster.beat(0, stop=True).may_shut_down
+    answer = cluster.beat(0, stop=True)
+    assert not answer.may_shut_down and not answer.fenced
     assert cluster.image.brokers[0].in_controlled_shutdown
     assert not cluster.image.brokers[0].fenced
     assert (cluster.partition().leader, cluster.partition().isr) == (1, (1, 2))

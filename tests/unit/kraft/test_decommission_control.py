@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from unit.kraft.single_controller import SingleController
+from msgspec.structs import replace
+from unit.kraft.single_controller import NO_BALANCING, SingleController
 
+from barnabas.kraft.controller.decommission_control import next_moves
 from barnabas.kraft.controller.reassignment_control import throttle_records
 from barnabas.kraft.metadata.controller_settings import MAX_MOVES_PER_REQUEST, MAX_RECORDS_PER_COMMAND
 from barnabas.kraft.metadata.delta import MetadataDelta
-from barnabas.kraft.metadata.records import BROKER_RESOURCE, decode_batch
+from barnabas.kraft.metadata.records import BROKER_RESOURCE, SlotRecord, decode_batch
 from barnabas.kraft.metadata.requests import CreateTopic, TopicCreated
 from barnabas.kraft.metadata.topic_settings import REASSIGNMENT_THROTTLE
 from barnabas.log.vocabulary.cluster_changes import (
@@ -125,6 +127,15 @@ def test_a_newcomer_is_filled(four: SingleController) -> None:
 
 def throttle(controller: SingleController) -> str | None:
     return controller.image.broker_configs.get("", {}).get(REASSIGNMENT_THROTTLE)
+
+
+def test_a_leaving_broker_without_replicas_gives_its_slots_away(four: SingleController) -> None:
+    mine = {number for number, slot in enumerate(four.image.slots) if slot.coordinator == 0}
+    assert mine and next_moves(MetadataDelta(four.image), NO_BALANCING) == ()
+    image, leaving = four.image, replace(four.image.brokers[0], decommissioning=True)
+    view = MetadataDelta(replace(image, brokers={**image.brokers, 0: leaving}, topics={}))
+    moved = {record.slot for record in next_moves(view, NO_BALANCING) if isinstance(record, SlotRecord)}
+    assert moved >= mine
 
 
 def test_a_throttle_goes_with_the_last_move(four: SingleController) -> None:

@@ -183,3 +183,30 @@ def test_an_entry_lies_behind_the_one_before_it_in_no_later_term_than_the_leader
     else:
         with pytest.raises(WireError):
             read_message(document)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "is_allowed"),
+    [
+        (((100, 0, b"piece"), True, False), True),
+        (((0, 0, b""), False, True), True),
+        (((-1, 0, b""), False, True), False),
+        (((100, -1, b""), False, True), False),
+        (((100, 1 << 63, b""), False, True), False),
+        (((True, 0, b""), False, True), False),
+        (((100, 0, "piece"), True, False), False),
+        (((100, 0, b"piece"), 1, False), False),
+        (((100, 0, b"piece"), True, None), False),
+        (((100, 0), True, False), False),
+        (((100, 0, b"piece"), True), False),
+        ([(100, 0, b"piece"), True, False], False),
+        (([100, 0, b"piece"], True, False), False),
+    ],
+)
+def test_a_piece_of_a_snapshot_has_numbers_bytes_and_marks(chunk: object, is_allowed: bool) -> None:
+    document = {"type": "append_entries", "term": 3, "commit_index": 7, "serialized": chunk}
+    if is_allowed:
+        assert read_message(document) == InstallSnapshot(term=3, commit_index=7, chunk=chunk)  # type: ignore[arg-type]
+    else:
+        with pytest.raises(WireError):
+            read_message(document)

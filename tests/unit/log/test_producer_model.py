@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from barnabas.log.format.record_batch import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader
-from barnabas.log.segment.producer_state import REMEMBERED_BATCHES, SEQUENCES, ProducerState
+from barnabas.log.segment.producer_state import REMEMBERED_BATCHES, SEQUENCES, ProducerState, is_behind
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     DuplicateSequenceError,
@@ -195,3 +195,25 @@ def test_producers_are_told_what_the_log_holds(seed: int) -> None:
     model = Model(seed)
     for _ in range(STEPS):
         model.step()
+
+
+def test_of_the_circle_of_sequences_one_half_lies_behind_each() -> None:
+    for first in (0, 7, SEQUENCES - 1):
+        for ahead, is_later in (
+            (0, False),
+            (1, True),
+            (SEQUENCES // 2 - 1, True),
+            (SEQUENCES // 2, False),
+            (-1, False),
+        ):
+            assert is_behind((first + ahead) % SEQUENCES, first) == is_later
+
+
+def test_an_empty_log_knows_no_producer_and_no_transaction() -> None:
+    model = Model(0)
+    while not (model.state.transactions.open_count and list(model.state.transactions.unreplicated)):
+        model.batch()
+        model.marker()
+    model.state.clear()
+    assert not len(model.state) and model.state.transactions.first_unstable_offset(0) is None
+    assert not model.state.transactions.open_count

@@ -64,8 +64,9 @@ class Model:
         elif rng.random() < 0.1:
             sequence = (sequence + rng.choice([-1, 1, 2])) % SEQUENCES
         is_transactional = producer_id in TRANSACTIONAL
-        if known is not None and known.open_at is not None and sequence == known.next_sequence and rng.random() < 0.1:
-            is_transactional = False
+        if known is not None and known.open_at is not None and rng.random() < 0.1:
+            remembered = {batch[:2] for batch in known.batches[known.after_marker :][-REMEMBERED_BATCHES:]}
+            is_transactional = sequence != known.next_sequence and (sequence, count) not in remembered
         if known is not None and not known.first_sequence and sequence > SEQUENCES // 2:
             return  # a producer that begins with 0 has sent nothing before it
         expected = self.verdict(known, epoch, sequence, count, is_transactional=is_transactional)

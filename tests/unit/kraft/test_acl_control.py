@@ -85,6 +85,8 @@ def test_permissions_are_added_once_and_found_by_their_resource() -> None:
         (AclFilter(kind=ResourceKind.TOPIC, name="orders", pattern=PatternKind.PREFIXED), ()),
         (AclFilter(kind=ResourceKind.TOPIC, name="orders", pattern=PatternKind.MATCH), (READ, PREFIX, ANY_TOPIC)),
         (AclFilter(name="or", pattern=PatternKind.MATCH), (ANY_TOPIC,)),
+        (AclFilter(name="orders", pattern=PatternKind.LITERAL), (READ,)),
+        (AclFilter(name="ord", pattern=PatternKind.PREFIXED), (PREFIX,)),
         (AclFilter(principal="User:*"), (CLUSTER,)),
         (AclFilter(host="10.0.0.1"), (ANY_TOPIC,)),
         (AclFilter(operation=Operation.WRITE), (PREFIX,)),

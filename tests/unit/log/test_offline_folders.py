@@ -278,3 +278,9 @@ def test_a_clean_stop_counts_for_one_start(seed: int) -> None:
     disk.power_loss(Random(seed))
     again = manager(disk)
     assert (again.was_stopped_cleanly, again.may_have_lost_writes) == (False, True)
+
+
+def test_a_log_that_may_have_been_here_is_made_while_no_folder_is_offline() -> None:
+    logs = manager(SimulatedDisk())
+    log = logs.get_or_create(A, topic_id="id", now_ms=NOW_MS, is_new=False)
+    assert logs.get_or_create(A, topic_id="id", now_ms=NOW_MS) is log and not logs.offline

@@ -15,6 +15,7 @@ from barnabas.log.vocabulary.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
+from barnabas.log.vocabulary.transaction_messages import NOT_STARTED
 
 STEPS = 120
 PLAIN, TRANSACTIONAL = (1, 2), (3, 4)
@@ -218,3 +219,29 @@ def test_an_empty_log_knows_no_producer_and_no_transaction() -> None:
     model.state.clear()
     assert not len(model.state) and model.state.transactions.first_unstable_offset(0) is None
     assert not model.state.transactions.open_count
+
+
+def test_the_stamp_of_a_coordinator_belongs_to_the_transaction_that_is_open() -> None:
+    state, header = ProducerState(), Model(0).header
+
+    def stamp() -> int:
+        entry = state.find(3)
+        assert entry is not None
+        return entry.transaction_started_ms
+
+    state.started(3, 4, 70)  # nothing is known of the producer
+    state.update(header(3, 4, 0, 1, 0), first_offset=0)
+    state.started(3, 4, 71)
+    assert stamp() == NOT_STARTED
+    state.update(header(3, 4, 1, 1, TRANSACTIONAL_MASK), first_offset=1)
+    state.started(3, 5, 72)
+    assert stamp() == NOT_STARTED
+    state.started(3, 4, 73)
+    assert stamp() == 73
+    state.update(header(3, 4, -1, 1, CONTROL_MASK | TRANSACTIONAL_MASK), first_offset=2)
+    assert stamp() == NOT_STARTED
+
+    state = ProducerState()
+    state.update(header(3, 4, 0, 1, TRANSACTIONAL_MASK), first_offset=0)
+    state.started(3, 4, 74)
+    assert stamp() == 74, "a transaction may begin at offset 0"

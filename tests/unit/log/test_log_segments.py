@@ -169,8 +169,9 @@ def test_a_segment_is_as_old_as_its_begin() -> None:
 
 def test_a_segment_that_was_cut_to_nothing_is_as_old_as_its_next_batch() -> None:
     log = open_log(SimulatedDisk(), config=LogConfig(segment_ms=1_000))
-    append(log, b"a")
+    append(log, b"a", b"b")
     assert log.segments.active.records.first_timestamp_ms == NOW_MS
-    log.truncate_to(0)
+    log.truncate_to(1)  # inside of the batch
+    assert log.log_end_offset == 0
     log.append_as_leader(batch_of(b"b", timestamp_ms=NOW_MS + 700), leader_epoch=0, now_ms=NOW_MS + 700)
     assert log.segments.active.records.first_timestamp_ms == NOW_MS + 700

@@ -86,6 +86,7 @@ class RecordingListener:
         return lambda: [msgpack.packb(view[start : start + 50]) for start in range(0, len(view), 50)]
 
     def leadership_changed(self, leadership: Leadership) -> None:
+        assert leadership != self.leadership, "nothing has changed"
         self.leadership = leadership
         if leadership.is_self:
             self.oracle.leads(self.node_id, leadership.term)

@@ -71,6 +71,13 @@ def test_a_configuration_counts_from_its_append_and_no_longer_when_it_is_truncat
     assert not membership.truncated(2)
 
 
+@pytest.mark.parametrize(("index", "left"), [(4, 0), (5, 0), (6, 5), (9, 5), (10, 9), (11, 9)])
+def test_a_truncation_takes_the_configurations_behind_it_alone(index: int, left: int) -> None:
+    membership = Membership(VoterSet(voters=voters(0, 1, 2)), [entry(5, 0, 1), entry(9, 0)])
+    assert membership.truncated(index) == (index <= 9)
+    assert membership.current.ids == {0: {0, 1, 2}, 5: {0, 1}, 9: {0}}[left]
+
+
 def test_a_snapshot_without_a_configuration_leaves_the_first_one_in_force() -> None:
     membership = Membership(VoterSet(voters=voters(0, 1, 2)), [entry(5, 0, 1)])
     membership.restored(None, [])

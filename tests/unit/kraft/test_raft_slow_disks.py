@@ -210,6 +210,7 @@ def test_a_follower_acknowledges_the_newest_of_what_waited_for_its_flush() -> No
     follower = core_of(cluster, next(node_id for node_id in cluster.ids if node_id != cluster.leader))
     cluster.nodes[follower.electorate.node_id].executor._delay = lambda: 20.0
     leader = cluster.wait_for_leader()
+    follower.follower._unacknowledged = (leader, follower.engine.term - 1, 10**6)  # of a leader that is gone
     for _ in range(3):
         cluster.append(leader)
         cluster.loop.run_for(0.1)

@@ -7,7 +7,7 @@ from unit.kraft.raft_quorums import core_of, finish, isolate, running
 
 from barnabas.kraft.quorum.config import RaftTiming
 from barnabas.kraft.raft.consensus.elections import ElectionPatience
-from barnabas.kraft.raft.protocol.messages import AppendReply, PreVote, RequestPreVote, RequestVote, Vote
+from barnabas.kraft.raft.protocol.messages import AppendReply, PreVote, RequestPreVote, RequestVote, StaleTerm, Vote
 
 
 def _patience(undecided: int) -> ElectionPatience:
@@ -201,6 +201,26 @@ def test_a_follower_whose_flush_is_under_way_gives_signs_of_life_but_acknowledge
     assert 10 < len(waiting) <= 2.0 / TIMING.heartbeat_s + 1
     assert all(not reply.is_reset and reply.next_index == durable + 1 for reply in waiting)
     assert follower.journal.durable_index == durable
+    finish(cluster)
+
+
+def test_a_candidate_of_an_earlier_term_is_told_the_present_one() -> None:
+    """It would campaign in vain otherwise, term after term."""
+    cluster = running()
+    core = core_of(cluster, next(node_id for node_id in cluster.ids if node_id != cluster.leader))
+    core.elections._leader_heard_at = -1_000.0
+    peer, term, sent = core.electorate.other_ids[0], core.engine.term, list[tuple[int, object]]()
+
+    def send(peer_id: int, message: object) -> bool:
+        sent.append((peer_id, message))
+        return True
+
+    core.elections._transport.send = send  # type: ignore[method-assign]
+    core.elections.on_request_vote(
+        peer, RequestVote(term=term - 1, last_log_index=10**6, last_log_term=term, is_transfer=False)
+    )
+    core.elections.on_pre_vote(peer, RequestPreVote(term=term, last_log_index=10**6, last_log_term=term))
+    assert sent == [(peer, StaleTerm(term=term))] * 2
     finish(cluster)
 
 

@@ -34,6 +34,7 @@ from barnabas.log.vocabulary.errors import (
     InvalidRequestError,
     NonEmptyGroupError,
     NotCoordinatorError,
+    PolicyViolationError,
     UnknownMemberIdError,
 )
 from barnabas.log.vocabulary.group_messages import (
@@ -210,6 +211,15 @@ def test_refusals(
     bench.beat("a")
     with pytest.raises(error):
         bench.beat(member, epoch, topics, group)
+
+
+def test_a_slot_has_a_limit_of_share_groups() -> None:
+    bench = ShareBench(max_groups_per_slot=1)
+    second = next(name for name in map(str, range(2_000)) if slot_of(name) == SLOT and name not in (G, OTHER))
+    bench.beat("a")
+    bench.beat("b")
+    with pytest.raises(PolicyViolationError):
+        bench.beat("c", group=second)
 
 
 def test_a_change_of_topics_changes_the_assignment() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.kraft.metadata.records import GroupRecord
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
     ErrorCode,
@@ -229,6 +230,21 @@ def test_a_static_member_that_returns_with_another_subscription_begins_a_rebalan
     assert new.answer is None and world.phase == "preparing_rebalance"
     b.join()
     assert new.joined().generation == b.joined().generation == old.generation + 1
+
+
+def test_an_empty_classic_group_changes_to_the_consumer_protocol_with_its_first_member(world: ClassicWorld) -> None:
+    (a,) = world.group_of("a")
+    a.leave()
+    for member_id in ("m", "n"):
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=GROUP, member_id=member_id, member_epoch=0, subscribed_topics=("t",), owned=()
+        )
+        result = world.coordinator.heartbeat(request, world.now_ms)
+        world.commit(result)
+        group = world.coordinator.state.groups[GROUP]
+        assert group.group.protocol == "consumer" and not group.is_classic
+        groups = [record for record in result.records if isinstance(record, GroupRecord)]
+        assert len(groups) == (2 if member_id == "m" else 1), "only the first one changes the protocol"
 
 
 def test_a_parked_static_member_is_fenced_by_its_successor(world: ClassicWorld) -> None:

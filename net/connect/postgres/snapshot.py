@@ -4,13 +4,15 @@ Each reader has a connection of its own that uses the same snapshot. It streams 
 memory, and puts batches of rows into a queue of limited length: a slow topic slows the readers down.
 
 TRUNCATE and an ALTER TABLE that rewrites a table do not respect older snapshots: for these, the table is empty from then on.
-So a reader locks a table before it reads it, and compares the table's files with those that the snapshot knows.
+So a reader locks a table before it reads it, and compares the table's files with those that the snapshot knows. Names of columns
+and tables are those of now, too, while the snapshot decides which values there are: `TableAlteredError` says that the two, or the
+columns that the caller knows, do not agree any more, and that a newer snapshot is needed.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -18,19 +20,20 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from .catalog import PublishedTable
+from .catalog import PublishedTable, published_tables
 from .changes.coverage import NATIVE, KeyText, Range
 from .changes.lsn import lsn_text
 from .changes.pgoutput import Row
 from .changes.settings import SourceSettings
 from .replication import ReplicationConnection
-from .server import Connection, close, connect
+from .server import Connection, close, connect, first_line
 
 logger = logging.getLogger("barnabas.connect")
 
 TEMPORARY_SLOT: Final = "barnabas_snapshot_{}"
 ROWS_AT_ONCE: Final = 500  # of one item in the queue
 # The catalog has rows as of the snapshot; the function knows the files of now.
+_SAME: Final = "SELECT to_regclass(%s)::oid::bigint"
 _REWRITTEN: Final = """
     SELECT c.oid::regclass::text FROM pg_class c
     WHERE c.oid IN (SELECT %(table)s::oid UNION SELECT relid::oid FROM pg_partition_tree(%(table)s::oid::regclass))
@@ -53,6 +56,10 @@ class ReadRows:
     range: Range
 
 
+class TableAlteredError(psycopg.OperationalError):
+    """A table is not what the caller or the snapshot knows. It passes: a newer snapshot has the table as it is now."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failed:
     error: BaseException
@@ -73,15 +80,15 @@ class SnapshotReaders:
         self._running = 0
 
     async def start(self, tables: Sequence[PublishedTable], gaps: Sequence[Sequence[Range]]) -> None:
-        """`gaps`: of each table, what is to be read."""
+        """`gaps`: of each table, what is to be read. Raises TableAlteredError."""
         connection = await self._connect()
         try:
             for table, missing in zip(tables, gaps, strict=True):
-                await _check_files(connection, table)
-                for gap in missing:
-                    self._chunks += [
-                        Chunk(table=table, range=found) for found in await self._split(connection, table, gap)
-                    ]
+                with _known(table):
+                    await _check_table(connection, table)
+                    for gap in missing:
+                        ranges = await self._split(connection, table, gap)
+                        self._chunks += [Chunk(table=table, range=found) for found in ranges]
         finally:
             await close(connection)
         self._chunks.reverse()  # they are taken from the end
@@ -120,8 +127,9 @@ class SnapshotReaders:
             try:
                 while self._chunks:
                     chunk = self._chunks.pop()
-                    await _check_files(connection, chunk.table)
-                    await self._read(connection, chunk)
+                    with _known(chunk.table):
+                        await _check_table(connection, chunk.table)
+                        await self._read(connection, chunk)
             finally:
                 await close(connection)
         except Exception as error:  # noqa: BLE001 - `next` raises it
@@ -178,7 +186,9 @@ class SnapshotReaders:
 async def exported(
     settings: SourceSettings, tables: Sequence[PublishedTable], gaps: Sequence[Sequence[Range]]
 ) -> AsyncIterator[tuple[SnapshotReaders, int]]:
-    """Readers of these gaps of the tables, all in one snapshot of the server, and the LSN up to which it sees transactions."""
+    """Readers of these gaps of the tables, all in one snapshot of the server, and the LSN up to which it sees transactions.
+
+    Raises TableAlteredError."""
     replication = await ReplicationConnection.open(settings.dsn)
     try:
         snapshot = await replication.export_snapshot(TEMPORARY_SLOT.format(f"{Random().getrandbits(64):x}"))
@@ -191,6 +201,7 @@ async def exported(
             chunk_rows=settings.snapshot.chunk_rows,
         )
         try:
+            await _check_columns(settings, tables)
             await readers.start(tables, gaps)
             yield readers, snapshot.lsn
         finally:
@@ -199,14 +210,40 @@ async def exported(
         await replication.close()
 
 
-async def _check_files(connection: Connection, table: PublishedTable) -> None:
-    """Lock the table until the connection ends. Raises psycopg.OperationalError if the snapshot cannot read it any more."""
+async def _check_table(connection: Connection, table: PublishedTable) -> None:
+    """Lock the table until the connection ends. Raises TableAlteredError if the snapshot cannot read it any more."""
     await connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(_from(table)))
+    name = sql.Identifier(table.relation.schema, table.relation.name).as_string(connection)
+    same = await (await connection.execute(_SAME, (name,))).fetchone()
+    if same != (table.relation.oid,):
+        raise TableAlteredError(f"another table has the name {table.name} since the snapshot")
     found = await connection.execute(_REWRITTEN, {"table": table.relation.oid})
     if (row := await found.fetchone()) is not None:
-        raise psycopg.OperationalError(
+        raise TableAlteredError(
             f"table {row[0]} was truncated or rewritten after the snapshot, which has lost its rows"
         )
+
+
+@contextmanager
+def _known(table: PublishedTable) -> Iterator[None]:
+    """Raises TableAlteredError for names that are not there any more."""
+    try:
+        yield
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InvalidSchemaName) as error:
+        raise TableAlteredError(f"table {table.name} was altered after the snapshot: {first_line(error)}") from error
+
+
+async def _check_columns(settings: SourceSettings, tables: Sequence[PublishedTable]) -> None:
+    """A snapshot waits for transactions that are open, and sees what they did: it has columns that the catalog did not have when
+    these tables were looked up, and their values would be left out. Raises TableAlteredError."""
+    connection = await connect(settings.dsn)
+    try:
+        known = await published_tables(connection, settings.publication, settings.tables)
+    finally:
+        await close(connection)
+    for table in tables:
+        if known.get(table.name) != table:
+            raise TableAlteredError(f"table {table.name} was altered while the snapshot was created")
 
 
 # --- statements ----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """`TableRows`: the rows of captured tables as they are now, all in one snapshot of the server, as records of the kind `r`."""
 
+import logging
 import time
 from contextlib import AsyncExitStack
+from typing import Final
 
 from .catalog import add_types, check_server, published_tables
 from .changes.coverage import Range
@@ -9,8 +11,13 @@ from .changes.envelope import EnvelopeNames, Outgoing, TableEncoder, reading_ori
 from .changes.settings import SourceSettings
 from .changes.values import Types
 from .server import close, connect
-from .snapshot import SnapshotReaders, exported
+from .snapshot import SnapshotReaders, TableAlteredError, exported
 
+logger = logging.getLogger("barnabas.connect")
+
+ATTEMPTS: Final = (
+    5  # each one waits for the transactions that are open: who alters tables without a pause gets an error
+)
 _ALL = (Range(lower=None, upper=None),)
 
 
@@ -26,6 +33,16 @@ class TableRows:
 
     async def open(self) -> None:
         """Raises psycopg.Error, ConnectorError."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                await self._open()
+            except TableAlteredError as error:
+                logger.info("looking again reason=%s", error)
+            else:
+                return
+        await self._open()
+
+    async def _open(self) -> None:
         settings, types = self._settings, Types()
         connection = await connect(settings.dsn)
         try:

@@ -1,0 +1,137 @@
+"""ALTER TABLE while a source connector is down, begins, or waits: nothing is lost, and what nobody sends is told."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration import postgres
+from integration.cluster import Cluster, until
+
+if postgres.find()[0] is None:
+    pytest.skip(postgres.find()[1], allow_module_level=True)
+psycopg = pytest.importorskip("psycopg")
+
+from integration import connect_world as world  # noqa: E402 - needs psycopg
+from integration.whole_topic import messages  # noqa: E402 - as above
+
+from barnabas.net.connect.postgres.catalog import published_tables  # noqa: E402 - as above
+from barnabas.net.connect.postgres.changes.coverage import Range  # noqa: E402 - as above
+from barnabas.net.connect.postgres.replication import ReplicationConnection  # noqa: E402 - as above
+from barnabas.net.connect.postgres.server import close, connect, passes  # noqa: E402 - as above
+from barnabas.net.connect.postgres.snapshot import SnapshotReaders  # noqa: E402 - as above
+
+Connectors = Callable[[Path], world.Connector]
+
+
+def rows(cluster: Cluster, topic: str) -> list[dict[str, Any]]:
+    """What follows each change of the topic."""
+    found = messages(cluster.bootstrap, topic, partitions=1)
+    return [json.loads(value)["after"] for message in found if (value := message.value()) is not None]
+
+
+async def until_rows(cluster: Cluster, topic: str, expected: list[dict[str, Any]], connector: world.Connector) -> None:
+    found: list[dict[str, Any]] = []
+
+    def has_rows() -> bool:
+        connector.check()
+        found[:] = rows(cluster, topic)
+        return len(found) >= len(expected)
+
+    await until(has_rows, f"{topic} has {len(expected)} changes", timeout_s=60)
+    assert found == expected
+
+
+async def until_logged(connector: world.Connector, words: str) -> None:
+    def is_logged() -> bool:
+        connector.check()
+        return words in connector.log.read_text()
+
+    await until(is_logged, f"the log says {words!r}", timeout_s=60)
+
+
+async def test_a_table_that_is_altered_while_the_snapshot_is_created(
+    server: postgres.Server, shared_cluster: Cluster, connectors: Connectors, tmp_path: Path
+) -> None:
+    """The server waits for the transaction before it exports the snapshot, which sees the new column and its values."""
+    await shared_cluster.ready()
+    source = world.database(server.address, "early")
+    world.execute(source, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    world.execute(source, "CREATE PUBLICATION early FOR TABLE t")
+    with psycopg.connect(source) as other:
+        other.execute("ALTER TABLE t ADD COLUMN w int")
+        other.execute("UPDATE t SET w = 5")
+        connector = connectors(world.source_file(tmp_path, source, "early"))
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND backend_type = 'walsender'"
+        with psycopg.connect(source, autocommit=True) as third:
+            await until(lambda: third.execute(waiting).fetchone() == (1,), "the connector waits for the transaction")
+        other.commit()
+    await until_rows(shared_cluster, "early.public.t", [{"id": 1, "w": 5}], connector)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t DROP COLUMN v",
+        "ALTER TABLE t RENAME v TO x",
+        "DROP TABLE t",
+        "ALTER TABLE t RENAME TO other",
+        "ALTER TABLE t RENAME TO other; CREATE TABLE t (id int PRIMARY KEY, v text)",
+    ],
+)
+async def test_a_table_that_is_altered_after_the_snapshot_needs_a_newer_one(
+    server: postgres.Server, statement: str
+) -> None:
+    """What fails passes, so the connector starts over."""
+    name = f"newer_{len(statement)}"
+    source = world.database(server.address, name)
+    world.execute(source, "CREATE TABLE t (id int PRIMARY KEY, v text)", f"CREATE PUBLICATION {name} FOR TABLE t")
+    connection = await connect(source)
+    replication = await ReplicationConnection.open(source)
+    try:
+        tables = list((await published_tables(connection, name, ["*.*"])).values())
+        snapshot = await replication.export_snapshot(f"snapshot_{name}")
+        world.execute(source, statement)
+        readers = SnapshotReaders(source, snapshot.name, snapshot.lsn, count=1, chunk_rows=20)
+        try:
+            with pytest.raises(psycopg.OperationalError, match="table public.t|name public.t") as failed:
+                await readers.start(tables, [[Range(lower=None, upper=None)]])
+                await readers.next(10)
+        finally:
+            await readers.close()
+        assert passes(failed.value)
+    finally:
+        await close(connection)
+        await replication.close()
+
+
+async def test_many_alterations_between_changes_that_are_still_in_the_log(
+    server: postgres.Server, shared_cluster: Cluster, connectors: Connectors, tmp_path: Path
+) -> None:
+    await shared_cluster.ready()
+    source = world.database(server.address, "many")
+    world.execute(source, "CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE PUBLICATION many FOR ALL TABLES")
+    connector = connectors(world.source_file(tmp_path, source, "many"))
+    await until_logged(connector, "stream begins")
+    connector.kill()
+    world.execute(
+        source,
+        "INSERT INTO t VALUES (1, '10')",
+        "ALTER TABLE t ADD COLUMN w int DEFAULT 7",
+        "INSERT INTO t VALUES (2, '20')",
+        "ALTER TABLE t ALTER v TYPE int USING v::int",
+        "BEGIN; INSERT INTO t VALUES (3, 30); ALTER TABLE t RENAME v TO x; INSERT INTO t VALUES (4, 40, 8);"
+        " ALTER TABLE t DROP COLUMN w; ALTER TABLE t ADD COLUMN w text; INSERT INTO t VALUES (5, 50, 'w'); COMMIT",
+        "UPDATE t SET x = 11 WHERE id = 1",
+    )
+    connector.start()
+    expected: list[dict[str, Any]] = [
+        {"id": 1, "v": "10"},
+        {"id": 2, "v": "20", "w": 7},
+        {"id": 3, "v": 30, "w": 7},
+        {"id": 4, "x": 40, "w": 8},
+        {"id": 5, "x": 50, "w": "w"},
+        {"id": 1, "x": 11, "w": None},
+    ]
+    await until_rows(shared_cluster, "many.public.t", expected, connector)

@@ -135,3 +135,25 @@ async def test_many_alterations_between_changes_that_are_still_in_the_log(
         {"id": 1, "x": 11, "w": None},
     ]
     await until_rows(shared_cluster, "many.public.t", expected, connector)
+
+
+async def test_a_key_that_becomes_bigint_while_the_connector_runs_or_is_down(
+    server: postgres.Server, shared_cluster: Cluster, connectors: Connectors, tmp_path: Path
+) -> None:
+    await shared_cluster.ready()
+    source = world.database(server.address, "wider")
+    world.execute(source, "CREATE TABLE t (id smallint PRIMARY KEY)", "CREATE PUBLICATION wider FOR TABLE t")
+    connector = connectors(world.source_file(tmp_path, source, "wider"))
+    await until_logged(connector, "stream begins")
+    world.execute(source, "INSERT INTO t VALUES (1)", "ALTER TABLE t ALTER id TYPE int", "INSERT INTO t VALUES (2)")
+    await until_rows(shared_cluster, "wider.public.t", [{"id": 1}, {"id": 2}], connector)
+    connector.kill()
+    world.execute(source, "INSERT INTO t VALUES (3)", "ALTER TABLE t ALTER id TYPE bigint")
+    world.execute(source, f"INSERT INTO t VALUES ({2**40})")
+    connector.start()
+    expected = [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 2**40}]
+    await until_rows(shared_cluster, "wider.public.t", expected, connector)
+    world.execute(source, "ALTER TABLE t ALTER id TYPE text", "INSERT INTO t VALUES ('x')")
+    said = await world.ended(connector)
+    assert "from (id) of types (int8) to (id) of types (text)" in said and "reset FILE --table public.t" in said
+    assert rows(shared_cluster, "wider.public.t") == expected

@@ -38,7 +38,7 @@ from .catalog import (
 )
 from .change_writer import ChangeWriter
 from .changes.change_stream import Catalog, ChangeStream, SeenTransactions, TableNotReadError, types_of
-from .changes.coverage import Range
+from .changes.coverage import Range, goes_on
 from .changes.envelope import EnvelopeNames, TableEncoder, reading_origin
 from .changes.faults import SchemaConflictError, ServerSetupError, SlotInUseError, StoppedByOtherError
 from .changes.lsn import NO_LSN, lsn_text
@@ -244,14 +244,14 @@ class Source:
             return position.with_table(name, self._new_progress(table, position))
         if known.is_again or known.oid != table.relation.oid or name in self.again:
             return position.with_table(name, replace(table.progress, is_again=True))
-        if (known.key, known.key_types) != (table.key, table.key_types):
+        if known.key != table.key or not goes_on(known.key_types, table.key_types):
             raise SchemaConflictError(
                 f"the key of table {name} was ({', '.join(known.key)}) of types ({', '.join(known.key_types)}), and is now"
                 f" ({', '.join(table.key)}) of types ({', '.join(table.key_types)}): records with old and new keys in one topic"
                 f" do not belong together. Run `barnabas connect reset FILE --table {name}`: the topic gets a truncation, and the"
                 " table is read again"
             )
-        return position
+        return position.with_table(name, replace(known, key_types=table.key_types))
 
     def _new_progress(self, table: PublishedTable, position: Position) -> TableProgress:
         if self._settings.snapshot.mode == "never":

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from .coverage import goes_on
 from .envelope import EnvelopeNames, Origin, Outgoing, TableEncoder, filled
 from .faults import KeyMissingError, SchemaConflictError, UnreadableMessageError
 from .lsn import NO_LSN, lsn_text
@@ -199,10 +200,18 @@ class ChangeStream:
         key = key_of(relation, progress)
         columns = {column.name for column in relation.columns}
         encoder = None
-        if key == progress.key and columns.issuperset(key):
+        if (
+            key == progress.key
+            and columns.issuperset(key)
+            and goes_on(progress.key_types, self._key_types(relation, key))
+        ):
             encoder = TableEncoder(relation, key, self._types, self._names)
         has_gone = relation.table not in self._catalog.tables
         self._tables[relation.oid] = _Table(relation, progress, encoder, has_gone=has_gone)
+
+    def _key_types(self, relation: Relation, key: Collection[str]) -> list[str]:
+        types = types_of(relation)
+        return [self._types.own_name(types[name]) for name in key]
 
     def _require_columns(self, relation: Relation) -> None:
         """A column that the catalog has after this transaction was added later: rows without it are right. Any other one was
@@ -247,12 +256,24 @@ class ChangeStream:
             self._needs_reading(table.relation.table, is_again=True)
             return None
         if table.encoder is None:
-            raise _key_conflict(table, self._origin)
+            raise self._key_conflict(table, self._origin)
         if any(row is not None and len(row) != len(table.relation.columns) for row in rows):
             raise UnreadableMessageError(
                 f"a row of {table.relation.table} has another number of columns than its table"
             )
         return table
+
+    def _key_conflict(self, table: _Table, origin: Origin) -> SchemaConflictError:
+        name, known, found = table.relation.table, table.progress, key_of(table.relation, table.progress)
+        was, now = ", ".join(known.key), ", ".join(found)
+        if known.key == found:
+            was += f") of types ({', '.join(known.key_types)}"
+            now += f") of types ({', '.join(self._key_types(table.relation, found))}"
+        return SchemaConflictError(
+            f"the key of table {name} was changed from ({was}) to ({now}) before the transaction at"
+            f" {lsn_text(origin.commit_lsn)}: records with old and new keys in one topic do not belong together. Run"
+            f" `barnabas connect reset FILE --table {name}`: the topic gets a truncation, and the table is read again"
+        )
 
     def _needs_reading(self, table: str, *, is_again: bool) -> None:
         """Raises TableNotReadError, unless the table has gone since this change: then the change is left out."""
@@ -337,16 +358,6 @@ def key_of(relation: Relation, progress: TableProgress) -> tuple[str, ...]:
             f" {relation.table} ADD PRIMARY KEY (...)), then run `barnabas connect reset FILE --table {relation.table}`"
         )
     return tuple(sorted(found, key=progress.key.index)) if set(found) == set(progress.key) else found
-
-
-def _key_conflict(table: _Table, origin: Origin) -> SchemaConflictError:
-    found = key_of(table.relation, table.progress)
-    name = table.relation.table
-    return SchemaConflictError(
-        f"the key of table {name} was changed from ({', '.join(table.progress.key)}) to ({', '.join(found)}) before the"
-        f" transaction at {lsn_text(origin.commit_lsn)}: records with old and new keys in one topic do not belong together. Run"
-        f" `barnabas connect reset FILE --table {name}`: the topic gets a truncation, and the table is read again"
-    )
 
 
 def types_of(relation: Relation) -> dict[str, int]:

@@ -16,7 +16,16 @@ from typing import Final, Self
 KeyText = tuple[str, ...]  # the values of the key's columns, as the server writes them
 Sortable = tuple[int | bytes, ...]
 INTEGERS: Final = ("int2", "int4", "int8", "oid")
+_TEXTS: Final = ("text", "varchar")
 NATIVE: Final = (*INTEGERS, "uuid")  # the server's own order is the order used here, so its index serves ranges
+
+
+def goes_on(types: Sequence[str], after: Sequence[str]) -> bool:
+    """Whether keys of the second types are written and sorted as those of the first ones: a topic may have both."""
+    return len(types) == len(after) and all(
+        now == was or any(now in alike and was in alike for alike in (INTEGERS, _TEXTS))
+        for was, now in zip(types, after, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

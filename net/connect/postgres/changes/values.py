@@ -52,6 +52,11 @@ class Types:
             return ""
         return self.name(row.base_oid) if row.base_oid else row.name
 
+    def own_name(self, oid: int) -> str:
+        """The name of the type; "" if it is not known."""
+        row = self._rows.get(oid)
+        return "" if row is None else row.name
+
     def converter(self, oid: int) -> ToJson:
         """What turns a value's text into JSON."""
         found = self._converters.get(oid)

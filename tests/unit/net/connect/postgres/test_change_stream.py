@@ -36,7 +36,7 @@ from barnabas.net.connect.postgres.changes.position import Part, Position, Table
 from barnabas.net.connect.postgres.changes.values import TypeRow, Types
 
 OID = 40
-TYPES = Types({23: TypeRow(oid=23, name="int4"), 25: TypeRow(oid=25, name="text")})
+TYPES = Types({20: TypeRow(oid=20, name="int8"), 23: TypeRow(oid=23, name="int4"), 25: TypeRow(oid=25, name="text")})
 NAMES = EnvelopeNames(prefix="shop", database="db")
 COLUMNS = [("id", 23, True), ("v", 25, False)]
 EVERYTHING = (Range(lower=None, upper=None, lsn=0),)
@@ -244,6 +244,15 @@ def test_another_key_stops_the_connector_and_names_the_cure() -> None:
         feed(stream_from(start()), wal.begin(100), without)
     later = start(ranges=(Range(lower=None, upper=None, lsn=200),))
     assert feed(stream_from(later), *in_transaction(head, wal.insert(OID, "1", "a"))) == [], "read after the change"
+
+
+def test_a_key_of_another_type_goes_on_only_if_it_is_written_the_same() -> None:
+    wider = wal.relation(OID, "public", "t", [("id", 20, True), ("v", 25, False)])
+    (value,) = values(feed(stream_from(start()), *in_transaction(wider, wal.insert(OID, "1", "a"))))
+    assert value["after"] == {"id": 1, "v": "a"}
+    text = wal.relation(OID, "public", "t", [("id", 25, True), ("v", 25, False)])
+    with pytest.raises(SchemaConflictError, match=r"from \(id\) of types \(int4\) to \(id\) of types \(text\)"):
+        feed(stream_from(start()), wal.begin(100), text, wal.insert(OID, "1", "a"))
 
 
 def test_new_columns_follow_and_the_position_moves_over_an_idle_log() -> None:

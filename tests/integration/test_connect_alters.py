@@ -157,3 +157,32 @@ async def test_a_key_that_becomes_bigint_while_the_connector_runs_or_is_down(
     said = await world.ended(connector)
     assert "from (id) of types (int8) to (id) of types (text)" in said and "reset FILE --table public.t" in said
     assert rows(shared_cluster, "wider.public.t") == expected
+
+
+async def test_values_of_types_that_were_dropped_while_the_connector_was_down(
+    server: postgres.Server, shared_cluster: Cluster, connectors: Connectors, tmp_path: Path
+) -> None:
+    await shared_cluster.ready()
+    source = world.database(server.address, "typed")
+    world.execute(
+        source,
+        "CREATE TYPE mood AS ENUM ('glad', 'sad')",
+        "CREATE DOMAIN amount AS int",
+        "CREATE TABLE t (id int PRIMARY KEY, a amount, m mood, ms mood[], b amount[])",
+        "CREATE PUBLICATION typed FOR TABLE t",
+    )
+    connector = connectors(world.source_file(tmp_path, source, "typed"))
+    await until_logged(connector, "stream begins")
+    connector.kill()
+    world.execute(
+        source,
+        "INSERT INTO t VALUES (1, 5, 'glad', '{sad,glad}', '{1,2}')",
+        "ALTER TABLE t DROP COLUMN a, DROP COLUMN m, DROP COLUMN ms, DROP COLUMN b",
+        "DROP TYPE mood",
+        "DROP DOMAIN amount",
+        "INSERT INTO t VALUES (2)",
+    )
+    connector.start()
+    first = {"id": 1, "a": 5, "m": "glad", "ms": ["sad", "glad"], "b": ["1", "2"]}
+    await until_rows(shared_cluster, "typed.public.t", [first, {"id": 2}], connector)
+    assert "type amount[] does not exist any more" in connector.log.read_text()

@@ -253,9 +253,9 @@ async def _published_columns(connection: Connection, publication: str, schema: s
     return None if row is None or row[0] is None else set(row[0])  # type: ignore[call-overload]  # a list of names
 
 
-async def add_types(connection: Connection, types: Types, oids: list[int]) -> None:
-    """The built-in types and these, with the types that they consist of. An oid that is gone is read as text."""
-    wanted = set(oids)
+async def add_types(connection: Connection, types: Types, oids: list[int]) -> list[str]:
+    """The built-in types and these, with the types that they consist of. Returns the names of arrays that are gone."""
+    wanted, gone = set(oids), list[str]()
     while wanted:
         rows = await (await connection.execute(_TYPES, (list(wanted),))).fetchall()
         parts: set[int] = set()
@@ -270,6 +270,7 @@ async def add_types(connection: Connection, types: Types, oids: list[int]) -> No
             types.add(row)
             parts |= {row.element_oid, row.base_oid}
         for oid in wanted:
-            if not types.knows(oid):
-                types.add(TypeRow(oid=oid, name="text"))
+            if not types.knows(oid) and (row := types.add_gone(oid)).element_oid:
+                gone.append(row.name.removeprefix("_") + "[]")
         wanted = {oid for oid in parts if oid and not types.knows(oid)}
+    return gone

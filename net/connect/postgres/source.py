@@ -432,9 +432,13 @@ class Source:
     async def _learn(self, oids: list[int]) -> None:
         connection = await connect(self._settings.dsn)
         try:
-            await add_types(connection, self._types, oids)
+            gone = await add_types(connection, self._types, oids)
         finally:
             await close(connection)
+        for name in gone:
+            logger.warning(
+                "type %s does not exist any more: changes from before it was dropped have strings in its arrays", name
+            )
 
     @property
     def _names(self) -> EnvelopeNames:

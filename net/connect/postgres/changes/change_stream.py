@@ -14,7 +14,20 @@ from .coverage import goes_on
 from .envelope import EnvelopeNames, Origin, Outgoing, TableEncoder, filled
 from .faults import KeyMissingError, SchemaConflictError, UnreadableMessageError
 from .lsn import NO_LSN, lsn_text
-from .pgoutput import UNCHANGED, Begin, Commit, Delete, Identity, Insert, Message, Relation, Row, Truncate, Update
+from .pgoutput import (
+    UNCHANGED,
+    Begin,
+    Commit,
+    Delete,
+    Identity,
+    Insert,
+    Message,
+    Relation,
+    Row,
+    Truncate,
+    TypeName,
+    Update,
+)
 from .position import Part, Position, TableProgress
 from .values import Types
 
@@ -151,6 +164,8 @@ class ChangeStream:
                 self._commit(message)
             case Relation():
                 self._announced(message)
+            case TypeName():
+                self._types.announce(message.oid, message.name)
             case Truncate():
                 return self._truncated(message, lsn, now_ms)
         return _NOTHING

@@ -77,6 +77,14 @@ class Relation:
         return f"{self.schema}.{self.name}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeName:
+    """A type that is not built in, before a relation with it. Of a domain, the server names the type that it is based on."""
+
+    oid: int
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class Insert:
     relation: int
@@ -103,11 +111,11 @@ class Truncate:
     relations: tuple[int, ...]
 
 
-Message = Begin | Commit | Relation | Insert | Update | Delete | Truncate
+Message = Begin | Commit | Relation | TypeName | Insert | Update | Delete | Truncate
 
 
 def decode(data: bytes) -> Message | None:
-    """None for messages that carry no change: types, origins. Raises UnreadableMessageError."""
+    """None for messages that carry no change: origins. Raises UnreadableMessageError."""
     reader = _READERS.get(data[:1])
     if reader is None:
         raise UnreadableMessageError(f"pgoutput sent a message of the unknown kind {data[:1]!r}")
@@ -142,6 +150,12 @@ def _relation(data: bytes) -> Message:
         at += _COLUMN.size
         columns.append(Column(name=column, type_oid=type_oid, is_identity=is_identity))
     return Relation(oid=oid, schema=schema or "pg_catalog", name=name, identity=identity, columns=tuple(columns))
+
+
+def _type(data: bytes) -> Message:
+    _, at = _string(data, 5)
+    name, _ = _string(data, at)
+    return TypeName(oid=_UINT32.unpack_from(data, 1)[0], name=name)
 
 
 def _insert(data: bytes) -> Message:
@@ -217,6 +231,6 @@ _READERS: Final = {
     b"U": _update,
     b"D": _delete,
     b"T": _truncate,
-    b"Y": _nothing,
+    b"Y": _type,
     b"O": _nothing,
 }

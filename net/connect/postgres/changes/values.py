@@ -16,6 +16,7 @@ ToJson = Callable[[str], str]
 _NUMBERS: Final = ("int2", "int4", "int8", "oid", "xid", "cid")
 _FLOATS: Final = ("float4", "float8")
 _NOT_FINITE: Final = frozenset(("NaN", "Infinity", "-Infinity"))
+_TEXT_OID: Final = 25
 MAX_TYPES: Final = 10_000  # of one database: more than any schema has; a bound for the memory of this table
 
 
@@ -36,6 +37,20 @@ class Types:
     def __init__(self, rows: Mapping[int, TypeRow] | None = None) -> None:
         self._rows = dict(rows or {})
         self._converters: dict[int, ToJson] = {}
+        self._announced: dict[int, str] = {}  # names, as the stream has them
+
+    def announce(self, oid: int, name: str) -> None:
+        """What the server says of a type in the stream, which may have types that the catalog has not any more."""
+        assert len(self._announced) < MAX_TYPES
+        self._announced[oid] = name
+
+    def add_gone(self, oid: int) -> TypeRow:
+        """A type that the catalog does not have, as it was announced: of a domain, the name is that of its base, and an array's
+        begins with an underscore."""
+        name = self._announced.get(oid, "text")
+        row = TypeRow(oid=oid, name=name, element_oid=_TEXT_OID if name.startswith("_") else 0)
+        self.add(row)
+        return row
 
     def add(self, row: TypeRow) -> None:
         assert len(self._rows) < MAX_TYPES

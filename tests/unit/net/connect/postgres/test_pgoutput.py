@@ -22,6 +22,7 @@ from barnabas.net.connect.postgres.changes.pgoutput import (
     Insert,
     Relation,
     Truncate,
+    TypeName,
     Update,
     decode,
 )
@@ -53,7 +54,8 @@ def test_each_kind_of_message_is_read() -> None:
     assert decode(wal.delete(3, ["1", None])) == Delete(3, ("1", None), False)
     assert decode(wal.delete(3, ["1", "a"], "O")) == Delete(3, ("1", "a"), True)
     assert decode(wal.truncate(3, 4)) == Truncate((3, 4))
-    assert decode(b"Yignored") is None and decode(b"Oignored") is None
+    assert decode(wal.type_name(70, "shop", "mood")) == TypeName(oid=70, name="mood")
+    assert decode(b"Oignored") is None
 
 
 MESSAGES = (
@@ -65,6 +67,7 @@ MESSAGES = (
     wal.update(3, ["2", "b"], ["1", None]),
     wal.delete(3, ["1", "a"], "O"),
     wal.truncate(3, 4),
+    wal.type_name(70, "shop", "mood"),
 )
 
 

@@ -54,3 +54,7 @@ def delete(oid: int, old: Sequence[object], kind: str = "K") -> bytes:
 
 def truncate(*oids: int) -> bytes:
     return b"T" + struct.pack("!iB", len(oids), 0) + b"".join(struct.pack("!I", oid) for oid in oids)
+
+
+def type_name(oid: int, schema: str, name: str) -> bytes:
+    return b"Y" + struct.pack("!I", oid) + string(schema) + string(name)

@@ -84,7 +84,7 @@ async def test_a_table_that_is_altered_after_the_snapshot_needs_a_newer_one(
     server: postgres.Server, statement: str
 ) -> None:
     """What fails passes, so the connector starts over."""
-    name = f"newer_{len(statement)}"
+    name = f"newer_{sum(statement.encode())}"
     source = world.database(server.address, name)
     world.execute(source, "CREATE TABLE t (id int PRIMARY KEY, v text)", f"CREATE PUBLICATION {name} FOR TABLE t")
     connection = await connect(source)
@@ -186,3 +186,29 @@ async def test_values_of_types_that_were_dropped_while_the_connector_was_down(
     first = {"id": 1, "a": 5, "m": "glad", "ms": ["sad", "glad"], "b": ["1", "2"]}
     await until_rows(shared_cluster, "typed.public.t", [first, {"id": 2}], connector)
     assert "type amount[] does not exist any more" in connector.log.read_text()
+
+
+async def test_what_was_altered_while_the_connector_was_down_is_told_at_the_next_change(
+    server: postgres.Server, shared_cluster: Cluster, connectors: Connectors, tmp_path: Path
+) -> None:
+    await shared_cluster.ready()
+    source = world.database(server.address, "silent")
+    world.execute(
+        source,
+        "CREATE TABLE t (id int PRIMARY KEY, v text, n numeric(10, 2), c varchar(10))",
+        "INSERT INTO t VALUES (1, '10', 1.25, 'c')",
+        "CREATE PUBLICATION silent FOR TABLE t",
+    )
+    connector = connectors(world.source_file(tmp_path, source, "silent"))
+    await until_logged(connector, "stream begins")
+    connector.kill()
+    world.execute(
+        source,
+        "ALTER TABLE t ALTER v TYPE int USING 1, ALTER n TYPE numeric(10, 0), ALTER c TYPE varchar(20), ADD w int DEFAULT 7",
+    )
+    connector.start()
+    world.execute(source, "UPDATE t SET v = 11")
+    await until_logged(connector, "ALTER TABLE changed the type of v, n. Its other rows bring no change")
+    await until_logged(connector, "ALTER TABLE added w. A default")
+    row = {"id": 1, "n": "1.25", "c": "c", "v": "10"}
+    await until_rows(shared_cluster, "silent.public.t", [row, {**row, "v": 11, "n": "1", "w": 7}], connector)

@@ -7,6 +7,7 @@ from typing import Final
 
 from psycopg import sql
 
+from .changes.alterations import columns_of
 from .changes.change_stream import SeenTransactions
 from .changes.faults import KeyMissingError, ServerSetupError, SlotLostError
 from .changes.lsn import lsn_of, lsn_text
@@ -28,7 +29,7 @@ _TABLES: Final = """
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
     WHERE p.pubname = %s ORDER BY 2, 3"""
 _COLUMNS: Final = """
-    SELECT a.attname, a.atttypid::bigint, t.typname, i.indrelid IS NOT NULL, a.attstorage IN ('x', 'e')
+    SELECT a.attname, a.atttypid::bigint, t.typname, i.indrelid IS NOT NULL, a.attstorage IN ('x', 'e'), a.atttypmod
     FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
     LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND a.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1])
         AND CASE WHEN %(identity)s = 'i' THEN i.indisreplident ELSE i.indisprimary END
@@ -70,7 +71,12 @@ class PublishedTable:
 
     @property
     def progress(self) -> TableProgress:
-        return TableProgress(oid=self.relation.oid, key=self.key, key_types=self.key_types)
+        return TableProgress(
+            oid=self.relation.oid,
+            key=self.key,
+            key_types=self.key_types,
+            columns=columns_of(self.relation),
+        )
 
 
 def is_captured(patterns: list[str], table: str) -> bool:
@@ -215,10 +221,17 @@ async def _table(
     rows = await (await connection.execute(_COLUMNS, given)).fetchall()
     published = await _published_columns(connection, publication, schema, name)
     columns, key, key_types, has_large_values = [], [], [], False
-    for column, type_oid, type_name, is_key, is_large in rows:
+    for column, type_oid, type_name, is_key, is_large, modifier in rows:
         if published is not None and column not in published:
             continue
-        columns.append(Column(name=str(column), type_oid=int(str(type_oid)), is_identity=bool(is_key)))
+        columns.append(
+            Column(
+                name=str(column),
+                type_oid=int(str(type_oid)),
+                is_identity=bool(is_key),
+                modifier=int(str(modifier)),
+            )
+        )
         has_large_values = has_large_values or bool(is_large)
         if is_key:
             key.append(str(column))

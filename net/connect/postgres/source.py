@@ -37,7 +37,7 @@ from .catalog import (
     slot_of,
 )
 from .change_writer import ChangeWriter
-from .changes.change_stream import Catalog, ChangeStream, SeenTransactions, TableNotReadError, types_of
+from .changes.change_stream import Catalog, ChangeStream, SeenTransactions, TableNotReadError
 from .changes.coverage import Range, goes_on
 from .changes.envelope import EnvelopeNames, TableEncoder, reading_origin
 from .changes.faults import SchemaConflictError, ServerSetupError, SlotInUseError, StoppedByOtherError
@@ -452,8 +452,8 @@ class Source:
         return self._names.topic(table.relation)
 
 
-def _columns(tables: dict[str, PublishedTable]) -> dict[str, dict[str, int]]:
-    return {name: types_of(table.relation) for name, table in tables.items()}
+def _columns(tables: dict[str, PublishedTable]) -> dict[str, list[str]]:
+    return {name: [column.name for column in table.relation.columns] for name, table in tables.items()}
 
 
 def _check_required(required: tuple[str, ...], tables: dict[str, PublishedTable]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from .alterations import alterations, columns_of
 from .coverage import goes_on
 from .envelope import EnvelopeNames, Origin, Outgoing, TableEncoder, filled
 from .faults import KeyMissingError, SchemaConflictError, UnreadableMessageError
@@ -72,9 +73,7 @@ class Catalog:
 
     tables: Collection[str]
     seen: SeenTransactions
-    columns: Mapping[str, Mapping[str, int]] = field(
-        default_factory=dict
-    )  # of these tables: names, and the oids of types
+    columns: Mapping[str, Collection[str]] = field(default_factory=dict)  # of these tables
 
 
 class _Table:
@@ -206,12 +205,12 @@ class ChangeStream:
             self._tables[relation.oid] = None
             return
         self._require_columns(relation)
-        self._compare_columns(relation)
         progress = self.position.tables.get(relation.table)
         if progress is None:
             self._needs_reading(relation.table, is_again=False)
             self._tables[relation.oid], self._gone[relation.oid] = None, relation.table
             return
+        progress = self._compare_columns(relation, progress)
         key = key_of(relation, progress)
         columns = {column.name for column in relation.columns}
         encoder = None
@@ -225,14 +224,14 @@ class ChangeStream:
         self._tables[relation.oid] = _Table(relation, progress, encoder, has_gone=has_gone)
 
     def _key_types(self, relation: Relation, key: Collection[str]) -> list[str]:
-        types = types_of(relation)
-        return [self._types.own_name(types[name]) for name in key]
+        columns = columns_of(relation)
+        return [self._types.own_name(columns[name][0]) for name in key]
 
     def _require_columns(self, relation: Relation) -> None:
         """A column that the catalog has after this transaction was added later: rows without it are right. Any other one was
         dropped or renamed, and its values would be read as nulls. Raises SchemaConflictError."""
         assert self._origin is not None
-        missing = [name for name in self._required if name not in types_of(relation)]
+        missing = [name for name in self._required if name not in columns_of(relation)]
         known = self._catalog.columns.get(relation.table, ())
         if not missing or (
             self._catalog.seen.sees(self._origin.transaction.xid) and all(name in known for name in missing)
@@ -245,14 +244,22 @@ class ChangeStream:
             " be nulls. Name the columns that the table has now, and run `barnabas connect reset FILE`: all tables are read again"
         )
 
-    def _compare_columns(self, relation: Relation) -> None:
-        """With the announcement before; the first one with the catalog, unless that may be newer."""
+    def _compare_columns(self, relation: Relation, progress: TableProgress) -> TableProgress:
+        """With what was read or announced before, also by an earlier process. What the snapshot or that one has seen does not
+        count."""
         assert self._origin is not None
-        before, catalog = self._tables.get(relation.oid), self._catalog
-        if before is not None:
-            self.altered += changes_of_columns(types_of(before.relation), relation)
-        elif relation.table in catalog.columns and not catalog.seen.sees(self._origin.transaction.xid):
-            self.altered += changes_of_columns(catalog.columns[relation.table], relation)
+        newest_lsn = max((found.lsn for found in progress.ranges), default=NO_LSN)
+        is_known = self._order < self._known_changes or self._origin.commit_lsn < newest_lsn
+        if is_known or progress.oid != relation.oid:
+            return progress
+        columns = columns_of(relation)
+        if progress.columns == columns:
+            return progress
+        if progress.columns is not None:
+            self.altered += alterations(progress.columns, relation)
+        progress = replace(progress, columns=columns)
+        self.position = self.position.with_table(relation.table, progress)
+        return progress
 
     def _counting(self, oid: int, *rows: Row | None) -> _Table | None:
         """The table, if this change of it may count. Raises what makes it unusable."""
@@ -373,23 +380,3 @@ def key_of(relation: Relation, progress: TableProgress) -> tuple[str, ...]:
             f" {relation.table} ADD PRIMARY KEY (...)), then run `barnabas connect reset FILE --table {relation.table}`"
         )
     return tuple(sorted(found, key=progress.key.index)) if set(found) == set(progress.key) else found
-
-
-def types_of(relation: Relation) -> dict[str, int]:
-    return {column.name: column.type_oid for column in relation.columns}
-
-
-def changes_of_columns(types: Mapping[str, int], after: Relation) -> list[str]:
-    """What may have changed rows without an event: the server announces a table that it has rewritten, and sends no row of it."""
-    retyped = [column.name for column in after.columns if types.get(column.name, column.type_oid) != column.type_oid]
-    added = [column.name for column in after.columns if column.name not in types]
-    told = []
-    if retyped:
-        told.append(
-            f"table {after.table}: ALTER TABLE changed the type of {', '.join(retyped)}. Its other rows bring no change"
-        )
-    if added:
-        told.append(
-            f"table {after.table}: ALTER TABLE added {', '.join(added)}. A default is in its other rows, without a change"
-        )
-    return told

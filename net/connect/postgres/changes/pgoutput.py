@@ -60,6 +60,7 @@ class Column:
     name: str
     type_oid: int
     is_identity: bool  # of the replica identity; with FULL, all columns are
+    modifier: int = -1  # length, precision and the like of the type; -1: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +147,9 @@ def _relation(data: bytes) -> Message:
     for _ in range(count):
         is_identity = bool(data[at] & 1)
         column, at = _string(data, at + 1)
-        type_oid, _modifier = _COLUMN.unpack_from(data, at)
+        type_oid, modifier = _COLUMN.unpack_from(data, at)
         at += _COLUMN.size
-        columns.append(Column(name=column, type_oid=type_oid, is_identity=is_identity))
+        columns.append(Column(name=column, type_oid=type_oid, is_identity=is_identity, modifier=modifier))
     return Relation(oid=oid, schema=schema or "pg_catalog", name=name, identity=identity, columns=tuple(columns))
 
 

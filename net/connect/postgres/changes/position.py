@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
+from .alterations import NO_MODIFIER, ColumnTypes
 from .coverage import Coverage, KeyOrder, Range
 from .faults import PositionFormatError
 from .lsn import NO_LSN, lsn_of, lsn_text
@@ -26,6 +27,7 @@ class TableProgress:
     key: tuple[str, ...]
     key_types: tuple[str, ...]
     ranges: tuple[Range, ...] = ()
+    columns: ColumnTypes | None = None  # as it was read, or announced last; None: of a position of an earlier version
     is_again: bool = False  # the topic has records of an earlier reading: a truncation comes before the first new one
 
     @property
@@ -93,6 +95,7 @@ def encode(position: Position) -> bytes:
             "again": table.is_again,
             "read": [[found.lower, found.upper, lsn_text(found.lsn)] for found in table.ranges],
         }
+        | _columns_document(table.columns)
         for name, table in position.tables.items()
     }
     document: dict[str, object] = {
@@ -141,10 +144,28 @@ def _table(found: Mapping[str, Any]) -> TableProgress:
         key=tuple(found["key"]),
         key_types=tuple(found["key_types"]),
         is_again=found["again"],
+        columns=_columns(found.get("columns")),
         ranges=tuple(
             Range(lower=_key(lower), upper=_key(upper), lsn=lsn_of(lsn)) for lower, upper, lsn in found["read"]
         ),
     )
+
+
+def _columns_document(columns: ColumnTypes | None) -> dict[str, object]:
+    """Short, as each commit has it: oids, and the modifier where there is one."""
+    if columns is None:
+        return {}
+    found = {name: oid if modifier == NO_MODIFIER else [oid, modifier] for name, (oid, modifier) in columns.items()}
+    return {"columns": found}
+
+
+def _columns(found: Mapping[str, Any] | None) -> ColumnTypes | None:
+    if found is None:
+        return None
+    return {
+        name: (kind, NO_MODIFIER) if isinstance(kind, int) else (int(kind[0]), int(kind[1]))
+        for name, kind in found.items()
+    }
 
 
 def _part(found: tuple[str, int] | None) -> Part | None:

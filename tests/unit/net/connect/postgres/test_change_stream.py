@@ -42,8 +42,10 @@ COLUMNS = [("id", 23, True), ("v", 25, False)]
 EVERYTHING = (Range(lower=None, upper=None, lsn=0),)
 
 
-def start(ranges: tuple[Range, ...] = EVERYTHING, lsn: int = 0) -> Position:
-    table = TableProgress(oid=OID, key=("id",), key_types=("int4",), ranges=ranges)
+def start(
+    ranges: tuple[Range, ...] = EVERYTHING, lsn: int = 0, columns: dict[str, tuple[int, int]] | None = None
+) -> Position:
+    table = TableProgress(oid=OID, key=("id",), key_types=("int4",), ranges=ranges, columns=columns)
     return Position(system_id="1", database="db", slot="s", lsn=lsn, tables={"public.t": table})
 
 
@@ -293,7 +295,11 @@ def test_a_required_column_that_was_dropped_ends_the_stream(
 
 
 def test_positions_survive_their_record() -> None:
-    first = start(lsn=5).reset(frozenset(("public.t",))).with_range("public.t", Range(lower=None, upper=("7",), lsn=9))
+    first = (
+        start(lsn=5, columns={"id": (23, -1), "n": (1700, 655366)})
+        .reset(frozenset(("public.t",)))
+        .with_range("public.t", Range(lower=None, upper=("7",), lsn=9))
+    )
     assert positions.decode(positions.encode(first)) == first
     assert first.tables["public.t"].coverage.gaps() == (Range(lower=("7",), upper=None),)
     everything = first.reset(None)
@@ -497,9 +503,24 @@ def test_a_table_that_was_altered_is_told_once() -> None:
     assert stream.altered == [], "without a column, all rows are still right"
 
 
-@pytest.mark.parametrize(("end", "told"), [(7, 1), (8, 0)], ids=["newer than the catalog", "perhaps older"])
-def test_the_first_announcement_is_compared_with_the_catalog(end: int, told: int) -> None:
-    catalog = replace(THERE, seen=SeenTransactions(start=end, end=end), columns={"public.t": {"id": 23, "v": 20}})
-    stream = stream_from(start(), catalog)
+@pytest.mark.parametrize(("lsn", "told"), [(50, 1), (200, 0)], ids=["read before it", "read after it"])
+def test_the_first_announcement_is_compared_with_what_was_read_also_by_an_earlier_process(lsn: int, told: int) -> None:
+    columns = {"id": (23, -1), "v": (20, -1)}
+    first = start(ranges=(Range(lower=None, upper=None, lsn=lsn),), columns=columns)
+    stream = stream_from(positions.decode(positions.encode(first)))
     feed(stream, *in_transaction(HEAD, wal.insert(OID, "1", "a")))
     assert len(stream.altered) == told
+    assert stream.position.tables["public.t"].columns == ({"id": (23, -1), "v": (25, -1)} if told else columns)
+    again = stream_from(stream.position)
+    feed(again, *in_transaction(HEAD, wal.insert(OID, "2", "a"), commit_lsn=300))
+    assert len(again.altered) == 1 - told, "each once"
+
+
+def test_a_part_that_is_sent_again_tells_nothing_again() -> None:
+    part = Part(commit_lsn=100, changes=2)
+    first = start(columns={"id": (23, -1), "v": (25, -1), "n": (23, -1)})
+    stream = stream_from(replace(first, part=part))
+    changed = wal.relation(OID, "public", "t", [*COLUMNS, ("n", 23, False)])
+    again = [HEAD, wal.insert(OID, "1", "a"), changed, wal.insert(OID, "2", "a", "3")]
+    assert len(feed(stream, *in_transaction(*again, wal.insert(OID, "3", "a", "3")))) == 1
+    assert stream.altered == []

@@ -1,5 +1,6 @@
 """ALTER TABLE while a source connector is down, begins, or waits: nothing is lost, and what nobody sends is told."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +19,10 @@ from integration.whole_topic import messages  # noqa: E402 - as above
 
 from barnabas.net.connect.postgres.catalog import published_tables  # noqa: E402 - as above
 from barnabas.net.connect.postgres.changes.coverage import Range  # noqa: E402 - as above
+from barnabas.net.connect.postgres.health import LockWait, lock_waits  # noqa: E402 - as above
 from barnabas.net.connect.postgres.replication import ReplicationConnection  # noqa: E402 - as above
 from barnabas.net.connect.postgres.server import close, connect, passes  # noqa: E402 - as above
+from barnabas.net.connect.postgres.server import named as name_sessions  # noqa: E402 - as above
 from barnabas.net.connect.postgres.snapshot import SnapshotReaders  # noqa: E402 - as above
 
 Connectors = Callable[[Path], world.Connector]
@@ -212,3 +215,49 @@ async def test_what_was_altered_while_the_connector_was_down_is_told_at_the_next
     await until_logged(connector, "ALTER TABLE added w. A default")
     row = {"id": 1, "n": "1.25", "c": "c", "v": "10"}
     await until_rows(shared_cluster, "silent.public.t", [row, {**row, "v": 11, "n": "1", "w": 7}], connector)
+
+
+async def test_a_session_that_the_snapshot_waits_for_is_named(
+    server: postgres.Server, shared_cluster: Cluster, connectors: Connectors, tmp_path: Path
+) -> None:
+    await shared_cluster.ready()
+    source = world.database(server.address, "locked")
+    world.execute(source, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    world.execute(source, "CREATE PUBLICATION locked FOR TABLE t")
+    file = world.source_file(tmp_path, source, "locked")
+    with psycopg.connect(source, application_name="migration") as other:
+        other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        connector = connectors(file)
+        named = f"session {other.info.backend_pid} has it (user test, application 'migration', idle in transaction)"
+        await until_logged(connector, named)
+        assert "connector=locked waits for a lock of t for " in connector.log.read_text()
+        status = world.command(shared_cluster.bootstrap, "connect", "status", str(file))
+        assert status.returncode == 3 and named in status.stdout + status.stderr, status
+        other.commit()
+    await until_rows(shared_cluster, "locked.public.t", [{"id": 1}], connector)
+    status = world.command(shared_cluster.bootstrap, "connect", "status", str(file))
+    assert "waits for" not in status.stdout + status.stderr
+
+
+async def test_what_a_lock_wait_says(server: postgres.Server) -> None:
+    """A session that waits for a table itself; others with the same name are no news, and neither are other programs."""
+    source = world.database(server.address, "waits")
+    world.execute(source, "CREATE TABLE t (id int PRIMARY KEY)")
+    dsn = name_sessions(source, "mine")
+    reader = await connect(dsn)
+    watcher = await connect(source)
+    try:
+        with psycopg.connect(source) as other:
+            other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+            reading = asyncio.create_task(reader.execute("SELECT * FROM t"))
+            found: list[LockWait] = []
+            while not found:
+                found = await lock_waits(watcher, dsn)
+            assert [(wait.tables, wait.pid) for wait in found] == [("t", other.info.backend_pid)]
+            assert await lock_waits(watcher, name_sessions(source, "other")) == []
+            other.commit()
+        await reading
+        assert await lock_waits(watcher, dsn) == []
+    finally:
+        await close(reader)
+        await close(watcher)

@@ -1,22 +1,112 @@
 """`SlotWatch`: the health of a connector's slot, as log lines that name the cure, and as values for `barnabas connect status`.
 
 A slot makes the server keep its log until the connector has confirmed it. A connector that stands still fills the server's disk.
+`waits_told` does the same for the time before the stream: a snapshot waits for open transactions, and a reader for its table.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from .catalog import PublishedTable, Slot, slot_of
 from .changes.lsn import NO_LSN, lsn_text
 from .changes.pgoutput import Identity
 from .changes.position import Position
 from .changes.settings import SourceSettings
-from .server import close, connect, first_line
+from .server import Connection, close, connect, first_line
 
 logger = logging.getLogger("barnabas.connect")
+
+FIRST_LOOK_S: Final = 5.0  # a wait that is shorter is no news
+MAX_LOOK_S: Final = 60.0  # between two lines about a wait that goes on
+# The table is the one that is waited for; a snapshot waits for a transaction, which is shown by the tables that it has locked.
+_WAITS: Final = """
+    SELECT COALESCE(l.relation::regclass::text, (SELECT string_agg(held.relation::regclass::text, ', ') FROM pg_locks held
+            WHERE held.pid = blocking.pid AND held.locktype = 'relation' AND held.mode = 'AccessExclusiveLock'), ''),
+        COALESCE(extract(epoch FROM clock_timestamp() - l.waitstart), 0)::bigint,
+        blocking.pid, COALESCE(b.usename, ''), COALESCE(b.application_name, ''), COALESCE(b.state, '')
+    FROM pg_stat_activity a JOIN pg_locks l ON l.pid = a.pid AND NOT l.granted
+    CROSS JOIN LATERAL unnest(pg_blocking_pids(a.pid)) AS blocking(pid)
+    LEFT JOIN pg_stat_activity b ON b.pid = blocking.pid
+    WHERE a.datname = current_database() AND a.application_name = %s AND b.application_name IS DISTINCT FROM %s
+    ORDER BY 2 DESC LIMIT 10"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockWait:
+    """A session of the connector waits for one of another program."""
+
+    tables: str  # "": a transaction that has not locked any for itself
+    waited_s: int
+    pid: int  # of the other session; 0: a prepared transaction
+    user: str
+    application: str
+    state: str  # "": the role of the dsn may not see it
+
+    def __str__(self) -> str:
+        what = f"a lock of {self.tables}" if self.tables else "a transaction that was open when the snapshot began"
+        if self.pid == 0:
+            return (
+                f"waits for {what} for {self.waited_s} s: a prepared transaction has it (SELECT * FROM pg_prepared_xacts):"
+                " COMMIT PREPARED or ROLLBACK PREPARED it"
+            )
+        return (
+            f"waits for {what} for {self.waited_s} s: session {self.pid} has it (user {self.user}, application"
+            f" {self.application!r}, {self.state or 'state not visible'}). It goes on when that session ends its transaction;"
+            f" SELECT pg_terminate_backend({self.pid}) ends it"
+        )
+
+
+async def lock_waits(connection: Connection, dsn: str) -> list[LockWait]:
+    """`dsn`: as `named` makes it."""
+    application = conninfo_to_dict(dsn).get("application_name", "")
+    rows = await (await connection.execute(_WAITS, (application, application))).fetchall()
+    return [
+        LockWait(
+            tables=str(tables),
+            waited_s=int(str(waited_s)),
+            pid=int(str(pid)),
+            user=str(user),
+            application=str(name),
+            state=str(state),
+        )
+        for tables, waited_s, pid, user, name, state in rows
+    ]
+
+
+@asynccontextmanager
+async def waits_told(settings: SourceSettings) -> AsyncIterator[None]:
+    """Log what sessions of the connector wait for, while the context is open."""
+    task = asyncio.create_task(_tell_waits(settings))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _tell_waits(settings: SourceSettings) -> None:
+    pause_s = FIRST_LOOK_S
+    while True:
+        await asyncio.sleep(pause_s)
+        try:
+            connection = await connect(settings.dsn)
+            try:
+                found = await lock_waits(connection, settings.dsn)
+            finally:
+                await close(connection)
+        except psycopg.Error as error:
+            logger.info("waits not seen connector=%s reason=%s", settings.name, first_line(error))
+            found = []
+        for wait in found:
+            logger.warning("connector=%s %s", settings.name, wait)
+        pause_s = min(pause_s * 2, MAX_LOOK_S) if found else FIRST_LOOK_S
 
 
 class SlotWatch:

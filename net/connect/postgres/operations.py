@@ -11,8 +11,8 @@ from .changes.lsn import lsn_text
 from .changes.position import Position
 from .changes.settings import SourceSettings
 from .delivery import TopicWriter, read_position
-from .health import troubles
-from .server import close, connect, first_line
+from .health import lock_waits, troubles
+from .server import close, connect, first_line, named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,7 @@ async def status(settings: SourceSettings, bootstrap: str, security: SecurityOpt
         connection = await connect(settings.dsn)
         try:
             slot = await slot_of(connection, settings.slot)
+            waits = await lock_waits(connection, named(settings.dsn, settings.slot))
         finally:
             await close(connection)
     except psycopg.Error as error:
@@ -36,6 +37,7 @@ async def status(settings: SourceSettings, bootstrap: str, security: SecurityOpt
     found = [] if slot is None else troubles(slot, settings.health.warn_lag_bytes, is_running=False)
     if slot is None:
         found.append(f"slot {settings.slot} does not exist: `barnabas connect run FILE` creates it at its first start")
+    found += [f"the connector {wait}" for wait in waits]
     return Status(row=row | _of_position(position) | _of_slot(slot), troubles=found)
 
 

@@ -14,6 +14,7 @@ OPTIONS: Final = (
     " -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
 )
 APPLICATION: Final = "barnabas connect"
+MAX_APPLICATION: Final = 63  # bytes of a name that the server keeps
 CONNECT_TIMEOUT_S: Final = 10  # of one attempt; the connector makes another one
 # A server whose machine or network is gone sends no reset. By the defaults of the system, a query that waits for its answer would
 # notice that after two hours, and a stream after a quarter of one; with these, both do within half a minute.
@@ -48,6 +49,16 @@ def with_liveness(dsn: str) -> str:
     """The DSN with LIVENESS, where it does not say otherwise. Raises psycopg.ProgrammingError."""
     given = conninfo.conninfo_to_dict(dsn)
     return conninfo.make_conninfo("", **{**LIVENESS, **given})
+
+
+def named(dsn: str, slot: str) -> str:
+    """The DSN with a name by which the server shows sessions of this connector, unless it has one. One that cannot be read is
+    returned as it is: `connect` tells why."""
+    try:
+        given = conninfo.conninfo_to_dict(dsn)
+        return conninfo.make_conninfo("", **{"application_name": f"{APPLICATION} {slot}"[:MAX_APPLICATION], **given})
+    except psycopg.ProgrammingError:
+        return dsn
 
 
 def _no_replication(error: Exception) -> ServerSetupError:

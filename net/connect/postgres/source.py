@@ -46,9 +46,9 @@ from .changes.pgoutput import Relation, decode
 from .changes.position import Position, TableProgress
 from .changes.settings import SourceSettings
 from .changes.values import Types
-from .health import SlotWatch
+from .health import SlotWatch, waits_told
 from .replication import Received, ReplicationConnection, ReplicationStream, SystemIdentity
-from .server import Connection, close, connect, first_line, passes, setup_error
+from .server import Connection, close, connect, first_line, named, passes, setup_error
 from .snapshot import ReadRows, SnapshotReaders, exported
 
 logger = logging.getLogger("barnabas.connect")
@@ -71,6 +71,7 @@ async def run_source(
     Raises ConnectorError, and errors of Barnabas that do not pass by themselves. That another program has the slot is such an
     error if it lasts for `slot_patience_s`.
     """
+    settings = replace(settings, dsn=named(settings.dsn, settings.slot))
     failures, again, rng = 0, frozenset[str](), Random()
     in_use_since_s: float | None = None
     while True:
@@ -155,10 +156,11 @@ class Source:
             await check_server(connection)
             await self._writer.start()
             await add_types(connection, self._types, [])
-            plan = await self._plan(connection)
-            await self._writer.create_topics(self._topic(table) for table in plan.tables.values())
-            position = await self._truncate_again(plan)
-            position = await self._read_tables(plan.tables, position)
+            async with waits_told(self._settings):
+                plan = await self._plan(connection)
+                await self._writer.create_topics(self._topic(table) for table in plan.tables.values())
+                position = await self._truncate_again(plan)
+                position = await self._read_tables(plan.tables, position)
             await self._follow(plan, position)
         finally:
             await self._writer.close()

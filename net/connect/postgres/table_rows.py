@@ -3,6 +3,7 @@
 import logging
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Final
 
 from .catalog import add_types, check_server, published_tables
@@ -10,7 +11,8 @@ from .changes.coverage import Range
 from .changes.envelope import EnvelopeNames, Outgoing, TableEncoder, reading_origin
 from .changes.settings import SourceSettings
 from .changes.values import Types
-from .server import close, connect
+from .health import waits_told
+from .server import close, connect, named
 from .snapshot import SnapshotReaders, TableAlteredError, exported
 
 logger = logging.getLogger("barnabas.connect")
@@ -25,7 +27,7 @@ class TableRows:
     """`open`, then `next` until there is nothing left, then `close`. It needs no slot, and leaves none behind."""
 
     def __init__(self, settings: SourceSettings) -> None:
-        self._settings = settings
+        self._settings = replace(settings, dsn=named(settings.dsn, settings.publication))
         self._held = AsyncExitStack()
         self._readers: SnapshotReaders
         self._lsn = 0
@@ -33,6 +35,7 @@ class TableRows:
 
     async def open(self) -> None:
         """Raises psycopg.Error, ConnectorError."""
+        await self._held.enter_async_context(waits_told(self._settings))
         for _ in range(ATTEMPTS - 1):
             try:
                 await self._open()

@@ -13,6 +13,7 @@ from ..frame.command import Context, Verb
 from ..frame.exit_codes import CommandError, ExitCode
 
 if TYPE_CHECKING:
+    from barnabas.net.connect.postgres.changes.faults import ConfigFileError
     from barnabas.net.connect.postgres.changes.settings import SinkSettings, SourceSettings
 
 
@@ -125,7 +126,19 @@ def _settings(context: Context) -> "SourceSettings | SinkSettings":
     try:
         return read_file(context.arguments.file)
     except ConfigFileError as error:
-        raise CommandError(error.message, ExitCode.USAGE) from error
+        raise CommandError(_located(error, context.arguments.file), ExitCode.USAGE) from error
+
+
+def _located(error: "ConfigFileError", file: Path) -> str:
+    """With the line and column of the key that is wrong, as errors of pipelines have them."""
+    from barnabas.net.pipeline.toml_lines import places_of_keys
+
+    if not error.key:
+        return error.message
+    place = places_of_keys(file.read_text(encoding="utf-8")).get(error.key)
+    if place is None:
+        return error.message
+    return error.message.replace(f"{file}:", f"{file}:{place.line}:{place.column}:", 1)
 
 
 def _source(context: Context) -> "SourceSettings":

@@ -14,7 +14,11 @@ class ConnectorError(Exception):
 
 
 class ConfigFileError(ConnectorError):
-    """The connector's file is wrong."""
+    """The connector's file is wrong. `key`: the way to the key that is wrong, if it is one that the file has."""
+
+    def __init__(self, message: str, *, key: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class ServerSetupError(ConnectorError):

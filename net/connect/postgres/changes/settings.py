@@ -1,6 +1,7 @@
 """The file of a connector: TOML, checked key by key. An error names the file, the key, and the nearest key that exists."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -90,6 +91,10 @@ def read_file(path: Path) -> SourceSettings | SinkSettings:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigFileError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigFileError(
+            f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8, or name the connector's file"
+        ) from error
     return parse(text, str(path))
 
 
@@ -104,7 +109,12 @@ def parse(text: str, file: str) -> SourceSettings | SinkSettings:
         return checked_source(_read(SourceSettings, document, file, ""), file)
     if kind == SINK:
         return _checked_sink(_read(SinkSettings, document, file, ""), file)
-    raise ConfigFileError(f'{file}: connector is {kind!r}: write connector = "{SOURCE}" or "{SINK}"')
+    if kind is None:
+        hint = " (a file with source and sink is a pipeline: barnabas pipeline run)" if "sink" in document else ""
+        raise ConfigFileError(f'{file}: the key connector is missing: write connector = "{SOURCE}" or "{SINK}"{hint}')
+    raise ConfigFileError(
+        f'{file}: connector is {kind!r}: write connector = "{SOURCE}" or "{SINK}"', key=("connector",)
+    )
 
 
 def _read(kind: type[T], found: Mapping[str, Any], file: str, within: str) -> T:
@@ -115,7 +125,7 @@ def _read(kind: type[T], found: Mapping[str, Any], file: str, within: str) -> T:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"the keys here are {', '.join(known)}"
-            raise ConfigFileError(f"{file}: unknown key {within}{name}: {hint}")
+            raise ConfigFileError(f"{file}: unknown key {within}{name}: {hint}", key=_way(f"{within}{name}"))
         values[name] = _value(hints[name], value, file, f"{within}{name}")
     missing = [
         name
@@ -132,17 +142,23 @@ def _value(kind: Any, value: object, file: str, name: str) -> Any:
         return _read(kind, value, file, f"{name}.")
     plain = get_origin(kind) or kind
     if type(value) is not plain:
-        raise ConfigFileError(f"{file}: {name} is {value!r}: it must be {_WORDS.get(plain, 'a table')}")
+        raise ConfigFileError(f"{file}: {name} is {value!r}: it must be {_WORDS.get(plain, 'a table')}", key=_way(name))
     items = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
     for item in items:
         if type(item) is not get_args(kind)[-1]:
-            raise ConfigFileError(f"{file}: {name} has the item {item!r}: items must be strings")
+            raise ConfigFileError(f"{file}: {name} has the item {item!r}: items must be strings", key=_way(name))
     if type(value) is int and value < _LEAST.get(name, 1):
-        raise ConfigFileError(f"{file}: {name} is {value}: it must be at least {_LEAST.get(name, 1)}")
+        raise ConfigFileError(f"{file}: {name} is {value}: it must be at least {_LEAST.get(name, 1)}", key=_way(name))
     return value
 
 
+def _way(name: str) -> tuple[str, ...]:
+    """To a key of the connector's own, none of which has a dot."""
+    return tuple(name.split("."))
+
+
 _LEAST: Final = {"topics.replication_factor": -1, "delivery.linger_ms": 0}
+_SLOT_NAME: Final = re.compile("[a-z0-9_]{1,63}")
 _WORDS: Final = {str: "a string", int: "an integer", bool: "true or false", list: "a list of strings", dict: "a table"}
 
 
@@ -152,13 +168,23 @@ def checked_source(settings: SourceSettings, file: str) -> SourceSettings:
         if not _is_topic_name(getattr(settings, name)):
             raise ConfigFileError(
                 f"{file}: {name} is {getattr(settings, name)!r}: it becomes part of topic names, so use letters, digits,"
-                " '.', '_' and '-' only"
+                " '.', '_' and '-' only",
+                key=(name,),
             )
+    if settings.slot and not _SLOT_NAME.fullmatch(settings.slot):
+        raise ConfigFileError(
+            f"{file}: slot is {settings.slot!r}: PostgreSQL takes up to 63 lower case letters, digits and '_'",
+            key=("slot",),
+        )
     if settings.snapshot.mode not in ("initial", "never"):
-        raise ConfigFileError(f'{file}: snapshot.mode is {settings.snapshot.mode!r}: write "initial" or "never"')
+        raise ConfigFileError(
+            f'{file}: snapshot.mode is {settings.snapshot.mode!r}: write "initial" or "never"', key=("snapshot", "mode")
+        )
     for pattern in settings.tables:
         if pattern.count(".") != 1:
-            raise ConfigFileError(f'{file}: tables has the item {pattern!r}: write "schema.table", with * for any')
+            raise ConfigFileError(
+                f'{file}: tables has the item {pattern!r}: write "schema.table", with * for any', key=("tables",)
+            )
     return settings
 
 

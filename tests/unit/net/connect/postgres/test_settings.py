@@ -1,9 +1,11 @@
 """The file of a connector: what it says, and what an error of it says."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from barnabas.net.cli.main import main
 from barnabas.net.connect.postgres.changes.faults import ConfigFileError
 from barnabas.net.connect.postgres.changes.settings import SinkSettings, SourceSettings, parse, read_file
 
@@ -52,6 +54,26 @@ def test_what_a_file_does_not_say_has_defaults() -> None:
 def test_an_error_names_the_key_and_what_to_write(text: str, says: str) -> None:
     with pytest.raises(ConfigFileError, match=says):
         parse(text, "f")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (SOURCE + "\n[snapshot]\nreaders = 'two'\n", "c.toml:10:1: snapshot.readers is 'two': it must be an integer"),
+        (SOURCE + "tabels = []\n", "c.toml:8:1: unknown key tabels: did you mean tables?"),
+        (
+            SOURCE.replace('"s"', '"Shop-Slot"'),
+            "c.toml:6:1: slot is 'Shop-Slot': PostgreSQL takes up to 63 lower case letters",
+        ),
+        ("[sink]\ntopic = 'a'\n", "c.toml: the key connector is missing: .*barnabas pipeline run"),
+        ("\udcff", "c.toml is not UTF-8 text .byte 0.: save it as UTF-8"),
+    ],
+)
+def test_the_command_names_the_line(text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "c.toml"
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    assert main(["connect", "run", str(file), "--bootstrap", "127.0.0.1:1"]) == 2
+    assert re.search(says, capsys.readouterr().err)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

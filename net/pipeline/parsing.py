@@ -44,6 +44,11 @@ def parse_pipeline(text: str, *, is_yaml: bool = False) -> PipelineSpec | list[P
     document = parse_document(text, is_yaml=is_yaml)
     if isinstance(document, Problem):
         return [document]
+    if document.has("connector") and not document.has("sink"):  # all other keys would be unknown, too
+        document.refuse(
+            "connector", "this is the file of a connector, not of a pipeline: run `barnabas connect run FILE`"
+        )
+        return document.problems
     spec = _read(document)
     document.finish()
     if document.problems:

@@ -107,6 +107,13 @@ def test_all_parts_of_a_file() -> None:
     assert spec.spark_settings == {"spark.sql.shuffle.partitions": "4"} and spec.trigger == "5 seconds"
 
 
+def test_the_file_of_a_connector_is_told_as_that() -> None:
+    (problem,) = problems_of('name = "shop"\nconnector = "postgres-source"\nslot = "shop"\n')
+    assert problem == (
+        "p.toml:2:1: connector: this is the file of a connector, not of a pipeline: run `barnabas connect run FILE`"
+    )
+
+
 def test_what_is_left_out() -> None:
     spec = spec_of(SOURCE + SINK)
     assert (spec.is_batch, spec.steps, spec.sink, spec.output_mode) == (False, (), ConsoleSink(), "append")

@@ -23,7 +23,7 @@ from ..access.changes import DONE
 from ..wire.tcp import ListeningServer, TcpListener
 from . import streams
 from .callers import Standing, access_of, refused
-from .console import decoding, history, overview, pages
+from .console import decoding, history, overview, pages, pipelines
 from .frame import openapi, shapes
 from .frame.backend import AdminBackend
 from .frame.call import Call, DocumentsHandler, Json, Reply, Route, check_body, check_query
@@ -126,6 +126,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *events.ROUTES,
     *overview.ROUTES,
     *history.ROUTES,
+    *pipelines.ROUTES,
     *storage.ROUTES,
     *topics.ROUTES,
     *records.ROUTES,

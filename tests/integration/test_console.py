@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
@@ -15,11 +16,13 @@ from integration.browser import browser, needs_chromium, page_of
 from integration.cluster import Cluster, full_isr
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.cli.pipeline.reporting import StatusReporter
 from barnabas.net.client.admin.admin import GROUP
 from barnabas.net.client.connection.records import RecordMetadata
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.share.share_consumer import ShareConsumer
+from barnabas.net.pipeline.state import RunProgress, RunState, StateFolder
 
 pytestmark = [needs_chromium, pytest.mark.timeout(180)]
 
@@ -36,6 +39,7 @@ PAGES: Final = {
     "topics/orders/configuration": "retention.ms",
     "groups": "billing",
     "groups/billing": "partitions moved, epoch",
+    "pipelines": "none has reported",
     "brokers": "Data folders",
     "configuration": "min.insync.replicas",
     "performance": "The last ten seconds",
@@ -167,6 +171,33 @@ async def test_pages_fit_on_a_phone(cluster: Cluster, dark: bool) -> None:
                 assert right <= 390, "the value of a message is on the screen"
         assert not {name: pixels for name, pixels in wide.items() if pixels}, "pages scroll sideways"
         assert complaints == []
+
+
+async def test_a_pipeline_is_shown_while_it_runs_and_as_silent_behind_its_death(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """What an error quotes is no markup."""
+    folder = StateFolder(tmp_path / "state")
+    folder.prepare()
+    folder.write_run(RunState(state="running", restarts=2, since_ms=1, last_error=f"no broker answers {HOSTILE}"))
+    reporter = StatusReporter(pipeline="sales", folder=folder, bootstrap=cluster.bootstrap, security={}, interval_s=2)
+    async with browser() as opened_browser, page_of(opened_browser) as (page, complaints):
+        await opened(page, cluster, "pipelines")
+        async with reporter.running():
+            for batches in range(1, 4):
+                progress = RunProgress(
+                    batches=batches, records=500 * batches, rows=400 * batches, lag=77, watermark="2026-11-30T00:00:00.000Z",
+                    state_rows=12, state_bytes=3 << 20,
+                )  # fmt: skip
+                folder.write_progress(progress)
+                await asyncio.sleep(2)  # as long as a report
+            for words in ("sales", "running", "77", "3.0 MiB", "2026-11-30T00:00", HOSTILE):
+                await shows(page, words)
+            await page.wait_for_function(
+                "() => Number(document.querySelector('tbody tr').children[4].textContent) > 0", timeout=WAIT_MS
+            )  # rows per second
+        await shows(page, "silent", "tbody .badge")  # it said that it runs, and says nothing any more
+        assert complaints == [] and await page.title() == "Pipelines · Barnabas"
 
 
 async def test_a_broker_that_dies_is_shown_while_the_page_is_open(cluster: Cluster) -> None:

@@ -12,6 +12,12 @@ from jsonschema import Draft202012Validator
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.consumer.consumer import Consumer
+from barnabas.net.client.positions.pipeline_reports import (
+    PIPELINES_TOPIC,
+    PIPELINES_TOPIC_CONFIGS,
+    PipelineReport,
+    encoded_report,
+)
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.share.share_consumer import ShareConsumer
 
@@ -35,6 +41,7 @@ async def test_answers_of_all_operations(new_cluster: Callable[..., Cluster]) ->
     _check_schemas(call)
     await _topics(call, cluster)
     await _records(call)
+    await _pipelines(call, cluster)
     await _groups(call, cluster)
     await _transactions(call, cluster)
     await _access(call)
@@ -109,6 +116,19 @@ async def _records(call: Caller) -> None:
     ]
     await call("DELETE", f"{PARTITION}/records", query="?before_offset=1", **ORDERS)
     await call("POST", f"{PARTITION}/leader", {"broker_id": 1}, **ORDERS)
+
+
+async def _pipelines(call: Caller, cluster: Cluster) -> None:
+    assert (await call("GET", "barnabas/pipelines"))["data"] == [], "without a topic of reports"
+    async with cluster.admin() as admin:
+        await admin.create_topic(PIPELINES_TOPIC, partitions=1, replication_factor=3, configs=PIPELINES_TOPIC_CONFIGS)
+    async with Producer(cluster.bootstrap, **cluster.security) as producer:
+        for name in ("a", "b", "a"):
+            report = PipelineReport(pipeline=name, state="failed", at_ms=1, interval_ms=1, lag=7, last_error="why")
+            await producer.send(PIPELINES_TOPIC, encoded_report(report), key=name.encode(), partition=0)
+        await producer.send(PIPELINES_TOPIC, b"no report", key=b"c", partition=0)
+    found = (await call("GET", "barnabas/pipelines"))["data"]
+    assert [row["pipeline"] for row in found] == ["a", "b"]
 
 
 async def _groups(call: Caller, cluster: Cluster) -> None:

@@ -15,6 +15,7 @@ from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
 from barnabas.log.vocabulary.errors import ClusterAuthorizationError, LeaderNotAvailableError
 from barnabas.log.vocabulary.principal import Principal
 from barnabas.net.access.access import Access
+from barnabas.net.client.positions.pipeline_reports import PIPELINES_TOPIC
 from barnabas.net.wire.peer import peer_of
 
 from .call import Call, Reply
@@ -118,6 +119,11 @@ def _partition_of_key(access: Access, call: Call) -> None:
     access.require(operation, ResourceKind.TOPIC, call.path["topic_name"])
 
 
+def _read_reports_of_pipelines(access: Access, call: Call) -> None:
+    """They are records, and may quote those of other topics."""
+    access.require(Operation.READ, ResourceKind.TOPIC, PIPELINES_TOPIC)
+
+
 def _forget(access: Access, call: Call) -> None:
     """As Kafka's OffsetDelete."""
     access.require(Operation.DELETE, ResourceKind.GROUP, call.path["consumer_group_id"])
@@ -166,6 +172,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     f"GET {_CLUSTER}/users": _DESCRIBE,
     f"PUT {_CLUSTER}/users/{{user}}": _ALTER,
     f"DELETE {_CLUSTER}/users/{{user}}": _ALTER,
+    f"GET {_CLUSTER}/barnabas/pipelines": _read_reports_of_pipelines,
     f"GET {_BROKER}/partition-replicas": _DESCRIBE,
     f"GET {_BROKER}/barnabas/folders": _DESCRIBE,
     f"GET {_BROKER}/barnabas/history": _DESCRIBE,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from ..frame.command import Context, Verb
+from ..frame.command import Context, Verb, no_arguments
 from ..frame.exit_codes import CommandError, ExitCode
 from ..frame.progress import Progress
 from ..streams.copying import until_signalled
@@ -146,6 +146,7 @@ async def _supervised(context: Context, found: "PipelineFile") -> "RunState":
 
     from .collecting import Collecting
     from .metrics_server import PATH, pipeline_metrics, served
+    from .reporting import StatusReporter
     from .slots import reported_slots
 
     folder = found.state_folder()
@@ -154,8 +155,15 @@ async def _supervised(context: Context, found: "PipelineFile") -> "RunState":
     supervisor = Supervisor(_order(context, found, folder), found.spec.restarts, folder, on_progress=bar.show)
     collecting = Collecting(found, context, _bootstrap(context, found), is_once=is_bounded)
     own_metrics = pipeline_metrics(found)
+    reporter = StatusReporter(
+        pipeline=found.spec.name,
+        folder=folder,
+        bootstrap=_bootstrap(context, found),
+        security=context.connector.security,
+    )
     try:
         async with (
+            reporter.running(),
             reported_slots(found, context, _bootstrap(context, found)) as slot_metrics,
             served(lambda: own_metrics() + slot_metrics(), context.arguments.metrics) as port,
         ):
@@ -218,6 +226,13 @@ async def _status(context: Context) -> int:
         }
     )
     return ExitCode.UNHEALTHY if word in ("failed", "died") else ExitCode.OK
+
+
+async def _list(context: Context) -> int:
+    """As each `run` has told the cluster; exit code 3 if one failed or is silent."""
+    from .listing import listed
+
+    return await listed(context)
 
 
 async def _stop(context: Context) -> int:
@@ -343,6 +358,12 @@ VERBS: Final = (
         summary="check the file, its topics and its tables, without Spark",
         arguments=_validate_arguments,
         run=_validate,
+    ),
+    Verb(
+        name="list",
+        summary="the pipelines that run on this cluster, or did in the last week",
+        arguments=no_arguments,
+        run=_list,
     ),
     Verb(name="plan", summary="show what would run", arguments=_master_arguments, run=_plan, timed=False),
     Verb(name="run", summary="run it in the foreground", arguments=_run_arguments, run=_run, timed=False),

@@ -5,10 +5,10 @@ for more.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -25,7 +25,7 @@ from ...protocol.responses import (
     TroubledFolder,
 )
 from ..connection.errors import BarnabasError
-from ..positions.slot_reports import MAX_REPORTS, SLOTS_TOPIC, SlotReport, read_report
+from ..positions.slot_reports import SLOTS_TOPIC, SlotReport, read_report
 from .finding import Finding, Weight, utc_time
 
 if TYPE_CHECKING:  # commands import this module without importing a client
@@ -34,9 +34,13 @@ if TYPE_CHECKING:  # commands import this module without importing a client
 logger = logging.getLogger("barnabas.client")
 
 OVERDUE_AFTER_MS: Final = 5_000  # after its timeout a transaction is aborted at once; the markers take less than this
-REPORTS_TIMEOUT_MS: Final = 5_000  # for each piece of the topic of reports
+REPORTS_TIMEOUT_MS: Final = 5_000  # for each piece of a topic of reports
 REPORTS_AT_ONCE_BYTES: Final = 1 << 20
+# Offsets before the end at which reading begins. Compaction leaves few records there. A program that ended earlier is not seen.
+REPORTS_WINDOW: Final = 500_000
+MAX_PROGRAMS: Final = 10_000  # whose newest reports are kept while a topic is read
 NAMES_SHOWN: Final = 10  # enough to see the problem; the count shows its size
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,28 +260,35 @@ async def slot_reports(admin: "Admin", topics: Sequence[TopicMetadata]) -> Seque
     """The newest of each program; nothing is asked of a cluster into which none captures."""
     if all(topic.name != SLOTS_TOPIC for topic in topics):
         return ()
+    return await newest_reports(admin, SLOTS_TOPIC, read_report)
+
+
+async def newest_reports(admin: "Admin", topic: str, read: Callable[[bytes | None], R | None]) -> tuple[R, ...]:
+    """By the keys of records; what `read` does not know is left out. The topic must exist."""
     from ..consumer.range_reader import RangeReader, batches_of
     from ..positions.offset_lookup import EARLIEST, LATEST
 
-    place = TopicPartition(SLOTS_TOPIC, 0)
-    await admin.client.wait_for_topic(SLOTS_TOPIC, timeout_ms=REPORTS_TIMEOUT_MS)
-    start, end = [(await admin.list_offsets(SLOTS_TOPIC, timestamp_ms=at))[place].offset for at in (EARLIEST, LATEST)]
+    place = TopicPartition(topic, 0)
+    await admin.client.wait_for_topic(topic, timeout_ms=REPORTS_TIMEOUT_MS)
+    start, end = [(await admin.list_offsets(topic, timestamp_ms=at))[place].offset for at in (EARLIEST, LATEST)]
     reader = RangeReader(
         admin.client,
         place,
-        start=max(start, end - MAX_REPORTS),
+        start=max(start, end - REPORTS_WINDOW),
         end=end,
         max_bytes=REPORTS_AT_ONCE_BYTES,
         is_committed_only=False,
         timeout_ms=REPORTS_TIMEOUT_MS,
     )
-    found: dict[bytes | None, SlotReport] = {}
+    newest: dict[bytes | None, bytes | None] = {}  # the keys by their age
     while (chunk := await reader.next_chunk()) is not None:
         for _, records in batches_of(chunk, end=end):
             for record in records:
-                if (report := read_report(record.value)) is not None:
-                    found[record.key] = report
-    return tuple(found.values())
+                newest.pop(record.key, None)
+                newest[record.key] = record.value
+                if len(newest) > MAX_PROGRAMS:
+                    del newest[next(iter(newest))]
+    return tuple(report for value in newest.values() if (report := read(value)) is not None)
 
 
 def slot_problems(slots: Sequence[SlotReport], now_ms: int) -> Iterator[Finding]:

@@ -10,7 +10,6 @@ import msgspec
 
 SLOTS_TOPIC: Final = "barnabas-postgres-slots"
 SLOTS_TOPIC_CONFIGS: Final = {"cleanup.policy": "compact,delete", "retention.ms": str(7 * 86_400_000)}
-MAX_REPORTS: Final = 10_000  # that are read
 SILENT_REPORTS: Final = 4  # without which a program counts as dead
 # Every program that may write to the topic may write any number. A time beyond the year 9999 cannot be shown.
 _Time = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999)]

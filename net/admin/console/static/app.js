@@ -7,6 +7,7 @@ import { configurationPage } from "./configuration.js";
 import { doctorPage, eventsPage, overviewPage, quorumPage } from "./cluster.js";
 import { groupPage, groupsPage } from "./groups.js";
 import { performancePage } from "./performance.js";
+import { pipelinesPage } from "./pipelines.js";
 import { topicPage } from "./topic.js";
 import { topicsPage } from "./topics.js";
 import { accessPage, transactionsPage } from "./access.js";
@@ -15,6 +16,7 @@ const PAGES = [
   ["", "Overview", overviewPage],
   ["topics", "Topics", topicsPage],
   ["groups", "Groups", groupsPage],
+  ["pipelines", "Pipelines", pipelinesPage],
   ["brokers", "Brokers", brokersPage],
   ["configuration", "Configuration", configurationPage],
   ["performance", "Performance", performancePage],

@@ -1,0 +1,58 @@
+"""What a pipeline tells the cluster: the report of its state, and when it counts as silent."""
+
+from typing import Any
+
+import pytest
+
+from barnabas.net.cli.pipeline.reporting import report_of
+from barnabas.net.client.positions.pipeline_reports import (
+    MAX_ERROR_CHARS,
+    PipelineReport,
+    encoded_report,
+    read_report,
+)
+from barnabas.net.pipeline.state import RunProgress, RunState
+
+RUNNING = RunState(state="running", restarts=1, since_ms=5, last_error="e" * 2_000)
+
+
+def report(**fields: Any) -> PipelineReport:
+    return PipelineReport(**{"pipeline": "p", "state": "running", "at_ms": 100_000, "interval_ms": 10_000, **fields})
+
+
+@pytest.mark.parametrize(
+    ("state", "now_ms", "is_silent"),
+    [
+        ("running", 140_000, False),
+        ("running", 140_001, True),
+        ("restarting", 140_001, True),
+        ("stopped", 10_000_000, False),
+        ("failed", 10_000_000, False),
+    ],
+)
+def test_only_a_pipeline_that_should_report_is_silent(state: str, now_ms: int, is_silent: bool) -> None:
+    assert report(state=state).is_silent(now_ms) is is_silent
+
+
+def test_a_report_is_what_status_shows_and_its_error_is_cut() -> None:
+    found = report_of("p", RUNNING, RunProgress(batches=3, records=10, rows=4, lag=None, state_rows=2), None, 10_000)
+    assert (found.pipeline, found.state, found.restarts, found.rows, found.lag) == ("p", "running", 1, 4, None)
+    assert found.rows_per_s is None and len(found.last_error) == MAX_ERROR_CHARS
+    assert read_report(encoded_report(found)) == found
+
+
+def test_rates_are_those_between_two_reports_and_begin_again_after_a_reset() -> None:
+    before = report(at_ms=1, batches=3, records=10, rows=4)
+    found = report_of("p", RUNNING, RunProgress(batches=5, records=10**15, rows=10**14), before, 10_000)
+    assert found.records_per_s and found.rows_per_s and found.records_per_s > found.rows_per_s > 0
+    again = report_of("p", RUNNING, RunProgress(batches=1, records=5), before, 10_000)
+    assert again.records_per_s is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, b"", b"no report", b'{"pipeline": "p"}', encoded_report(report(at_ms=10**15)), b'{"lag": -1}'],
+)
+def test_what_is_no_report_is_left_out(value: bytes | None) -> None:
+    """Other programs may write to the topic."""
+    assert read_report(value) is None

@@ -18,6 +18,7 @@ from barnabas.log.vocabulary.access.acls import OPERATIONS, Acl, Operation, Reso
 from barnabas.log.vocabulary.group_messages import UndoneOffset, UndoOffsetResetResponse
 from barnabas.net.admin.app import ROUTES, build_app
 from barnabas.net.admin.frame.call import Route
+from barnabas.net.client.positions.pipeline_reports import PIPELINES_TOPIC
 from barnabas.net.protocol.requests import UndoOffsetResetRequest
 
 HttpClient = TestClient[Any, Any]
@@ -89,7 +90,12 @@ every = pytest.mark.parametrize("route", ROUTES, ids=name_of)
 
 
 def granted(permissions: Iterable[Permission]) -> tuple[Acl, ...]:
-    return tuple(acl(operation, kind, NAMES[kind]) for operation, kind in permissions)
+    """On a topic, also for the one topic that an operation names by itself."""
+    return tuple(
+        acl(operation, kind, name)
+        for operation, kind in permissions
+        for name in ((NAMES[kind], PIPELINES_TOPIC) if kind is ResourceKind.TOPIC else (NAMES[kind],))
+    )
 
 
 def all_but(left_out: Sequence[Permission]) -> tuple[Acl, ...]:

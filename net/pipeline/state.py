@@ -9,6 +9,7 @@
     progress.json           the progress of the driver (`RunProgress`)
     error                   the last error of the driver, one line
     driver.log              stderr of the driver and of its JVM, of the last start
+    empty-sink              after `reset --empty-sink`: the next run removes the rows of the sink's table before it writes
     parquet                 the folder of a sink in Parquet, which this state has made
     schemas/                inferred schemas, one for each source
     checkpoint/             of Spark, a folder for each query
@@ -40,7 +41,7 @@ _RESETTING: Final = "resetting"
 _PIPELINE: Final = {False: "pipeline.toml", True: "pipeline.yaml"}  # by whether it is YAML
 _KEPT: Final = (
     "generation", *_PIPELINE.values(), "run.json", "progress.json", "error", "driver.log", "parquet", "schemas", "checkpoint",
-    "plan",
+    "plan", "empty-sink",
 )  # fmt: skip
 MAX_ERROR_CHARS: Final = 2_000  # of one line; errors of Spark contain whole plans
 
@@ -111,6 +112,15 @@ class StateFolder:
 
     def claim_folder(self, folder: str) -> None:
         self._write(self.path / "parquet", folder.encode())
+
+    def ask_for_empty_sink(self) -> None:
+        """Of the next run. Behind `remove`, which forgets it."""
+        self._write(self.path / "empty-sink", b"")
+
+    @property
+    def wants_empty_sink(self) -> bool:
+        """Also after that run, so the sink must know whether it has been done under this generation."""
+        return (self.path / "empty-sink").exists()
 
     @property
     def driver_log(self) -> Path:

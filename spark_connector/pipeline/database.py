@@ -13,6 +13,7 @@ from .faults import PipelineFault
 
 ROWS_AT_ONCE: Final = 1_000  # of one round trip; the driver's memory holds no more, however large a batch is
 LEDGER: Final = "barnabas_pipelines"
+NOTHING_YET: Final = -1  # in the ledger: before the first micro-batch
 TRUNCATIONS: Final = "barnabas_pipeline_truncations"
 _CREATE_LEDGER: Final = (
     f"CREATE TABLE IF NOT EXISTS {LEDGER} (sink_id VARCHAR(250) PRIMARY KEY, batch_id BIGINT NOT NULL)"
@@ -130,6 +131,18 @@ class TableWriter:
                 ) from error
             finally:
                 cursor.execute("ROLLBACK")
+
+    def empty_once(self) -> None:
+        """Remove all rows, unless this sink id has done that or written something. Readers see both or nothing of it."""
+        with closing(self._database.connect()) as connection, closing(connection.cursor()) as cursor:
+            cursor.execute(_CREATE_LEDGER)
+            cursor.execute(self._create())
+            self._database.begin(cursor)
+            cursor.execute(self._database.sql(f"SELECT batch_id FROM {LEDGER} WHERE sink_id = ?"), (self._sink_id,))
+            if cursor.fetchone() is None:
+                cursor.execute(f"DELETE FROM {self._table}")
+                cursor.execute(self._database.sql(f"INSERT INTO {LEDGER} VALUES (?, ?)"), (self._sink_id, NOTHING_YET))
+            cursor.execute("COMMIT")
 
     def write(self, batch_id: int, rows: Iterator[Sequence[Any]]) -> int:
         """In one transaction; returns the number of rows, 0 if the micro-batch is written already.

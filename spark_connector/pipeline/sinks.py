@@ -150,6 +150,8 @@ def table_writer(world: World, sink: TableSink, sink_id: str, result: DataFrame)
         has_changes=sink.applies_changes,
     )
     writer.check()
+    if world.state.wants_empty_sink and not world.is_plan:
+        writer.empty_once()
 
     def write(batch: DataFrame, batch_id: int) -> None:
         ordered = batch.orderBy(*CHANGE_ORDER) if sink.applies_changes else batch

@@ -98,6 +98,41 @@ def test_a_table_follows_the_server_and_a_reset_reads_it_again(declared: Any, se
     assert rows(pipeline.folder, "items") == [(1, "C"), (3, "D"), (4, "E")]
 
 
+@pytest.mark.parametrize("write", ["changes", "upsert"])
+def test_an_emptied_table_equals_the_source_after_a_reset(declared: Any, server: postgres.Server, write: str) -> None:
+    """Rows that the source has deleted between the last run and the reset stay in the sink otherwise."""
+    dsn = world.database(server.address, f"emptied_{write}")
+    world.execute(
+        dsn, "CREATE TABLE items (id int PRIMARY KEY, name text)", "CREATE PUBLICATION changes FOR ALL TABLES"
+    )
+    world.execute(dsn, "INSERT INTO items VALUES (1, 'a'), (2, 'b')")
+    text = STREAM.format(dsn=dsn).replace("copying", f"emptied_{write}")
+    if write == "upsert":
+        text = text.replace('write = "changes"', 'write = "upsert"')
+        text = text.replace(", change_op, change_generation, change_lsn, change_order FROM input", " FROM input")
+    pipeline = declared(text)
+    pipeline.run()
+    world.execute(dsn, "DELETE FROM items WHERE id = 2", "INSERT INTO items VALUES (3, 'c')")
+    pipeline.state.remove()
+    pipeline.run()
+    assert rows(pipeline.folder, "items") == [(1, "A"), (2, "B"), (3, "C")], "what `reset` says"
+
+    emptied(pipeline)
+    for _ in range(2):  # the second run does not empty it again
+        pipeline.run()
+        assert rows(pipeline.folder, "items") == [(1, "A"), (3, "C")]
+    world.execute(dsn, "DELETE FROM items")
+    emptied(pipeline)
+    pipeline.run()
+    assert rows(pipeline.folder, "items") == [], "also if nothing comes"
+
+
+def emptied(pipeline: Any) -> None:
+    """As `barnabas pipeline reset --empty-sink`."""
+    pipeline.state.remove()
+    pipeline.state.ask_for_empty_sink()
+
+
 @pytest.mark.parametrize("change", ["RENAME name TO title", "DROP name"])
 def test_a_column_that_goes_while_a_pipeline_runs_ends_it(declared: Any, server: postgres.Server, change: str) -> None:
     """Its values would be nulls in the sink."""

@@ -54,6 +54,11 @@ def _run_arguments(parser: ArgumentParser) -> None:
 def _reset_arguments(parser: ArgumentParser) -> None:
     _file_argument(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument(
+        "--empty-sink",
+        action="store_true",
+        help="the next run removes all rows of the sink's table before it writes, also those that the source has deleted",
+    )
 
 
 async def _validate(context: Context) -> int:
@@ -255,23 +260,30 @@ async def _stop(context: Context) -> int:
 
 
 async def _reset(context: Context) -> int:
-    """Remove the state, so that the next run begins at the start of its sources. What the sink has is not removed."""
+    """Remove the state, so that the next run begins at the start of its sources. What the sink has is not removed here."""
     from barnabas.net.pipeline.state import LockedError
 
+    from .resetting import after_reset, check_empty_sink
+
     found = _read(context)
-    folder = found.state_folder()
-    if not folder.path.exists():
+    folder, is_emptied = found.state_folder(), context.arguments.empty_sink
+    if is_emptied:
+        check_empty_sink(found.spec)
+    if not folder.path.exists() and not is_emptied:
         context.out.note(f"pipeline {found.spec.name} has no state: nothing to reset")
         return ExitCode.OK
     question = (
-        f"The next run of {found.spec.name} begins at the start of its sources and writes everything again; rows that the sink"
-        " has stay there."
+        f"The next run of {found.spec.name} begins at the start of its sources and writes everything again."
+        f" {after_reset(found.spec, is_emptied=is_emptied)}"
     )
     if not context.arguments.yes:
         await asyncio.to_thread(_confirm, question, found.spec.name)
+    folder.prepare()
     try:
         with folder.locked("run"), folder.locked("driver"):
             folder.remove()
+            if is_emptied:
+                folder.ask_for_empty_sink()
     except LockedError as error:
         if str(error) == "driver":
             words = "has a driver that is still ending, because `run` was killed: try again in a few seconds"
@@ -279,6 +291,8 @@ async def _reset(context: Context) -> int:
             words = "is running: `barnabas pipeline stop` first"
         raise CommandError(f"pipeline {found.spec.name} {words}") from None
     context.out.line(f"reset {found.spec.name}", {"pipeline": found.spec.name, "state": "never run"})
+    if context.arguments.yes:
+        context.out.note(after_reset(found.spec, is_emptied=is_emptied))
     return ExitCode.OK
 
 

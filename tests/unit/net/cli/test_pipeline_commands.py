@@ -153,6 +153,35 @@ def test_reset_needs_a_confirmation(run: Any, file: str) -> None:
     assert folder.generation() != before
 
 
+@pytest.mark.parametrize(
+    ("sink", "told"),
+    [
+        (
+            'table = "t"\ndatabase = "sqlite:x.db"\nwrite = "upsert"\nkey = ["id"]',
+            "that the source has deleted meanwhile; --empty-sink",
+        ),
+        ('table = "t"\ndatabase = "sqlite:x.db"', "are there twice then; --empty-sink removes them"),
+        ('topic = "out"', "Rows that the sink has stay there."),
+        ('parquet = "rows"', "It writes a new folder."),
+    ],
+)
+def test_reset_says_what_it_leaves_in_the_sink_and_empties_tables_only(
+    run: Any, file: str, sink: str, told: str
+) -> None:
+    Path(file).write_text(TEXT.partition("[sink]")[0] + f"[sink]\n{sink}\n")
+    folder = state_of(file)
+    folder.generation()
+    code, _, err = run("pipeline", "reset", file, "--yes")
+    assert code == 0 and told in err and not folder.wants_empty_sink
+    code, _, err = run("pipeline", "reset", file, "--yes", "--empty-sink")
+    if "table" in sink:
+        assert code == 0 and "It removes all rows of the table t first." in err and folder.wants_empty_sink
+        run("pipeline", "reset", file, "--yes")
+        assert not folder.wants_empty_sink
+    else:
+        assert code == 2 and "--empty-sink is for sinks with table" in err and not folder.wants_empty_sink
+
+
 def test_a_batch_that_is_written_is_not_written_again(run: Any, file: str) -> None:
     Path(file).write_text('mode = "batch"\n' + TEXT)
     state_of(file).write_progress(RunProgress(batches=1))

@@ -27,6 +27,7 @@ LOCAL_SETTINGS = {
     ),
 }
 
+CONNECT = "sc://"  # A master that is a Spark Connect server: the session is there, and this process has no JVM.
 CLUSTER_SETTINGS = {"spark.sql.session.timeZone": "UTC"}
 
 
@@ -38,7 +39,10 @@ def local_session(
 
 
 def session_on(master: str, app_name: str, *, settings: Mapping[str, str] | None = None) -> "SparkSession":
-    """A session on any master. LOCAL_SETTINGS are for local ones only; UTC is for all. Raises JavaMissingError."""
+    """A session on any master. LOCAL_SETTINGS are for local ones only; UTC is for all. Raises JavaMissingError, and for
+    a Spark Connect server (sc://) PySparkImportError without the packages of pyspark[connect]."""
+    if master.startswith(CONNECT):
+        return _remote_session(master, app_name, settings or {})
     require_java()
     from pyspark.sql import SparkSession
 
@@ -49,5 +53,15 @@ def session_on(master: str, app_name: str, *, settings: Mapping[str, str] | None
         defaults = LOCAL_SETTINGS
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in {**defaults, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _remote_session(address: str, app_name: str, settings: Mapping[str, str]) -> "SparkSession":
+    """Settings that a server takes only at its own start have no effect; Spark warns of them."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app_name).remote(address)
+    for name, value in {**CLUSTER_SETTINGS, **settings}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ from barnabas.net.pipeline.state import StateFolder
 from barnabas.net.pipeline.supervisor import DriverExit
 
 from ..common.connection import properties_of, security_of
-from ..session import session_on
+from ..session import CONNECT, session_on
 from .faults import PipelineFault, is_final, told_of
 
 # A driver whose supervisor was killed sees that within a second, and ends; its successor waits for it.
@@ -62,12 +63,14 @@ def _run(given: argparse.Namespace, state: StateFolder, stop: threading.Event) -
     text, is_yaml = state.read_pipeline()
     spec = parse_pipeline(text, is_yaml=is_yaml)
     assert isinstance(spec, PipelineSpec), "the command has checked the file"
-    require_spark()
+    is_remote = given.master.startswith(CONNECT)
+    require_spark(is_remote=is_remote)
     from .queries import Job
     from .sources import World
 
     properties = properties_of(given.command_config)
-    spark = session_on(given.master, spec.name, settings={"spark.log.level": "ERROR", **spec.spark_settings})
+    own = {} if is_remote else {"spark.log.level": "ERROR"}
+    spark = session_on(given.master, spec.name, settings={**own, **spec.spark_settings})
     signal.signal(signal.SIGTERM, lambda *_: stop.set())  # PySpark has handlers of its own
     try:
         world = World(
@@ -78,6 +81,7 @@ def _run(given: argparse.Namespace, state: StateFolder, stop: threading.Event) -
             is_batch=spec.is_batch,
             is_plan=given.plan,
             registry_login=properties,
+            is_remote=is_remote,
         )
         job = Job(world, spec, is_stopped=lambda: stop.is_set() or os.getppid() != given.parent)
         if given.plan:
@@ -88,12 +92,19 @@ def _run(given: argparse.Namespace, state: StateFolder, stop: threading.Event) -
         spark.stop()
 
 
-def require_spark() -> None:
-    """Raises PipelineFault with the command that installs PySpark."""
+def require_spark(*, is_remote: bool = False) -> None:
+    """Raises PipelineFault with the command that installs PySpark, or what it needs for a Spark Connect server."""
     try:
         import pyspark.sql  # noqa: F401
     except ImportError as error:
         raise PipelineFault(f"pipelines need PySpark ({error}): pip install 'barnabas[spark]'") from error
+    if not is_remote:
+        return
+    missing = [name for name in ("grpc", "grpc_status") if find_spec(name) is None]
+    if missing:
+        raise PipelineFault(
+            f"--master sc://... needs a client (no module {missing[0]}): pip install 'pyspark[connect]'"
+        )
 
 
 if __name__ == "__main__":

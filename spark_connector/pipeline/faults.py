@@ -1,6 +1,8 @@
 """Errors of a pipeline that another start would repeat, and the one line of an error of Spark that says the cause."""
 
+import os
 import re
+import sys
 
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError, UnknownTopicOrPartitionError
 from barnabas.net.client.connection.errors import MissingExtraError, SchemaRegistryError
@@ -44,7 +46,15 @@ _OF_DATABASES = frozenset(
     )
 )
 _LOST = re.compile(rf"^DataLossError: (.*?)\. {re.escape(WHY)}")
+_MISSING_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'")
+_NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)"')
+# What the package needs in each worker; others are those of a step.
+_OWN_MODULES = frozenset(
+    {"barnabas", "pyspark_barnabas", "pyspark_barnabas_postgres", "pyspark", "pyarrow", "pandas", "msgspec"}
+)
 _FAULT = "PipelineFault: "  # raised where a micro-batch is written, and quoted by Spark
+_OF_PLANS = ("AnalysisException", "ParseException")
+JVM_TRACE = "\nJVM stacktrace:"  # a Spark Connect server adds it to messages
 _MAX_CAUSES = 20  # of a chain, which could be a ring
 
 
@@ -72,6 +82,28 @@ def lost_records(error: BaseException) -> str:
     return found[1] if found else ""
 
 
+def missing_in_workers(error: BaseException) -> str:
+    """What the Python of Spark's workers lacks, and the cure; empty if this is another error."""
+    python = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    cure = (
+        f"install 'barnabas[spark]' for {python} on all machines of the cluster, or set PYSPARK_PYTHON to a Python that has it"
+        " on all of them"
+    )
+    text = _text_of(error)
+    if no_program := _NO_PROGRAM.search(text):
+        return f"there is no program {no_program[1]} on a machine of Spark: {cure}"
+    found = _MISSING_MODULE.search(cause_of(error))
+    if not found:
+        return ""
+    module = found[1].partition(".")[0]
+    if module not in _OWN_MODULES:
+        cure = (
+            "import it at the head of the step's module, if it is beside the pipeline's file; otherwise, install it for"
+            f" {python} on all machines of the cluster"
+        )
+    return f"a worker of Spark has no module {module}: {cure}"
+
+
 def is_bad_record(error: BaseException) -> bool:
     return _BAD_RECORD.search(_text_of(error)) is not None
 
@@ -84,9 +116,11 @@ def is_final(error: Exception) -> bool:
         return True
     if isinstance(error, SchemaRegistryError):
         return not error.retriable
+    if missing_in_workers(error):
+        return True
     if cause_of(error).startswith(_FAULT) or cause_of(error).partition(":")[0] in _OF_DATABASES:
         return True
-    return type(error).__name__ in ("AnalysisException", "ParseException")
+    return type(error).__name__ in _OF_PLANS
 
 
 def told_of(error: Exception) -> str:
@@ -99,6 +133,8 @@ def told_of(error: Exception) -> str:
         return (
             f"{cause_of(error)}. For a pipeline, `barnabas pipeline reset` makes the new checkpoint and the new folder"
         )
+    if missing := missing_in_workers(error):
+        return missing
     if lost := lost_records(error):
         return f'{lost}. {WHY} Set lost_records = "skip" in the source to go on without them; {AVOID}'
     return error.message if isinstance(error, BarnabasError) else cause_of(error).removeprefix(_FAULT)
@@ -112,6 +148,7 @@ def _text_of(error: BaseException) -> str:
     texts: list[str] = []
     current: BaseException | None = error
     while current is not None and len(texts) < _MAX_CAUSES:
-        texts.append(str(current).partition("\n=== Streaming Query ===")[0])
+        text = str(current).partition("\n=== Streaming Query ===")[0]
+        texts.append(text.partition(JVM_TRACE)[0] if type(current).__name__ in _OF_PLANS else text)
         current = getattr(current, "_cause", None) or current.__cause__
     return "\n".join(texts)

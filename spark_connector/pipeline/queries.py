@@ -50,7 +50,7 @@ class Job:
         self._sink_id = f"{spec.name}-{world.state.generation()}"
         self._opened = self._open()
         rows = {name: item.rows for name, item in self._opened.items()}
-        self._result = run_steps(world.spark, rows, spec.steps, world.base)
+        self._result = run_steps(world.spark, rows, spec.steps, world.base, is_remote=world.is_remote)
         self._write = batch_writer(world, spec, self._result)
 
     def _open(self) -> dict[str, Opened]:
@@ -73,7 +73,9 @@ class Job:
         print_line(_columns(self._result))
         print_line(f"sink {without_secrets(self._spec.sink)}")
         print_line(f"errors {self._spec.errors.action} {self._spec.errors.topic}".rstrip())
-        if self._result.isStreaming:  # Spark makes the physical plan of a stream with its first micro-batch
+        if self._result.isStreaming and self._world.is_remote:
+            print_line("(a Spark Connect server does not show the plan of a stream)")
+        elif self._result.isStreaming:  # Spark makes the physical plan of a stream with its first micro-batch
             print_line("== Analyzed Logical Plan ==")
             print_line(self._result._jdf.queryExecution().analyzed().treeString())
         else:
@@ -126,7 +128,7 @@ class Job:
         writer = writer.option("checkpointLocation", self._checkpoint(name))
         sink = self._spec.sink
         if write is not None:
-            writer = writer.foreachBatch(self._unless_stopped(write))
+            writer = writer.foreachBatch(write if self._world.is_remote else self._unless_stopped(write))
         else:
             assert isinstance(sink, ParquetSink)
             writer = writer.format("parquet").option("path", self._world.path(sink.folder))
@@ -169,7 +171,7 @@ class Job:
 
     def _follow(self, running: list[_Running]) -> None:
         """Until all queries have ended. Raises what a query has died of; the others are stopped first."""
-        stop_at_s = 0.0
+        stop_at_s, batches_at_stop = 0.0, 0
         while not any(item.query.exception() for item in running):
             active = [item for item in running if item.query.isActive]
             if not active:
@@ -178,8 +180,12 @@ class Job:
                 active[0].query.awaitTermination(POLL_S)
             self._note(running)
             if self._is_stopped():
-                stop_at_s = stop_at_s or time.monotonic() + STOP_WAIT_S
-                _stop_idle(active, is_late=time.monotonic() > stop_at_s)
+                batches = self._world.state.read_progress().batches
+                if not stop_at_s:
+                    stop_at_s, batches_at_stop = time.monotonic() + STOP_WAIT_S, batches
+                # A writer in a Spark Connect server cannot refuse the next micro-batch: it is interrupted, and repeated.
+                is_next = self._world.is_remote and batches > batches_at_stop
+                _stop_idle(active, is_late=is_next or time.monotonic() > stop_at_s)
         for item in running:
             item.query.stop()
         self._note(running)
@@ -191,8 +197,8 @@ class Job:
     def _note(self, running: list[_Running]) -> None:
         """Add the micro-batches that have ended since the last look."""
         before = progress = self._world.state.read_progress()
-        for report in (json.loads(item.json) for item in running[0].query.recentProgress):
-            progress = noted(progress, report)
+        for item in running[0].query.recentProgress:
+            progress = noted(progress, in_full(json.loads(item.json)))
         if progress != before:
             self._world.state.write_progress(progress)
 
@@ -204,6 +210,22 @@ def _stop_idle(active: list[_Running], *, is_late: bool) -> None:
         status = item.query.status
         if is_late or not (status["isTriggerActive"] and status["isDataAvailable"]):
             item.query.stop()
+
+
+def in_full(report: dict[str, Any]) -> dict[str, Any]:
+    """A report as Spark writes it. A Spark Connect server leaves out a sum, and has offsets as text, and metrics as rows."""
+    for source in report["sources"]:
+        for name in ("endOffset", "latestOffset"):
+            if isinstance(text := source.get(name), str) and text.startswith("{"):
+                source[name] = json.loads(text)
+    report.setdefault("numInputRows", sum(source["numInputRows"] for source in report["sources"]))
+    metrics = report.get("observedMetrics", {})
+    for name, row in metrics.items():
+        if "schema" in row:
+            metrics[name] = {
+                field["name"]: value for field, value in zip(row["schema"]["fields"], row["values"], strict=True)
+            }
+    return report
 
 
 def noted(before: RunProgress, report: Mapping[str, Any]) -> RunProgress:

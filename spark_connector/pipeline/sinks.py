@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -63,14 +64,34 @@ def batch_writer(world: World, spec: PipelineSpec, result: DataFrame) -> WriteBa
             return table_writer(world, sink, sink_id, result)
         case DeltaSink():
             _check_columns(result, sink.partition_by, "sink.partition_by")
-            return DeltaWriter(world.path(sink.folder), sink, **_of_a_lake(world, spec, result, sink_id)).write
+            return _lake_writer(
+                world, DeltaWriter, world.path(sink.folder), sink, _of_a_lake(world, spec, result, sink_id)
+            )
         case IcebergSink():
-            return IcebergWriter(world.path(sink.warehouse), sink, **_of_a_lake(world, spec, result, sink_id)).write
+            return _lake_writer(
+                world, IcebergWriter, world.path(sink.warehouse), sink, _of_a_lake(world, spec, result, sink_id)
+            )
         case ParquetSink():
             _check_columns(result, sink.partition_by, "sink.partition_by")
             return parquet_writer(world, sink) if world.is_batch else None
         case _:
+            if world.is_remote and not world.is_batch:
+                raise PipelineFault(
+                    "sink.console: a Spark Connect server would print the rows of a stream there, not here: use another sink, or"
+                    " --master local[*]"
+                )
             return print_rows
+
+
+def _lake_writer(world: World, kind: Any, folder: str, sink: Any, options: dict[str, Any]) -> WriteBatch:
+    """A writer is not sent to a Spark Connect server: what makes it is."""
+    writer = kind(folder, sink, **options)
+    if not world.is_remote:
+        write: WriteBatch = writer.write
+        return write
+    written = options["written_batches"]()  # the server may not see the state folder
+    sent = {**options, "written_batches": lambda: written}
+    return lambda batch, batch_id: kind(folder, sink, **sent).write(batch, batch_id)
 
 
 def _of_a_lake(world: World, spec: PipelineSpec, result: DataFrame, sink_id: str) -> dict[str, Any]:
@@ -227,6 +248,14 @@ def claim_stream_folder(world: World, sink: ParquetSink, checkpoint: str) -> Non
 
 
 def exists(world: World, folder: str) -> bool:
+    """Where Spark's driver runs, on any of its file systems."""
+    if world.is_remote:
+        try:
+            return bool(world.spark.read.format("binaryFile").load(folder).schema)
+        except AnalysisException as error:
+            if error.getCondition() == "PATH_NOT_FOUND":
+                return False
+            raise
     context = world.spark.sparkContext
     assert context._jvm is not None and context._jsc is not None
     path = context._jvm.org.apache.hadoop.fs.Path(folder)

@@ -58,6 +58,9 @@ class World:
     is_batch: bool
     is_plan: bool = False  # nothing is written, also not at a schema registry
     registry_login: Mapping[str, str] = field(default_factory=dict)  # properties, see `registry_access`
+    is_remote: bool = (
+        False  # the session is in a Spark Connect server: no JVM here, and micro-batches are written there
+    )
 
     def path(self, text: str) -> str:
         """Relative to the pipeline's file, unless it is absolute or names a file system."""
@@ -339,8 +342,10 @@ def _sampled(world: World, source: SourceSpec, count: int) -> StructType:
         lines = first.union(last)
     texts = [row.text for row in lines.selectExpr("CAST(value AS STRING) AS text").collect()]
     objects = [text for text in texts if text is not None and text.lstrip().startswith("{")]
-    parallel = world.spark.sparkContext.parallelize(objects)
-    return world.spark.read.option("mode", "DROPMALFORMED").json(parallel).schema
+    reader = world.spark.read.option("mode", "DROPMALFORMED")
+    if world.is_remote:
+        return reader.json(world.spark.createDataFrame([(text,) for text in objects], "value string")).schema
+    return reader.json(world.spark.sparkContext.parallelize(objects)).schema
 
 
 def _between(

@@ -12,13 +12,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from barnabas.net.pipeline.spec import PythonStep, SqlStep
 
-from .faults import PipelineFault, cause_of
+from .faults import JVM_TRACE, PipelineFault, cause_of
 
 
 def run_steps(
-    spark: SparkSession, sources: Mapping[str, DataFrame], steps: tuple[SqlStep | PythonStep, ...], base: Path
+    spark: SparkSession,
+    sources: Mapping[str, DataFrame],
+    steps: tuple[SqlStep | PythonStep, ...],
+    base: Path,
+    *,
+    is_remote: bool = False,
 ) -> DataFrame:
-    """The rows of the last step, or of the only source. Raises PipelineFault, which names the step."""
+    """The rows of the last step, or of the only source. `is_remote`: in a Spark Connect server. Raises PipelineFault, which names
+    the step."""
     for name, rows in sources.items():
         rows.createOrReplaceTempView(name)
     view, result = list(sources.items())[-1]
@@ -32,6 +38,10 @@ def run_steps(
             result = result.withWatermark(step.watermark.column, step.watermark.delay)
         view = step.name
         result.createOrReplaceTempView(view)
+        if (
+            is_remote
+        ):  # The view is what it was made of; this plan would look for names again, which mean other views by then.
+            result = spark.table(view)
     return result
 
 
@@ -45,7 +55,7 @@ def _selected(spark: SparkSession, step: SqlStep, where: str) -> DataFrame:
 
 def _plain(error: AnalysisException | ParseException) -> str:
     """Spark's message with the place, without the plan behind it."""
-    text = str(error).partition("\n'")[0].partition("== SQL")[0]
+    text = str(error).partition("\n'")[0].partition("== SQL")[0].partition(JVM_TRACE)[0]
     return " ".join(text.split())
 
 
@@ -63,10 +73,21 @@ def _called(spark: SparkSession, step: PythonStep, view: str, base: Path, where:
 
 
 def module_of(name: str, base: Path) -> ModuleType:
-    """A module in the pipeline's folder travels to the workers by value, because they do not have the folder."""
+    """Modules in the pipeline's folder travel to the workers by value, because they do not have the folder: this one, and those
+    that it imports at its head. One that a function imports later is not known yet; see `missing_in_workers`."""
     if str(base) not in sys.path:
         sys.path.insert(0, str(base))
     module = importlib.import_module(name)
-    if module.__file__ is not None and Path(module.__file__).resolve().is_relative_to(base):
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    for found in list(sys.modules.values()):
+        if _is_beside(found, base):
+            cloudpickle.register_pickle_by_value(found)  # type: ignore[no-untyped-call]
     return module
+
+
+def _is_beside(module: ModuleType, base: Path) -> bool:
+    """In the folder, and not in an environment of Python that happens to be there, too."""
+    file = getattr(module, "__file__", None)
+    if not file or module.__name__ == "__main__":
+        return False
+    path = Path(file).resolve()
+    return path.is_relative_to(base) and not path.is_relative_to(sys.prefix)

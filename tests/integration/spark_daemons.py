@@ -1,5 +1,6 @@
 """Spark's own servers as processes of a test: the master and the workers of a standalone cluster, and a Spark Connect server."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -8,12 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from integration.cluster import clean_environment
+from integration.cluster import clean_environment, until
 from integration.spark_world import QUICK_JAVA, home_without_python
 
 from barnabas.net.ports import free_ports
 
 HOST = "127.0.0.1"
+START_TIMEOUT_S = 240
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
 
 
@@ -76,6 +78,27 @@ def standalone(folder: Path, workers: int) -> Iterator[tuple[str, list[Daemon]]]
         finally:
             for daemon in found:
                 daemon.stop()
+
+
+@contextmanager
+def connect_server(folder: Path) -> Iterator[tuple[str, Daemon]]:
+    """A Spark Connect server, which is ready; gives its address."""
+    (port,) = free_ports(1)
+    settings = {
+        "spark.connect.grpc.binding.address": HOST,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.bindAddress": HOST,
+        "spark.driver.host": HOST,
+        "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    words += ["--master", "local[2]", "--driver-java-options", QUICK_JAVA, "spark-internal"]
+    server_class = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    with running(folder, "server", "spark-submit", "--class", server_class, *words) as server:
+        ready = until(lambda: server.has_said("Spark Connect server started"), "the server", timeout_s=START_TIMEOUT_S)
+        asyncio.run(ready)
+        yield f"sc://{HOST}:{port}", server
 
 
 def executors(worker: Daemon) -> list[int]:

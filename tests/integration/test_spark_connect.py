@@ -1,17 +1,14 @@
 """Spark Connect: a client without a JVM, whose session is in a server, reads and writes topics as a batch and as a stream."""
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from integration.cluster import Cluster, clean_environment, until
-from integration.spark_daemons import HOST, running
-from integration.spark_world import QUICK_JAVA, create_topic, numbers, send
+from integration.cluster import Cluster, clean_environment
+from integration.spark_daemons import connect_server
+from integration.spark_world import create_topic, numbers, send
 from integration.whole_topic import messages
-
-from barnabas.net.ports import free_ports
 
 pytest.importorskip("grpc", reason="a client of Spark Connect needs pip install 'pyspark[connect]'")
 pytestmark = pytest.mark.timeout(600)
@@ -44,22 +41,9 @@ def test_a_client_without_a_jvm_reads_and_writes(spark_cluster: Cluster, tmp_pat
     for topic in ("remote-in", "remote-batch", "remote-out"):
         create_topic(spark_cluster, topic, partitions=2)
     send(spark_cluster, "remote-in", numbers(0, RECORDS))
-    (port,) = free_ports(1)
-    settings = {
-        "spark.connect.grpc.binding.address": HOST,
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.driver.bindAddress": HOST,
-        "spark.driver.host": HOST,
-        "spark.ui.enabled": "false",
-        "spark.sql.session.timeZone": "UTC",
-    }
-    words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    words += ["--master", "local[2]", "--driver-java-options", QUICK_JAVA, "spark-internal"]
-    server_class = "org.apache.spark.sql.connect.service.SparkConnectServer"
-    with running(tmp_path, "server", "spark-submit", "--class", server_class, *words) as server:
-        asyncio.run(until(lambda: server.has_said("Spark Connect server started"), "the server", timeout_s=DEADLINE_S))
+    with connect_server(tmp_path) as (address, _):
         done = subprocess.run(
-            [sys.executable, "-c", CLIENT, f"sc://{HOST}:{port}", spark_cluster.bootstrap, str(tmp_path / "checkpoint")],
+            [sys.executable, "-c", CLIENT, address, spark_cluster.bootstrap, str(tmp_path / "checkpoint")],
             capture_output=True, text=True, timeout=DEADLINE_S, env=clean_environment(), check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3_000:]

@@ -44,10 +44,11 @@ fields = { id = "bigint", key = "bigint" }
 class Command:
     """`barnabas pipeline ... FILE` on one file."""
 
-    def __init__(self, cluster: Cluster, folder: Path, text: str) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, text: str, *, master: str = "local[1]") -> None:
         self.file = folder / "pipeline.toml"
         self.file.write_text(text)
         self._cluster = cluster
+        self._master = master
 
     @property
     def state(self) -> StateFolder:
@@ -56,7 +57,7 @@ class Command:
     def start(self, verb: str, *options: str) -> "subprocess.Popen[str]":
         words = [sys.executable, "-P", "-m", "barnabas", "--bootstrap", self._cluster.bootstrap, "pipeline", verb]
         if verb == "run":
-            options = (*options, "--master", "local[1]")
+            options = (*options, "--master", self._master)
         environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
         return subprocess.Popen(
             [*words, str(self.file), *options],

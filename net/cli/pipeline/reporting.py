@@ -27,6 +27,7 @@ from ...pipeline.state import RunProgress, RunState, StateFolder
 logger = logging.getLogger("barnabas.pipeline")
 
 INTERVAL_S: Final = 10.0
+LOOK_S: Final = 1.0  # at the state
 LIMIT_S: Final = 30.0  # for one report
 LAST_LIMIT_S: Final = 10.0  # for the report at the end
 
@@ -61,9 +62,14 @@ class StatusReporter:
             await self._report(LAST_LIMIT_S)
 
     async def _run(self) -> None:
+        """A new state is told at once: the file may be that of the run before while this one begins."""
+        told, due_s = None, 0.0
         while True:
-            await self._report(LIMIT_S)
-            await asyncio.sleep(self._interval_s)
+            state = self._folder.read_run()
+            if state != told or time.monotonic() >= due_s:
+                told, due_s = state, time.monotonic() + self._interval_s
+                await self._report(LIMIT_S)
+            await asyncio.sleep(min(LOOK_S, self._interval_s))
 
     async def _report(self, limit_s: float) -> None:
         """A cluster that does not take it, for want of permissions too, is told once in the log."""

@@ -32,7 +32,7 @@ def _master_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--master",
         default=DEFAULT_MASTER,
-        help="where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://URL (default: %(default)s)",
+        help="where Spark runs: local[N], spark://HOST:PORT, sc://HOST:PORT, yarn, k8s://URL (default: %(default)s)",
     )
 
 
@@ -348,12 +348,6 @@ def _order(context: Context, found: "PipelineFile", folder: "StateFolder", *, is
     from barnabas.net.pipeline.supervisor import DriverOrder
 
     given = context.arguments
-    if given.master.startswith("sc://"):
-        raise CommandError(
-            f"--master {given.master}: Spark Connect is not available yet, because sinks need the driver's own JVM; use"
-            " local[N], spark://HOST:PORT, yarn or k8s://URL",
-            ExitCode.USAGE,
-        )
     config = given.command_config or os.environ.get("BARNABAS_COMMAND_CONFIG") or ""
     return DriverOrder(
         state=folder.path,

@@ -23,7 +23,7 @@ from barnabas.spark_connector.pipeline.faults import (
     lost_records,
     told_of,
 )
-from barnabas.spark_connector.pipeline.queries import noted, without_secrets
+from barnabas.spark_connector.pipeline.queries import in_full, noted, without_secrets
 from barnabas.spark_connector.read.data_loss import DataLossError
 
 PLAN = f"\n=== Streaming Query ===\nLogical Plan: {BAD_RECORD}{{, reason, }}{BAD_RECORD}"
@@ -109,6 +109,40 @@ def test_each_micro_batch_counts_once() -> None:
     idle = noted(progress, report(1, is_done=False, rows=0))
     assert (idle.batches, idle.last_batch_id) == (1, 0), "an idle query names the micro-batch to come"
     assert noted(idle, report(1)).records == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "ModuleNotFoundError: No module named 'barnabas.spark_connector'",
+            "no module barnabas: install 'barnabas[spark]'",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'factors'",
+            "no module factors: import it at the head of the step's module",
+        ),
+        (
+            'java.io.IOException: Cannot run program "/opt/python": error=2, No such file or directory',
+            "no program /opt/python on a machine of Spark: install 'barnabas[spark]'",
+        ),
+    ],
+)
+def test_what_workers_lack_is_final_and_told_with_the_cure(text: str, told: str) -> None:
+    """A start again would fail five times, with words of Spark."""
+    error = Exception(f"Job aborted due to stage failure: Task 0 in stage 1.0 failed\nTraceback\n{text}\n")
+    assert is_final(error) and told in told_of(error)
+
+
+def test_a_report_of_a_spark_connect_server_counts_as_one_of_spark() -> None:
+    sent = {
+        "sources": [{"numInputRows": 5, "endOffset": '{"offsets": {}}', "latestOffset": None}],
+        "observedMetrics": {"result": {"values": [4], "schema": {"fields": [{"name": "rows"}]}}},
+    }
+    found = in_full(sent)
+    assert found["numInputRows"] == 5 and found["observedMetrics"] == {"result": {"rows": 4}}
+    assert found["sources"][0]["endOffset"] == {"offsets": {}}
+    assert in_full(found) == found
 
 
 def test_a_table_that_does_not_fit_a_micro_batch_is_final_and_told_without_sparks_words() -> None:

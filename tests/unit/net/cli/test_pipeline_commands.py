@@ -189,11 +189,6 @@ def test_a_batch_that_is_written_is_not_written_again(run: Any, file: str) -> No
     assert code == 1 and "the batch p is written already: `barnabas pipeline reset` first" in err
 
 
-def test_spark_connect_is_refused(run: Any, file: str) -> None:
-    code, _, err = run("pipeline", "run", file, "--master", "sc://localhost")
-    assert code == 2 and "Spark Connect is not available yet" in err
-
-
 def test_a_reset_leaves_other_files_in_the_folder(run: Any, file: str) -> None:
     Path(file).write_text('state = "data"\n' + TEXT)
     mine = Path(file).parent / "data" / "mine"

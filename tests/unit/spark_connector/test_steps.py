@@ -28,7 +28,7 @@ def test_a_step_and_the_modules_that_it_imports_reach_a_worker(tmp_path: Path, m
     (tmp_path / "step_more/deep.py").write_text("def add(a, b):\n    return a + b\n")
     monkeypatch.setattr(sys, "path", [*sys.path])
     function = module_of("step_doubling", tmp_path.resolve()).double
-    sent = cloudpickle.dumps(function)
+    sent = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
     worker = [sys.executable, "-c", WORKER]
     done = subprocess.run(worker, input=sent, capture_output=True, check=False, timeout=60, cwd="/")
     assert done.stdout.strip() == b"41", done.stderr.decode()

@@ -1,17 +1,21 @@
 """What a pipeline tells the cluster: the report of its state, and when it counts as silent."""
 
+import asyncio
+import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from barnabas.net.cli.pipeline.reporting import report_of
+from barnabas.log.vocabulary.errors import TopicAuthorizationError
+from barnabas.net.cli.pipeline.reporting import StatusReporter, report_of
 from barnabas.net.client.positions.pipeline_reports import (
     MAX_ERROR_CHARS,
     PipelineReport,
     encoded_report,
     read_report,
 )
-from barnabas.net.pipeline.state import RunProgress, RunState
+from barnabas.net.pipeline.state import RunProgress, RunState, StateFolder
 
 RUNNING = RunState(state="running", restarts=1, since_ms=5, last_error="e" * 2_000)
 
@@ -56,3 +60,30 @@ def test_rates_are_those_between_two_reports_and_begin_again_after_a_reset() -> 
 def test_what_is_no_report_is_left_out(value: bytes | None) -> None:
     """Other programs may write to the topic."""
     assert read_report(value) is None
+
+
+class Refused(StatusReporter):
+    """By a cluster in which the pipeline may not write to the topic."""
+
+    count = 0
+    is_third: asyncio.Event
+
+    async def _send(self, report: PipelineReport) -> None:
+        self.count += 1
+        if self.count == 3:
+            self.is_third.set()
+        raise TopicAuthorizationError("WRITE on topic barnabas-pipelines is not permitted")
+
+
+async def test_a_refused_report_disturbs_nothing_and_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = StateFolder(tmp_path)
+    folder.write_run(RUNNING)
+    reporter = Refused(pipeline="p", folder=folder, bootstrap="x", security={}, interval_s=0)
+    reporter.is_third = asyncio.Event()
+    with caplog.at_level(logging.INFO, "barnabas.pipeline"):
+        async with reporter.running():
+            await reporter.is_third.wait()
+    assert reporter.count > 3, "one at the end, too"
+    assert len(caplog.records) == 1 and "WRITE on topic barnabas-pipelines" in caplog.text

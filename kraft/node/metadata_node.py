@@ -51,6 +51,7 @@ logger = logging.getLogger("barnabas.quorum")
 MAX_PENDING_RECORDS = 50_000  # appended and not committed: about 5 MB; more would only increase the waiting time
 _MAX_WORK_PER_TICK = 100  # pieces of maintenance; the rest is done at the next tick
 _CLAIM_BITS = 62  # of msgpack's and Kafka's 64
+_NO_CHANGES = MetadataChanges()
 _NOBODY = Leadership(leader_id=None, term=0, is_self=False)
 
 
@@ -66,6 +67,11 @@ class MetadataPublication:
     restored: bool = False  # from a snapshot: group state must be read again with `slot_snapshot`
     records: tuple[tuple[int, Record], ...] = ()  # of the image, with the index of their command, without void ones
     quarantined: tuple[str, ...] = ()  # committed records that could not be applied, since the start of this process
+
+    @property
+    def keeps_image(self) -> bool:
+        """Whether the image differs from the one published before by its offset alone."""
+        return not (self.records or self.restored) and self.changes == _NO_CHANGES
 
 
 class MetadataNode:

@@ -35,6 +35,7 @@ class Replayed:
     changes: MetadataChanges = field(default_factory=MetadataChanges)
     records: list[tuple[int, Record]] = field(default_factory=list)  # of the image
     group_records: list[tuple[int, Record]] = field(default_factory=list)
+    is_of_groups: bool = True  # no record was about the image, not even a void one
 
 
 class MetadataState:
@@ -55,8 +56,12 @@ class MetadataState:
             except UnknownRecordError as error:
                 message = f"the command at index {command.index} cannot be applied: {error}"
                 raise UnknownRecordError(message) from error
-        self.image = delta.apply(commands[-1].index)
-        replayed.changes = delta.changes
+        offset = commands[-1].index
+        if replayed.is_of_groups:  # most commands of a busy cluster: commits of offsets, and steps of transactions
+            self.image = replace(self.image, offset=offset)
+        else:
+            self.image = delta.apply(offset)
+            replayed.changes = delta.changes
         return replayed
 
     def _apply_command(self, delta: MetadataDelta, command: CommittedCommand, replayed: Replayed) -> None:
@@ -73,6 +78,7 @@ class MetadataState:
                 self.occupied_slots.add(record.slot)
                 replayed.group_records.append((index, record))
             return
+        replayed.is_of_groups = False
         removed_topic = delta.topic_name(record.topic_id) if isinstance(record, RemoveTopicRecord) else None
         if not replay(delta, record, index):
             return

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from .mailbox import Mailbox
 from .quorum import RaftQuorum
 
 Result = TypeVar("Result")
@@ -27,6 +28,7 @@ class RaftThread:
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._started: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._mailbox: Mailbox | None = None
         self._quorum: RaftQuorum | None = None
         self._stop: asyncio.Event | None = None
 
@@ -44,9 +46,10 @@ class RaftThread:
 
     def post(self, work: Callable[[RaftQuorum], object]) -> None:
         """Run `work` in the thread, in the order of the posts. Raises RuntimeError once it has stopped."""
-        if self._loop is None or self._quorum is None:
+        quorum = self._quorum
+        if self._mailbox is None or quorum is None:
             raise RuntimeError("the quorum's thread has not been started")
-        self._loop.call_soon_threadsafe(work, self._quorum)
+        self._mailbox.put(lambda: work(quorum))
 
     def stop(self) -> None:
         """Close the quorum and end the thread; may be called twice."""
@@ -66,6 +69,7 @@ class RaftThread:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._mailbox = Mailbox(self._loop)
         self._stop = asyncio.Event()
         self._quorum = self._build(self._loop)
         try:

@@ -433,11 +433,12 @@ class Broker:
     # --- metadata and effects -----------------------------------------------------------------------------------------
 
     def _published(self, publication: MetadataPublication) -> None:
-        self.settings_report.published(publication)
         self.events.published(publication)
         self.log_service.published(publication)
-        self.throttle.published(publication)
-        self.quotas.follow(publication.image.quotas)
+        if not publication.keeps_image:
+            self.settings_report.published(publication)
+            self.throttle.published(publication)
+            self.quotas.follow(publication.image.quotas)
         self.replication.published(publication)
         self.storage.log_ends.published(publication)
 

@@ -37,6 +37,8 @@ class StateLog:
     def published(self, publication: MetadataPublication) -> None:
         old, new = self._image, publication.image
         self._image = new
+        if publication.keeps_image:
+            return
         for change in controller_change(old, new):
             self._write(change)
         if publication.restored:

@@ -152,7 +152,7 @@ class LogService:
 
     def published(self, publication: MetadataPublication) -> None:
         cluster_id = publication.image.cluster_id
-        if cluster_id and self._logs.cluster_id != cluster_id:
+        if not publication.keeps_image and cluster_id and self._logs.cluster_id != cluster_id:
             try:
                 self._logs.join_cluster(cluster_id)
             except InconsistentClusterIdError as error:
@@ -162,6 +162,8 @@ class LogService:
                 self.writers.ask(folder.path, "cluster", folder.write_meta, refused=self._cannot_join)
         if self._metadata.is_current:
             self._note_metadata(publication.image.position)
+        if publication.keeps_image:
+            return
         is_for_all = bool(publication.changes.broker_configs) and self._read_defaults(publication.image)
         if is_for_all or publication.changes.topic_configs:
             for topic_partition, log in self._logs.logs.items():

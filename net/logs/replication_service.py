@@ -222,7 +222,10 @@ class ReplicationService:
 
     def _take_up(self, publication: MetadataPublication) -> Steps:
         """A step for each partition. Metadata older than this registration is not applied: its roles are outdated."""
-        yield from self._apply(publication)
+        if publication.keeps_image and publication.image.brokers is self._image.brokers:
+            self._image = publication.image
+        else:
+            yield from self._apply(publication)
         self.taken_up_offset = publication.image.offset
         self._effects.progressed()
 

@@ -17,6 +17,7 @@ from barnabas.kraft.metadata.requests import AlterVoters, ControllerRequest, Des
 from barnabas.kraft.node.metadata_feed import MetadataFeed
 from barnabas.kraft.node.metadata_node import MetadataNode, MetadataPublication
 from barnabas.kraft.quorum.voters import VoterSet
+from barnabas.kraft.raft.mailbox import Mailbox
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.kraft.raft.thread import RaftThread
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
@@ -52,6 +53,7 @@ class ThreadHost:
     """The quorum in its own thread."""
 
     def __init__(self) -> None:
+        self._back = Mailbox(asyncio.get_running_loop())
         self._loop = asyncio.get_running_loop()
         self._thread: RaftThread | None = None
 
@@ -65,7 +67,7 @@ class ThreadHost:
 
     def post_back(self, work: Work) -> None:
         try:
-            self._loop.call_soon_threadsafe(work)
+            self._back.put(work)
         except RuntimeError:
             logger.debug("the broker's loop is closed; dropping a late publication")
 

@@ -38,9 +38,9 @@ class Applier:
         self.unpacked_bytes = 0  # of the applied entries that are in no snapshot, as they take memory; never negative
 
     def commit(self, index: int) -> None:
-        """Everything up to `index` is committed, and is applied from the next step on; it never moves back."""
-        if self._engine.advance_commit(index):
-            self._wake()
+        """Everything up to `index` is committed; it never moves back. `apply_committed` of this or the next step applies it, and
+        whoever calls this outside of a step sees to that step."""
+        self._engine.advance_commit(index)
 
     def apply_committed(self) -> None:
         first, commit_index = self.applied_index + 1, self._engine.commit_index

@@ -75,7 +75,7 @@ class RaftCore:
         self.applier = Applier(node_id, engine, journal, self.commands, listener, ports)
         self.compaction = Compaction(journal, snapshots, membership, self.applier, listener, policy, ports)
         self.follower = self.follower_type(
-            electorate, engine, journal, snapshots, elections, links, self.applier, ports
+            electorate, formation, engine, journal, snapshots, elections, links, self.applier, ports
         )
         self.leader = self.leader_type(electorate, formation, engine, journal, elections, sender, self.applier, ports)
         self.hand_over = HandOver(electorate, engine, elections, ports)
@@ -139,6 +139,7 @@ class RaftCore:
         self.engine.set_connected(peer_id, False)
         self.formation.peer_disconnected(peer_id)
         self.leader.peer_disconnected(peer_id)
+        self.follower.peer_disconnected()
         if was_leader:
             self.elections.leader_link_lost()
         elif self.engine.voted_for == peer_id:
@@ -146,7 +147,13 @@ class RaftCore:
 
     def receive(self, peer_id: int, message: Message) -> None:
         self._guarded(self._take, peer_id, message)
-        self._wake()
+        if type(message) is not messages.AppendReply or self._reply_needs_a_step:
+            self._wake()
+
+    @property
+    def _reply_needs_a_step(self) -> bool:
+        """Of each entry, the leader hears once more when it is committed already."""
+        return self.leader.is_told_news or self.hand_over.is_open or self.changes.has_learner
 
     def _take(self, peer_id: int, message: Message) -> None:
         if self.credibility.believes(peer_id, message):

@@ -4,6 +4,7 @@ Stock pysyncobj truncates everything behind prevLogIdx (also what matches and wa
 heartbeat, and moves the commit index over entries that it has not compared.
 """
 
+from ...quorum.formation import Formation
 from ...quorum.snapshot_format import DamagedSnapshot, Snapshot
 from ..protocol.messages import AppendEntries, AppendReply, Chunk, InstallSnapshot, StaleTerm
 from ..protocol.snapshot_transfer import SnapshotReceiver
@@ -25,6 +26,7 @@ class Follower:
     def __init__(
         self,
         electorate: Electorate,
+        formation: Formation,
         engine: PysyncobjEngine,
         journal: Journal,
         snapshots: Snapshots,
@@ -34,6 +36,7 @@ class Follower:
         ports: Ports,
     ) -> None:
         self._electorate = electorate
+        self._formation = formation
         self._engine = engine
         self._journal = journal
         self._snapshots = snapshots
@@ -48,6 +51,11 @@ class Follower:
         self._receiver = SnapshotReceiver()
         self._unacknowledged: tuple[int, int, int] | None = None  # (leader, term, match index) that waits for the disk
         self._replied_at = NEVER
+        self._acknowledged: tuple[int, int, int] | None = None  # (leader, term, match index) of the last success
+
+    def peer_disconnected(self) -> None:
+        """The last acknowledgement may be lost with the link."""
+        self._acknowledged = None
 
     def on_append_entries(self, peer_id: int, message: AppendEntries) -> None:
         if not self._follows(peer_id, message.term):
@@ -57,7 +65,8 @@ class Follower:
             self._reply(peer_id, restart_at, reset=True, success=False)
             return
         match_index = self._store(message)
-        self._acknowledge_when_durable(peer_id, match_index)
+        if message.entries or not self._is_acknowledged(peer_id, match_index):
+            self._acknowledge_when_durable(peer_id, match_index)
         self._applier.commit(min(message.commit_index, match_index))
 
     def on_install_snapshot(self, peer_id: int, message: InstallSnapshot) -> None:
@@ -129,6 +138,15 @@ class Follower:
             "the newest one, probably this one, the quorum with `--accept-loss`; then empty __cluster_metadata of the others"
         )
 
+    def _is_acknowledged(self, leader_id: int, match_index: int) -> bool:
+        """Whether the leader has this acknowledgement, and a recent sign of life. Most messages without entries only tell a new
+        commit index. A blank voter answers all of them: that is when the leader welcomes it."""
+        return (
+            self._acknowledged == (leader_id, self._engine.term, match_index)
+            and self._clock() - self._replied_at < self._heartbeat_s / 2
+            and not self._formation.blank
+        )
+
     def _acknowledge_when_durable(self, leader_id: int, match_index: int) -> None:
         if match_index <= self._journal.durable_index:
             self._reply(leader_id, match_index + 1, reset=False, success=True)
@@ -141,7 +159,8 @@ class Follower:
 
     def on_durable(self) -> None:
         """A flush is done: acknowledge what it covers (under load something newer always waits for the next one)."""
-        self._wake()
+        if self._engine.is_leader:  # its own copy counts; a follower has nothing to do but to answer
+            self._wake()
         if self._unacknowledged is None:
             return
         leader_id, term, match_index = self._unacknowledged
@@ -157,6 +176,7 @@ class Follower:
 
     def _reply(self, leader_id: int, next_index: int, *, reset: bool, success: bool) -> None:
         self._replied_at = self._clock()
+        self._acknowledged = (leader_id, self._engine.term, next_index - 1) if success else None
         self._transport.send(
             leader_id, AppendReply(term=self._engine.term, next_index=next_index, is_reset=reset, is_success=success)
         )

@@ -41,6 +41,7 @@ class Leader:
         self._learned: dict[int, int] = {}  # what blank peers have on disk; it does not count
         self._led_term: int | None = None
         self.must_send = False  # at the next step, whatever has moved
+        self.is_told_news = False  # by the last answer: it may change what is committed, sent, or who leads
 
     def peer_connected(self, peer_id: int) -> None:
         if not self._formation.counts(peer_id):
@@ -52,7 +53,9 @@ class Leader:
 
     def on_append_reply(self, peer_id: int, message: AppendReply) -> None:
         engine = self._engine
+        self.is_told_news = not message.is_success or message.is_reset or message.next_index - 1 > engine.commit_index
         if message.term > engine.term and not self._formation.blank:
+            self.is_told_news = True
             self._elections.step_down(message.term)
         if message.term != engine.term or not engine.is_leader:
             return
@@ -62,6 +65,7 @@ class Leader:
             self.must_send = True
         if self._sender.is_sending_to(peer_id):
             self.must_send = True
+        self.is_told_news |= self.must_send or not self._formation.counts(peer_id)
         if not self._formation.counts(peer_id):
             self._learner_progressed(peer_id, message)
             return

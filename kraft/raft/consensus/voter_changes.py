@@ -177,6 +177,10 @@ class VoterChanges:
         elif self._has_proposal() and self.may_change_voters():
             self._propose_next(now)
 
+    @property
+    def has_learner(self) -> bool:
+        return self._learner is not None
+
     def _has_proposal(self) -> bool:
         return self._learner is not None or self._electorate.membership.current.index == BOOTSTRAP_INDEX
 

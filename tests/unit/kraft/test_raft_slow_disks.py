@@ -184,6 +184,8 @@ def test_the_time_of_own_writes_is_no_silence_of_the_others() -> None:
 def test_a_follower_whose_flush_is_under_way_gives_signs_of_life_but_acknowledges_nothing() -> None:
     cluster = running()
     follower = core_of(cluster, next(node_id for node_id in cluster.ids if node_id != cluster.leader))
+    cluster.loop.run_for(0.5)  # it has nothing in its hands any more
+    assert follower.journal.durable_index == follower.journal.last_index
     cluster.nodes[follower.electorate.node_id].executor._delay = lambda: 20.0
     sent = list[AppendReply]()
     genuine = follower.follower._transport.send

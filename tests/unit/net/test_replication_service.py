@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 from simulation.isr_log import MemoryLog, batch
 from unit.net.shell_world import NoEffects, Shell, broker, image_of, partition, simulated, topic, turns
 
@@ -426,3 +427,21 @@ async def test_a_broker_that_stops_takes_no_role_that_metadata_gives_it_meanwhil
     world.publish(image_of(*brokers, topics=[topic("t", partition(1, epoch=2))], offset=11))
     await turns()
     assert world.fetching == []
+
+
+@simulated
+async def test_metadata_about_groups_alone_is_taken_up_without_a_look_at_each_partition() -> None:
+    """Thousands of partitions, and hundreds of commits of offsets and transactions a second."""
+    world = await World.start(image_of(broker(0), broker(1), topics=[topic("t", partition(0))]))
+    looks = list[int]()
+    genuine = world.manager.storage_failures
+    world.manager.storage_failures = lambda: looks.append(1) or genuine()  # type: ignore[method-assign,func-returns-value]
+    before = world.shell.source.image
+    world.publish(replace(before, offset=before.offset + 1))
+    await turns()
+    assert world.service.taken_up_offset == before.offset + 1
+    assert not looks
+    world.publish(image_of(broker(0), broker(1), topics=[topic("t", partition(1, epoch=2))], offset=before.offset + 2))
+    await turns()
+    assert world.service.taken_up_offset == before.offset + 2
+    assert looks and not world.at(TP).role.is_leader

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage, differences
+from barnabas.kraft.metadata.records import ControllerRecord
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.net.events.state_log import BURST_LINES, LINES_PER_S, SHOWN_PER_EVENT, StateLog
@@ -55,6 +56,9 @@ class World:
             leader=Leadership(leader_id=0, term=1, is_self=decides),
             is_active_controller=decides,
             restored=restored,
+            records=(
+                (1, ControllerRecord(controller_id=0, controller_epoch=1)),
+            ),  # one at least, where an image changes
         )
         self._last = new
         self.log.published(publication)

@@ -13,7 +13,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 CEILINGS: Final = {
     "produce acks=1, 1 replicas (Kafka)": 120,
     "produce acks=-1, 1 replicas (Kafka)": 150,
-    "produce acks=1, 3 replicas (Kafka)": 395,
+    "produce acks=1, 3 replicas (Kafka)": 400,
     "produce acks=-1, 3 replicas (Kafka)": 775,
     "fetch, one record (Kafka)": 101,
     "fetch, nothing there (Kafka)": 75,
@@ -22,11 +22,11 @@ CEILINGS: Final = {
     "metadata of 100 partitions (Kafka)": 50,
     "produce acks=1, 1 replicas (own)": 102,
     "produce acks=-1, 1 replicas (own)": 163,
-    "produce acks=1, 3 replicas (own)": 255,
+    "produce acks=1, 3 replicas (own)": 490,
     "produce acks=-1, 3 replicas (own)": 760,
     "fetch, one record (own)": 84,
     "fetch, nothing there (own)": 92,
-    "fetch, 34 idle partitions (own)": 580,  # and a tick of the quorum
+    "fetch, 34 idle partitions (own)": 590,  # and a tick of the quorum
     "metadata of 100 partitions (own)": 390,
     "create topic (SDK)": 3_300,  # on all three brokers
     "send acks=1, 3 replicas (SDK)": 656,

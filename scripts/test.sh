@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets itself up and runs every check, then every test on two cores. Other arguments go to pytest, in one process.
+# Sets itself up and runs every check, then every test, for two cores. Other arguments go to pytest, in one process.
 #   scripts/test.sh                           everything: what continuous integration runs
 #   scripts/test.sh quick                     checks, unit tests, scenarios and tidiness: before every commit
 #   scripts/test.sh long [SECONDS]            what finds new failures: fault campaigns, attacks, new seeds, mutants (600 s of each)
@@ -81,9 +81,10 @@ else
     cat "$PYTEST_DEBUG_TEMPROOT/builds.log"
 fi
 
-# Two at a time, also on larger machines: brokers, Spark and the tests' clocks have been tried with one neighbour. More: add -n 8.
-# How the tests are shared out stands in tests/two_ends.py.
-together=(-n 2 --dist loadgroup --no-loadscope-reorder)
+# Three at a time, also on larger machines: two with tests of real processes, which wait most of the time, and one with tests that
+# compute. Brokers, Spark and the tests' clocks have been tried with two neighbours. More: add -n 8. How the tests are shared out
+# stands in tests/two_ends.py.
+together=(-n 3 --dist loadgroup --no-loadscope-reorder)
 
 tests() {
     echo "pytest $*"

@@ -2,9 +2,10 @@
 
 Tests of real processes wait a lot, and their clocks run; a simulation never waits, and its clock is virtual. So the queue begins
 with the tests of real processes and ends with simulations, the long ones outermost. The tests that share a fixture of the session
-are first: they stay in one process for a quarter of the run, which must not be its last one. One worker takes from the front of
-the queue, the other from its end. They meet in the middle, at tests of milliseconds: until then a cluster has no second cluster
-beside it, and no long test is left for the end of the run. What a test finds does not depend on this order, nor on the worker.
+are first: they stay in one process for a quarter of the run, which must not be its last one. Workers 0 and 2 take from the front
+of the queue, worker 1 from its end. They meet in the middle, at tests of milliseconds: until then a simulation has most of one
+core, two clusters share the other, and no long test is left for the end of the run. What a test finds does not depend on this
+order, nor on the worker.
 """
 
 from collections.abc import Iterator

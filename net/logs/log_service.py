@@ -152,7 +152,7 @@ class LogService:
 
     def published(self, publication: MetadataPublication) -> None:
         cluster_id = publication.image.cluster_id
-        if not publication.keeps_image and cluster_id and self._logs.cluster_id != cluster_id:
+        if cluster_id and self._logs.cluster_id != cluster_id:
             try:
                 self._logs.join_cluster(cluster_id)
             except InconsistentClusterIdError as error:

@@ -13,7 +13,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 CEILINGS: Final = {
     "produce acks=1, 1 replicas (Kafka)": 120,
     "produce acks=-1, 1 replicas (Kafka)": 150,
-    "produce acks=1, 3 replicas (Kafka)": 400,
+    "produce acks=1, 3 replicas (Kafka)": 280,
     "produce acks=-1, 3 replicas (Kafka)": 775,
     "fetch, one record (Kafka)": 101,
     "fetch, nothing there (Kafka)": 75,

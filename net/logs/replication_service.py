@@ -245,6 +245,7 @@ class ReplicationService:
             if not self.manager.knows(assignment.topic_partition):
                 yield self._effects.made_ready(assignment.topic_partition, assignment.topic_id)
             self.perform(self.manager.apply_one(assignment, self._clock.now_ms()))
+            self._mark_changed(assignment.topic_partition)  # another ISR ends the rest of followers
             yield None
         effects = self.manager.storage_failures()
         if is_first or publication.changes.brokers:

@@ -42,6 +42,8 @@ class FollowerSession:
         # Partitions to which something has happened that may change what to ask for. The owner adds them.
         self.happened: dict[TopicPartition, None] = {}
         self._restless: dict[TopicPartition, None] = {}
+        # Of `named`: the last answer did not say that all records are here, and committed. The owner adds them.
+        self.unsettled: dict[TopicPartition, None] = {}
         self._looked_at_s: dict[TopicPartition, float] = {}  # of `named`, the longest ago first
 
     def close(self) -> None:
@@ -57,7 +59,7 @@ class FollowerSession:
         self.number += 1
         happened, self.happened = self.happened, {}
         if not self.session_id:
-            for kept in (self.named, self._asked, self._restless, self._looked_at_s):
+            for kept in (self.named, self._asked, self._restless, self.unsettled, self._looked_at_s):
                 kept.clear()
             return list(partitions)
         if not overtakes:
@@ -97,6 +99,7 @@ class FollowerSession:
         forget."""
         self._asked.pop(topic_partition, None)
         self._looked_at_s.pop(topic_partition, None)
+        self.unsettled.pop(topic_partition, None)
         if is_restless:
             self._restless[topic_partition] = None
         else:

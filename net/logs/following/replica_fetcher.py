@@ -380,18 +380,20 @@ class ReplicaFetcher:
         session = self._session
         session.answered(response.session_id)
         effects: list[Effect] = []
-        is_quiet = True
         for answered in response.partitions:
             topic_partition = TopicPartition(answered.topic, answered.partition)
             position = session.position(topic_partition, number)
             if position is None:
                 continue
             session.happened[topic_partition] = None
-            is_quiet = is_quiet and _is_quiet(answered, position)
+            if not _is_quiet(answered, position):
+                session.unsettled[topic_partition] = None
+            elif session.unsettled:
+                session.unsettled.pop(topic_partition, None)
             partition = self._partitions.get(topic_partition)
             if partition is not None:
                 effects += self._handle_partition(topic_partition, partition, position, answered)
-        self._quiet_answers = self._quiet_answers + 1 if is_quiet else 0
+        self._quiet_answers = 0 if session.unsettled else self._quiet_answers + 1
         if effects:
             self._on_effects(effects)
 

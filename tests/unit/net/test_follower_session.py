@@ -10,7 +10,7 @@ from barnabas.log.replication.partition import Partition
 from barnabas.log.vocabulary.errors import ErrorCode, NetworkError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.logs.following.follower_session import LOOK_AGAIN_S, MAX_LOOKS_AGAIN, FollowerSession
-from barnabas.net.logs.following.replica_fetcher import PARTITION_BACKOFF_MS
+from barnabas.net.logs.following.replica_fetcher import PARTITION_BACKOFF_MS, FetchSettings
 from barnabas.net.protocol.requests import LAST_EPOCH, FetchPartition, FetchRequest
 from barnabas.net.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 
@@ -177,6 +177,36 @@ async def test_the_answers_of_an_overtaken_request_that_failed_are_all_dropped()
         first.set_exception(NetworkError("reset"))
         request, _ = await world.leader.next_call()
         assert second.cancelled() and len(named(request)) == 3 and request.session_epoch == 0
+
+
+async def test_the_waits_do_not_grow_while_a_high_watermark_is_not_known() -> None:
+    """The leader says nothing of a partition before it has news, so an empty answer does not show that all is known."""
+    async with World() as world:
+        request, reply = await Following(world).begin(2)
+        reply.set_result(news(data(1)))
+        request, reply = await world.leader.next_call()
+        reply.set_result(news(nothing(1, high_watermark=0)))
+        for _ in range(3):
+            request, reply = await world.leader.next_call()
+            assert request.max_wait_ms == FetchSettings().max_wait_ms
+            reply.set_result(news())
+        request, reply = await world.leader.next_call()
+        reply.set_result(news(nothing(1, high_watermark=1)))
+        request, reply = await world.leader.next_call()
+        assert request.max_wait_ms > FetchSettings().max_wait_ms
+
+
+async def test_a_partition_that_leaves_does_not_keep_the_waits_short() -> None:
+    async with World() as world:
+        _, reply = await Following(world).begin(2)
+        reply.set_result(news(data(1)))
+        _, reply = await world.leader.next_call()
+        world.fetcher.remove(TopicPartition("t", 1))
+        reply.set_result(news())
+        _, reply = await world.leader.next_call()
+        reply.set_result(news())
+        request, _ = await world.leader.next_call()
+        assert request.max_wait_ms > FetchSettings().max_wait_ms
 
 
 # --- what is told to the leader ----------------------------------------------------------------------------------------

@@ -197,6 +197,19 @@ async def test_a_new_leader_epoch_ends_the_rest_with_an_error() -> None:
 
 
 @simulated
+async def test_a_follower_that_the_metadata_puts_out_of_the_isr_does_not_rest() -> None:
+    """Its broker was fenced for a moment. If the ISR is too small now, nobody can append, so nothing else ends the rest."""
+    world = await world_of(1)
+    world.ask(at(0, 0))
+    assert world.ask() == {} and world.session.to_read() == []
+    shrunk = replace(partition(0, isr=(0,)), partition_epoch=2)
+    world.show(topic("t", shrunk), offset=11)
+    await asyncio.sleep(0.1)
+    world.ask()
+    assert [proposal.isr[-1].node_id for proposal in world.proposed] == [1], "it is proposed for the ISR at once"
+
+
+@simulated
 async def test_another_incarnation_replica_or_connection_does_not_continue_a_session() -> None:
     world = await world_of()
     world.ask(*everything())

@@ -1,9 +1,10 @@
 """A follower's side of a fetch session: what a request names, what an answer counts for, and how a session ends."""
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
-from unit.net.test_replica_fetcher import World, data, replica
+from unit.net.test_replica_fetcher import LEADER, World, assignment, data, replica
 
 from barnabas.log.replication.follower import FetchPosition
 from barnabas.log.replication.partition import Partition
@@ -111,6 +112,40 @@ async def test_two_partitions_that_come_one_after_the_other_overtake_twice() -> 
         third.set_result(news(nothing(2)))
         request, _ = await world.leader.next_call()
         assert (named(request), request.session_epoch) == ([], 4)
+
+
+async def test_a_replica_that_leaves_the_isr_while_its_disk_hangs_is_forgotten() -> None:
+    """Its leader must not take it for one that fetches, and bring it back."""
+    async with World() as world:
+        following = Following(world)
+        _, reply = await following.begin(2)
+        following.replicas[1].following.disk_hung(True)
+        world.fetcher.resume(TopicPartition("t", 1))
+        reply.set_result(news())
+        request, reply = await world.leader.next_call()
+        assert (named(request), forgotten(request)) == ([], []), "in sync, it goes on"
+        following.replicas[1].role.isr = (LEADER,)
+        world.fetcher.resume(TopicPartition("t", 1))
+        reply.set_result(news())
+        request, _ = await world.leader.next_call()
+        assert (named(request), forgotten(request)) == ([], [1])
+
+
+async def test_a_replica_that_follows_the_same_leader_in_another_epoch_is_named_with_the_same_offset() -> None:
+    async with World() as world:
+        following = Following(world)
+        _, reply = await following.begin(2)
+        newer = replace(assignment(1), leader_epoch=6, partition_epoch=2)
+        following.replicas[1].make_follower(newer, 0)
+        world.fetcher.add(TopicPartition("t", 1), following.replicas[1].following)
+        request, second = await world.leader.next_call()
+        assert [(item.partition, item.fetch_offset, item.current_leader_epoch) for item in request.partitions] == [
+            (1, 0, 6)
+        ]
+        reply.set_result(news(nothing(1)))
+        second.set_result(news(nothing(1)))
+        request, _ = await world.leader.next_call()
+        assert named(request) == []
 
 
 async def test_a_partition_that_leaves_is_forgotten() -> None:

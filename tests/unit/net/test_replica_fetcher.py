@@ -60,21 +60,21 @@ class Leader:
         return await asyncio.wait_for(self.calls.get(), 5)
 
 
-def replica(number: int = 0, *, isr: tuple[int, ...] = (LEADER, ME)) -> Partition:
-    topic_partition = TopicPartition("t", number)
-    partition = Partition(MemoryLog(topic_partition), ME)
-    partition.make_follower(
-        PartitionAssignment(
-            topic_partition=topic_partition,
-            topic_id="t1",
-            leader=LEADER,
-            leader_epoch=5,
-            partition_epoch=1,
-            replicas=(1, 2),
-            isr=isr,
-        ),
-        0,
+def assignment(number: int = 0, *, isr: tuple[int, ...] = (LEADER, ME)) -> PartitionAssignment:
+    return PartitionAssignment(
+        topic_partition=TopicPartition("t", number),
+        topic_id="t1",
+        leader=LEADER,
+        leader_epoch=5,
+        partition_epoch=1,
+        replicas=(1, 2),
+        isr=isr,
     )
+
+
+def replica(number: int = 0, *, isr: tuple[int, ...] = (LEADER, ME)) -> Partition:
+    partition = Partition(MemoryLog(TopicPartition("t", number)), ME)
+    partition.make_follower(assignment(number, isr=isr), 0)
     return partition
 
 

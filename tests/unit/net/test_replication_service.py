@@ -28,7 +28,14 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.logs.replication_service import ReplicationService
-from barnabas.net.server.purgatory import DelayedFetch, DelayedProduce, Operation, Purgatory, ReadUpTo
+from barnabas.net.server.purgatory import (
+    DelayedFetch,
+    DelayedProduce,
+    Operation,
+    Purgatory,
+    ReadUpTo,
+    StandingWatch,
+)
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 LAG_MS = 1_000
@@ -207,6 +214,19 @@ async def test_many_appends_of_one_turn_are_looked_at_once() -> None:
     world.append((1, 21))
     await turns()
     assert world.purgatory.checked == [TP, OTHER, TP]
+
+
+@simulated
+async def test_another_isr_in_the_same_leader_epoch_is_looked_at_by_both_sides_and_other_partitions_are_not() -> None:
+    """A follower that is not in sync any more must not fetch while its disk hangs, and its leader must read what it fetches."""
+    for number, world in ((0, await World.start(LEADING)), (1, await World.start(FOLLOWING))):
+        world.purgatory.watch(StandingWatch(), TP, 0)
+        world.fetching.clear()
+        shrunk = replace(partition(number, isr=(number,)), partition_epoch=2)
+        world.publish(cluster(topic("t", shrunk, partition(number)), offset=11))
+        await turns()
+        assert world.purgatory.checked == [TP]
+        assert [it for it in world.fetching if type(it) is ResumeFetching] == [ResumeFetching(topic_partition=TP)]
 
 
 @simulated

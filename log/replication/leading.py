@@ -205,6 +205,11 @@ class Leading:
         ends = (offset, replica.log_end_offset, leading.high_watermark, replica.told_high_watermark)
         return ends == (leading.log_end_offset,) * 4 and leading.is_in_sync(replica)
 
+    def waits_for(self, replica_id: int) -> bool:
+        """Is it in the ISR, or may it be by now? The metadata shows it later, and to another broker possibly earlier than here."""
+        leading = self._role.leader_state
+        return leading is not None and replica_id in leading.isr.maximal_isr
+
     def tells_at_once(self, replica_id: int, now_ms: int) -> bool:
         """Must this follower learn of each new high watermark at once, because consumers read from it?"""
         leading = self._role.leader_state

@@ -106,7 +106,7 @@ class FetchHandler:
             watch.places[topic_partition] = (watch.places[topic_partition][0], partition.leader_epoch)
             if not session.is_of_follower:
                 continue
-            delay_ms = self._send_delay_ms(request, topic_partition)
+            delay_ms = self._send_delay_ms(request, partition)
             if delay_ms > 0:  # what lies there must not wake it; its follower is not in sync, and names it again
                 timeout_ms = min(timeout_ms, delay_ms)
                 session.rest(topic_partition, self._clock.now_ms())
@@ -175,11 +175,11 @@ class FetchHandler:
         timeout_ms = min(request.max_wait_ms, MAX_FETCH_WAIT_MS)
         for item in request.partitions:
             topic_partition = TopicPartition(item.topic, item.partition)
-            delay_ms = self._send_delay_ms(request, topic_partition)
+            partition = manager.partition(topic_partition)
+            delay_ms = self._send_delay_ms(request, partition)
             if delay_ms > 0:  # what lies there must not wake it
                 timeout_ms = min(timeout_ms, delay_ms)
                 continue
-            partition = manager.partition(topic_partition)
             offsets[topic_partition] = (item.fetch_offset, partition.leader_epoch)
             if request.replica_id >= 0 and partition.leading.tells_at_once(request.replica_id, now_ms):
                 told[topic_partition] = partition.high_watermark
@@ -339,7 +339,7 @@ class FetchHandler:
     ) -> PartitionRead:
         if item.topic_id and item.topic_id != partition.topic_id:
             return PartitionRead(error=ErrorCode.INCONSISTENT_TOPIC_ID)
-        is_held_back = self._throttle.send_delay_ms(partition.topic_partition, request.replica_id) > 0
+        is_held_back = self._send_delay_ms(request, partition) > 0
         read, effects = partition.leading.read_for_follower(
             request.replica_id,
             broker_epoch=request.broker_epoch,
@@ -356,8 +356,11 @@ class FetchHandler:
             self._replication.perform(effects)
         return read
 
-    def _send_delay_ms(self, request: FetchRequest, topic_partition: TopicPartition) -> int:
-        return 0 if request.replica_id < 0 else self._throttle.send_delay_ms(topic_partition, request.replica_id)
+    def _send_delay_ms(self, request: FetchRequest, partition: Partition) -> int:
+        """Nothing is held back from a follower that the high watermark waits for, although the metadata here may be older."""
+        replica_id = request.replica_id
+        delay_ms = 0 if replica_id < 0 else self._throttle.send_delay_ms(partition.topic_partition, replica_id)
+        return 0 if delay_ms > 0 and partition.leading.waits_for(replica_id) else delay_ms
 
 
 def _completing(

@@ -210,6 +210,25 @@ async def test_a_follower_that_the_metadata_puts_out_of_the_isr_does_not_rest() 
 
 
 @simulated
+async def test_a_throttle_holds_nothing_back_from_a_follower_that_joins_before_the_metadata_shows_it_here() -> None:
+    """The follower may know that it is in sync, and does not name the partition again: nothing else would wake it for long."""
+    added = replace(partition(0, isr=(0,)), adding_replicas=(1,))
+    world = await World.start(topic("t", added, added), leader_replication_throttled_rate="1000")
+    assert isinstance(world, World)
+    world.handler = FetchHandler(world.services)
+    await asyncio.sleep(0.1)
+    world.append(b"a" * 9_000, number=1)
+    world.ask(at(0, 0), at(0, 1))
+    assert [proposal.topic_partition.partition for proposal in world.proposed] == [0]
+    client = world.send(max_wait_ms=60_000)
+    world.append(b"b", number=0)
+    await settled()
+    found = client.answer()
+    assert isinstance(found, FetchResponse)
+    assert [(item.partition, values(item)) for item in found.partitions] == [(0, [b"b"])]
+
+
+@simulated
 async def test_another_incarnation_replica_or_connection_does_not_continue_a_session() -> None:
     world = await world_of()
     world.ask(*everything())

@@ -206,7 +206,7 @@ class Leading:
         return ends == (leading.log_end_offset,) * 4 and leading.is_in_sync(replica)
 
     def waits_for(self, replica_id: int) -> bool:
-        """Is it in the ISR, or may it be by now? The metadata shows it later, and to another broker possibly earlier than here."""
+        """Is it in the ISR, or may it be by now? The metadata shows it later, possibly first to another broker."""
         leading = self._role.leader_state
         return leading is not None and replica_id in leading.isr.maximal_isr
 

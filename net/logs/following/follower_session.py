@@ -17,7 +17,10 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
+from msgspec.structs import replace
+
 from barnabas.log.replication.follower import FetchPosition
+from barnabas.log.replication.replica import UNKNOWN_OFFSET
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ...base.limits import MAX_DATA_ITEMS
@@ -37,7 +40,7 @@ class FollowerSession:
         self.named: dict[
             TopicPartition, FetchPartition
         ] = {}  # what the leader has; empty: the request asks for nothing
-        # Positions in flight, and the number of the first request with each; a subset of `named`
+        # Positions that no answer had yet, and the number of the first request with each; a subset of `named`
         self._asked: dict[TopicPartition, tuple[FetchPosition, int]] = {}
         # Partitions to which something has happened that may change what to ask for. The owner adds them.
         self.happened: dict[TopicPartition, None] = {}
@@ -127,6 +130,15 @@ class FollowerSession:
             self.close()
 
     def position(self, topic_partition: TopicPartition, number: int) -> FetchPosition | None:
-        """The position that request `number` had; None: another one is asked for since."""
+        """The position that request `number` had; None: another one is asked for since, or an answer had it before. That one was
+        to a request that this one has overtaken, and the leader says what is dropped now only if it is named again."""
         asked = self._asked.get(topic_partition)
-        return None if asked is None or asked[1] > number else asked[0]
+        if asked is None:
+            known = self.named.get(topic_partition)
+            if known is not None:
+                self.named[topic_partition] = replace(known, fetch_offset=UNKNOWN_OFFSET)
+            return None
+        if asked[1] > number:
+            return None
+        del self._asked[topic_partition]
+        return asked[0]

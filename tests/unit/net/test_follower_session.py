@@ -98,6 +98,25 @@ async def test_an_overtaken_answer_does_not_count_for_a_position_that_is_newer_t
         assert following.replicas[0].log_end_offset == 0
 
 
+async def test_what_two_answers_have_is_named_again_as_the_second_one_is_dropped() -> None:
+    """The leader has told the high watermark in the second one, and would not tell it again by itself."""
+    async with World() as world:
+        following = Following(world)
+        _, reply = await following.begin(2)
+        reply.set_result(news(data(0)))
+        _, first = await world.leader.next_call()
+        following.add(2)
+        _, second = await world.leader.next_call()
+        first.set_result(news(nothing(0, high_watermark=0)))
+        await asyncio.sleep(0)
+        second.set_result(news(nothing(2), nothing(0, high_watermark=1)))
+        request, reply = await world.leader.next_call()
+        assert following.replicas[0].high_watermark == 0 and named(request) == [(0, 1)]
+        reply.set_result(news(nothing(0, high_watermark=1)))
+        request, _ = await world.leader.next_call()
+        assert following.replicas[0].high_watermark == 1 and named(request) == []
+
+
 async def test_two_partitions_that_come_one_after_the_other_overtake_twice() -> None:
     async with World() as world:
         following = Following(world)

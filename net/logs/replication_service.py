@@ -245,7 +245,11 @@ class ReplicationService:
             if not self.manager.knows(assignment.topic_partition):
                 yield self._effects.made_ready(assignment.topic_partition, assignment.topic_id)
             self.perform(self.manager.apply_one(assignment, self._clock.now_ms()))
-            self._look_again(assignment, before)
+            if _has_another_isr(
+                assignment, before
+            ):  # then nothing may rest in a fetch session, here or at the other side
+                self._mark_changed(assignment.topic_partition)
+                self._effects.resume_fetching(ResumeFetching(topic_partition=assignment.topic_partition))
             yield None
         effects = self.manager.storage_failures()
         if is_first or publication.changes.brokers:
@@ -258,15 +262,6 @@ class ReplicationService:
         self.perform(effects)
         if is_first:
             self._effects.took_up(image)
-
-    def _look_again(self, assignment: PartitionAssignment, before: MetadataImage) -> None:
-        """Another ISR alone has no effect on a role, but then nothing may rest in a fetch session, here or at the other side.
-        Only where the ISR differs: the change of one partition comes with all assignments of its topic."""
-        topic_partition = assignment.topic_partition
-        known = before.partition(topic_partition)
-        if known is not None and known.isr != assignment.isr:
-            self._mark_changed(topic_partition)
-            self._effects.resume_fetching(ResumeFetching(topic_partition=topic_partition))
 
     def _ours(
         self, before: MetadataImage, topics: Iterable[str], broker_epochs: dict[int, int]
@@ -451,6 +446,12 @@ def _is_new(assignment: PartitionAssignment, before: MetadataImage, node_id: int
     known = before.partition(topic_partition)
     is_same_topic = before.topic_names.get(assignment.topic_id) == topic_partition.topic
     return known is None or not is_same_topic or node_id not in known.replicas
+
+
+def _has_another_isr(assignment: PartitionAssignment, before: MetadataImage) -> bool:
+    """The change of one partition comes with all assignments of its topic."""
+    known = before.partition(assignment.topic_partition)
+    return known is not None and known.isr != assignment.isr
 
 
 def _active_broker_epochs(image: MetadataImage) -> dict[int, int]:

@@ -81,6 +81,6 @@ FINDING_SEEDS: Final[dict[tuple[str, str], int]] = {  # by level and name
     ("shares", "loaded without ranges"): 29,
     ("shares", "locks without end"): 2,
     ("shares", "lost requests count"): 2,
-    ("shares", "rejected before its dead letter"): 22,
+    ("shares", "rejected before its dead letter"): 81,
     ("shares", "returned after its lock"): 14,
 }

@@ -34,7 +34,7 @@ MOST_SEEDS = {
     "a controller that was stopped": 20,
     "a coordinator that is cut off": 20,
     "prepared in clusters": 40,
-    "shares": 80,
+    "shares": 130,
     "stalls": 6,
     "flushes": 40,
 }

@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from integration.cluster import Cluster, clean_environment
 
 from barnabas.net.cli.pipeline.reporting import StatusReporter
-from barnabas.net.client.positions.pipeline_reports import PIPELINES_TOPIC
+from barnabas.net.client.positions.pipeline_reports import PIPELINES_TOPIC, PipelineReport, encoded_report
+from barnabas.net.client.producer.producer import Producer
 from barnabas.net.pipeline.state import RunProgress, RunState, StateFolder
 
 pytestmark = pytest.mark.timeout(180)
@@ -33,6 +35,13 @@ async def tell(cluster: Cluster, folder: StateFolder, name: str, state: RunState
         pipeline=name, folder=folder, bootstrap=cluster.bootstrap, security={}, interval_s=60
     ).running():
         pass
+
+
+async def tell_late(cluster: Cluster, name: str) -> None:
+    """The last report of a machine that has died five intervals ago."""
+    late = PipelineReport(pipeline=name, state="running", at_ms=int(time.time() * 1_000) - 50_000, interval_ms=10_000)
+    async with Producer(cluster.bootstrap) as producer:
+        await producer.send(PIPELINES_TOPIC, encoded_report(late), key=name.encode(), partition=0)
 
 
 def test_the_newest_report_of_each_pipeline_is_listed(shared_cluster: Cluster, tmp_path: Path) -> None:
@@ -57,6 +66,10 @@ def test_the_newest_report_of_each_pipeline_is_listed(shared_cluster: Cluster, t
         5,
         "sink.key names 'id'",
     )
+
+    asyncio.run(tell_late(shared_cluster, "sales"))
+    code, rows = listed(shared_cluster)
+    assert code == 3 and [row["state"] for row in rows] == ["running", "silent"], "none has failed now"
 
     async def settings() -> dict[str, str]:
         async with shared_cluster.admin() as admin:

@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 
@@ -71,7 +73,16 @@ async def test_work_that_fails_holds_up_no_other_work() -> None:
 def test_a_closed_loop_refuses_each_time() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
-    mailbox = Mailbox(loop)
+    mailbox, refused = Mailbox(loop), list[weakref.ref[Callable[[], None]]]()
+
+    def give() -> None:
+        def work() -> None: ...
+
+        refused.append(weakref.ref(work))
+        mailbox.put(work)
+
     for _ in range(2):
         with pytest.raises(RuntimeError):
-            mailbox.put(lambda: None)
+            give()
+    gc.collect()
+    assert [found() for found in refused] == [None, None], "what is never done is not kept"

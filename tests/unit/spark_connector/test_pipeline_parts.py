@@ -221,6 +221,17 @@ def test_a_micro_batch_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
     assert writer(tmp_path).write(0, iter([(1, "x")])) == 1
 
 
+def test_a_table_is_emptied_once_and_not_after_the_first_micro_batch(tmp_path: Path) -> None:
+    writer(tmp_path, sink_id="before").write(0, iter([(1, "stale")]))
+    writer(tmp_path).empty_once()
+    assert stored(tmp_path) == []
+    writer(tmp_path, sink_id="other").write(0, iter([(2, "other")]))
+    writer(tmp_path).empty_once()  # the next driver, which began before the first micro-batch
+    assert writer(tmp_path).write(0, iter([(3, "x")])) == 1, "to be emptied is no micro-batch"
+    writer(tmp_path).empty_once()
+    assert stored(tmp_path) == [(2, "other"), (3, "x")]
+
+
 def test_rows_of_a_key_replace_each_other(tmp_path: Path) -> None:
     writer(tmp_path, key=("id",)).write(0, iter([(1, "a"), (2, "b")]))
     writer(tmp_path, key=("id",)).write(1, iter([(1, "c"), (1, "d")]))

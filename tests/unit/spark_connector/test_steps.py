@@ -32,3 +32,17 @@ def test_a_step_and_the_modules_that_it_imports_reach_a_worker(tmp_path: Path, m
     worker = [sys.executable, "-c", WORKER]
     done = subprocess.run(worker, input=sent, capture_output=True, check=False, timeout=60, cwd="/")
     assert done.stdout.strip() == b"41", done.stderr.decode()
+
+
+def test_what_an_environment_in_the_folder_has_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers have packages themselves; some of them cannot be pickled."""
+    (tmp_path / "environment").mkdir()
+    (tmp_path / "environment/step_package.py").write_text("def three():\n    return 3\n")
+    (tmp_path / "step_calling.py").write_text("import step_package\n\n\ndef call():\n    return step_package.three()\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "environment"), *sys.path])
+    monkeypatch.setattr(sys, "prefix", str(tmp_path.resolve() / "environment"))
+    sent = cloudpickle.dumps(module_of("step_calling", tmp_path.resolve()).call)  # type: ignore[no-untyped-call]
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER.replace("(20)", "()")], input=sent, capture_output=True, timeout=60, cwd="/"
+    )
+    assert b"No module named 'step_package'" in done.stderr

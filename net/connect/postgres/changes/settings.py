@@ -125,7 +125,7 @@ def _read(kind: type[T], found: Mapping[str, Any], file: str, within: str) -> T:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"the keys here are {', '.join(known)}"
-            raise ConfigFileError(f"{file}: unknown key {within}{name}: {hint}", key=_way(f"{within}{name}"))
+            raise ConfigFileError(f"{file}: unknown key {within}{name}: {hint}", key=(*_way(within)[:-1], name))
         values[name] = _value(hints[name], value, file, f"{within}{name}")
     missing = [
         name

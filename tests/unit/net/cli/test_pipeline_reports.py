@@ -87,3 +87,51 @@ async def test_a_refused_report_disturbs_nothing_and_is_told_once(
             await reporter.is_third.wait()
     assert reporter.count > 3, "one at the end, too"
     assert len(caplog.records) == 1 and "WRITE on topic barnabas-pipelines" in caplog.text
+
+
+class Counting(StatusReporter):
+    """What it would send; `awaited` is set as soon as there are as many as the test waits for."""
+
+    sent: list[PipelineReport]
+    awaited: asyncio.Event
+    wanted: int
+
+    async def _send(self, report: PipelineReport) -> None:
+        self.sent.append(report)
+        if len(self.sent) >= self.wanted:
+            self.awaited.set()
+
+
+def counting(folder: StateFolder, *, wanted: int, interval_s: float) -> Counting:
+    reporter = Counting(pipeline="p", folder=folder, bootstrap="x", security={}, interval_s=interval_s)
+    reporter.sent, reporter.awaited, reporter.wanted = [], asyncio.Event(), wanted
+    return reporter
+
+
+async def test_a_new_state_is_told_before_the_next_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = StateFolder(tmp_path)
+    folder.write_run(RUNNING)
+    monkeypatch.setattr("barnabas.net.cli.pipeline.reporting.LOOK_S", 0.0)
+    reporter = counting(folder, wanted=1, interval_s=3_600)
+    async with reporter.running():
+        await reporter.awaited.wait()
+        reporter.awaited.clear()
+        reporter.wanted = 2
+        folder.write_run(RunState(state="restarting", restarts=2))
+        async with asyncio.timeout(30):
+            await reporter.awaited.wait()
+    assert [report.state for report in reporter.sent] == ["running", "restarting", "restarting"]
+
+
+async def test_rates_are_since_the_report_before(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path)
+    folder.write_run(RUNNING)
+    reporter = counting(folder, wanted=3, interval_s=0.005)  # a clock of milliseconds moves between two
+    async with reporter.running():
+        await reporter.awaited.wait()
+        folder.write_progress(RunProgress(batches=1, records=10**12, rows=10**12))
+        reporter.awaited.clear()
+        reporter.wanted = len(reporter.sent) + 6
+        await reporter.awaited.wait()
+    rates = [report.rows_per_s for report in reporter.sent]
+    assert rates[0] is None and sum(bool(rate) for rate in rates) == 1, "the rows came between two of the reports"

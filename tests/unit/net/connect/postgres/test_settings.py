@@ -62,6 +62,10 @@ def test_an_error_names_the_key_and_what_to_write(text: str, says: str) -> None:
         (SOURCE + "\n[snapshot]\nreaders = 'two'\n", "c.toml:10:1: snapshot.readers is 'two': it must be an integer"),
         (SOURCE + "tabels = []\n", "c.toml:8:1: unknown key tabels: did you mean tables?"),
         (
+            SOURCE + "[snapshot]\n'chunk.rows' = 5\n",
+            "c.toml:9:1: unknown key snapshot.chunk.rows: did you mean chunk_rows?",
+        ),
+        (
             SOURCE.replace('"s"', '"Shop-Slot"'),
             "c.toml:6:1: slot is 'Shop-Slot': PostgreSQL takes up to 63 lower case letters",
         ),

@@ -15,7 +15,7 @@ from barnabas.kraft.controller.controller import Controller
 from barnabas.kraft.group_state.group_slots import GroupSlots
 from barnabas.kraft.metadata.controller_errors import DivergentMetadataError
 from barnabas.kraft.metadata.controller_result import ControllerResult
-from barnabas.kraft.metadata.image import SLOT_COUNT
+from barnabas.kraft.metadata.image import SLOT_COUNT, MetadataChanges
 from barnabas.kraft.metadata.records import (
     ClusterRecord,
     FeatureLevelRecord,
@@ -325,6 +325,19 @@ def test_restoring_a_snapshot_tells_what_differs() -> None:
     assert publication.changes.topics == publication.changes.topic_configs == {"t"}
     assert publication.changes.brokers == {0, 1}
     assert publication.changes.slots == set(range(50))
+
+
+def test_only_commands_that_change_nothing_but_groups_keep_the_image() -> None:
+    """Changes name neither quotas nor permissions: a snapshot may bring others of them, and nothing else."""
+    cluster = SingleController(1)
+    node = cluster.cluster.nodes[0]
+    publications, offset = cluster.cluster.publications[0], cluster.image.offset + 1
+    of_group = RecordBatch(controller_epoch=1, records=(RemoveGroupRecord(slot=0, coordinator_epoch=1, group_id="g"),))
+    node.committed([CommittedCommand(index=offset, term=1, command=encode_batch(of_group))])
+    assert publications[-1].keeps_image and publications[-1].image.offset == offset
+    node.restore(offset, list(node.snapshot()()))
+    publication = publications[-1]
+    assert publication.changes == MetadataChanges() and not publication.keeps_image
 
 
 def test_a_view_for_a_snapshot_does_not_move_with_the_state() -> None:

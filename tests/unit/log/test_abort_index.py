@@ -107,6 +107,25 @@ def test_a_start_rebuilds_an_index_that_is_cut_within_an_entry_before_the_recove
     assert TransactionIndex(disk, INDEX).entries == list(expected)
 
 
+def test_a_start_cuts_what_is_torn_in_an_index_behind_the_recovery_point():
+    """Entries that are appended behind torn bytes would be read from the wrong place at the next start."""
+    disk = SimulatedDisk()
+    log = open_log(disk, config=SMALL)
+    fill(log, 12)
+    base_offset = log.segments.active.base_offset
+    index = f"{DIRECTORY}/{base_offset:020d}.txnindex"
+    expected = log.aborted.between(0, log.log_end_offset)
+    log.close()
+    disk.kill()
+    file = disk.open_append(index)
+    file.truncate(7)
+    file.close()
+    log = open_log(disk, config=SMALL, was_stopped_cleanly=False, recovery_point=base_offset)
+    assert log.aborted.between(0, log.log_end_offset) == expected
+    in_last = [entry for entry in expected if entry.last_offset >= base_offset]
+    assert in_last and TransactionIndex(disk, index).entries == in_last
+
+
 def test_an_index_that_is_damaged_while_the_log_is_open_is_not_believed():
     disk = SimulatedDisk()
     disk.make_dirs("/d")

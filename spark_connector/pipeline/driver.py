@@ -6,13 +6,15 @@ It ends with one of the exit codes of `DriverExit`, and leaves the reason in the
 import argparse
 import os
 import signal
+import socket
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from barnabas.net.pipeline.parsing import parse_pipeline
 from barnabas.net.pipeline.spec import PipelineSpec
@@ -23,6 +25,9 @@ from ..common.connection import properties_of, security_of
 from ..session import CONNECT, session_on
 from .faults import PipelineFault, is_final, told_of
 
+CONNECT_PORT: Final = 15_002  # Spark's default
+SERVER_LIMIT_S: Final = 10.0
+PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")  # that gRPC uses
 # A driver whose supervisor was killed sees that within a second, and ends; its successor waits for it.
 ORPHAN_WAIT_S: Final = 120.0
 
@@ -65,6 +70,8 @@ def _run(given: argparse.Namespace, state: StateFolder, stop: threading.Event) -
     assert isinstance(spec, PipelineSpec), "the command has checked the file"
     is_remote = given.master.startswith(CONNECT)
     require_spark(is_remote=is_remote)
+    if is_remote:
+        require_server(given.master, os.environ)
     from .queries import Job
     from .sources import World
 
@@ -105,6 +112,20 @@ def require_spark(*, is_remote: bool = False) -> None:
         raise PipelineFault(
             f"--master sc://... needs a client (no module {missing[0]}): pip install 'pyspark[connect]'"
         )
+
+
+def require_server(address: str, environment: Mapping[str, str]) -> None:
+    """Raises ConnectionError if nothing answers at sc://HOST:PORT: Spark's client tries for ten minutes without a word."""
+    if any(environment.get(name) for name in PROXIES):
+        return  # the client connects to that
+    place = urlsplit(address)
+    host, port = place.hostname or "", place.port or CONNECT_PORT
+    try:
+        socket.create_connection((host, port), timeout=SERVER_LIMIT_S).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"no Spark Connect server answers at {host}:{port} ({error}): start it, or correct --master"
+        ) from None
 
 
 if __name__ == "__main__":

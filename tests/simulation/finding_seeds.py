@@ -50,7 +50,7 @@ FINDING_SEEDS: Final[dict[tuple[str, str], int]] = {  # by level and name
     ("groups", "every commit for itself"): 1,
     ("groups", "offsets of a former topic count"): 8,
     ("prepared in clusters", "a prepared transaction times out"): 2,
-    ("transactions in clusters", "a marker does not end what may be repeated"): 36,
+    ("transactions in clusters", "a marker does not end what may be repeated"): 58,
     ("transactions in clusters", "stable offsets do not wait"): 10,
     ("transactions in clusters", "the next transaction joins the open one"): 3,
     ("flushes", "an acknowledgement before the flush"): 25,

@@ -30,7 +30,7 @@ MOST_SEEDS = {
     "prepared": 300,
     "cluster": 130,
     "groups": 40,
-    "transactions in clusters": 40,
+    "transactions in clusters": 70,
     "a controller that was stopped": 20,
     "a coordinator that is cut off": 20,
     "prepared in clusters": 40,

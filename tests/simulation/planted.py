@@ -28,7 +28,7 @@ MOST_SEEDS = {
     "classic members": 200,
     "coordinator": 60,
     "prepared": 300,
-    "cluster": 130,
+    "cluster": 200,
     "groups": 40,
     "transactions in clusters": 70,
     "a controller that was stopped": 20,

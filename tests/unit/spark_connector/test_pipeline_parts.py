@@ -4,13 +4,16 @@ import socket
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
 
 from barnabas.net.client.connection.errors import MissingExtraError
 from barnabas.net.pipeline.spec import ConsoleSink, TableSink
-from barnabas.net.pipeline.state import RunProgress
+from barnabas.net.pipeline.state import RunProgress, StateFolder
 from barnabas.net.pipeline.supervisor import DriverOrder
 from barnabas.spark_connector.common.connection import properties_of, security_of
 from barnabas.spark_connector.pipeline.database import ROWS_AT_ONCE, Database, TableWriter
@@ -25,6 +28,8 @@ from barnabas.spark_connector.pipeline.faults import (
     told_of,
 )
 from barnabas.spark_connector.pipeline.queries import in_full, noted, without_secrets
+from barnabas.spark_connector.pipeline.sinks import table_writer
+from barnabas.spark_connector.pipeline.sources import World
 from barnabas.spark_connector.read.data_loss import DataLossError
 
 PLAN = f"\n=== Streaming Query ===\nLogical Plan: {BAD_RECORD}{{, reason, }}{BAD_RECORD}"
@@ -244,6 +249,22 @@ def test_a_table_is_emptied_once_and_not_after_the_first_micro_batch(tmp_path: P
     assert writer(tmp_path).write(0, iter([(3, "x")])) == 1, "to be emptied is no micro-batch"
     writer(tmp_path).empty_once()
     assert stored(tmp_path) == [(2, "other"), (3, "x")]
+
+
+@pytest.mark.parametrize("is_plan", [True, False])
+def test_a_plan_empties_no_table(tmp_path: Path, is_plan: bool) -> None:
+    """`pipeline plan` after `reset --empty-sink`: the next run empties the table, not the plan before it."""
+    state = StateFolder(tmp_path / "state")
+    state.prepare()
+    state.ask_for_empty_sink()
+    writer(tmp_path, sink_id="before").write(0, iter([(1, "kept")]))
+    columns = T.StructType([T.StructField("id", T.IntegerType()), T.StructField('a "b".c?%', T.StringType())])
+    world = World(
+        spark=cast(SparkSession, None), state=state, base=tmp_path, connection={}, is_batch=False, is_plan=is_plan
+    )
+    result = cast(DataFrame, SimpleNamespace(schema=columns))
+    table_writer(world, TableSink(table="t", database="sqlite:x.db"), "p-1", result)
+    assert stored(tmp_path) == ([(1, "kept")] if is_plan else [])
 
 
 def test_rows_of_a_key_replace_each_other(tmp_path: Path) -> None:

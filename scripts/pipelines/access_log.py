@@ -22,14 +22,14 @@ TIME_FORMAT = "dd/MMM/yyyy:HH:mm:ss Z"
 def requests(records: DataFrame) -> DataFrame:
     """Lines to columns client, time, method, path, status, size, referrer, agent; what is no line of a log is left out.
 
-    A record's place (topic, partition, offset) stays beside it where it was read.
+    A record's place (topic, partition, offset, topicId) stays beside it where it was read.
     """
     line = F.col("value").cast("string")
 
     def group(number: int) -> Column:
         return F.regexp_extract(line, LINE, number)
 
-    place = [name for name in ("topic", "partition", "offset") if name in records.columns]
+    place = [name for name in ("topic", "partition", "offset", "topicId") if name in records.columns]
     return records.where(line.rlike(LINE)).select(
         *place,
         group(1).alias("client"),

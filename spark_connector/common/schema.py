@@ -3,7 +3,8 @@
     key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int
     headers array<struct<key string, value binary>>, with includeHeaders
 
-A user's own `.schema(...)` may name some of them, in any order: the others are not decoded.
+A user's own `.schema(...)` may name some of them, in any order: the others are not decoded. It may also name
+`topicId string`, which tells a topic from one that is made again under its name.
 """
 
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ COLUMNS = StructType(
         StructField("headers", HEADERS_TYPE),
     ]
 )
+_ON_REQUEST = StructType([*COLUMNS.fields, StructField("topicId", StringType())])
 
 
 def source_schema(*, includes_headers: bool) -> StructType:
@@ -45,7 +47,7 @@ def source_schema(*, includes_headers: bool) -> StructType:
 
 def check_projection(schema: StructType) -> None:
     """Raises InvalidConfigError for a column that a topic does not have, or has with another type."""
-    check_columns(schema, COLUMNS, "a topic")
+    check_columns(schema, _ON_REQUEST, "a topic")
 
 
 def check_columns(schema: StructType, columns: StructType, what: str) -> None:

@@ -161,7 +161,7 @@ def table_writer(world: World, sink: TableSink, sink_id: str, result: DataFrame)
     address = f"sqlite:{world.path(place)}" if kind == "sqlite" else sink.database
     database = Database(address)
     hidden = CHANGE_COLUMNS if sink.applies_changes else ()
-    columns = {field.name: _type_in(database, field.dataType) for field in result.schema if field.name not in hidden}
+    columns = {field.name: type_in(database, field.dataType) for field in result.schema if field.name not in hidden}
     writer = TableWriter(
         database,
         table=sink.table,
@@ -176,21 +176,21 @@ def table_writer(world: World, sink: TableSink, sink_id: str, result: DataFrame)
 
     def write(batch: DataFrame, batch_id: int) -> None:
         ordered = batch.orderBy(*CHANGE_ORDER) if sink.applies_changes else batch
-        values = [_value_in(database, field) for field in batch.schema if field.name not in hidden]
+        values = [value_in(database, field) for field in batch.schema if field.name not in hidden]
         rows = ordered.select(*values, *(("change_op", *CHANGE_ORDER) if sink.applies_changes else ()))
         writer.write(batch_id, map(tuple, rows.toLocalIterator()))
 
     return write
 
 
-def _type_in(database: Database, kind: T.DataType) -> str:
+def type_in(database: Database, kind: T.DataType) -> str:
     """What the database stores without loss; other types are text, nested ones JSON."""
     if isinstance(kind, T.DecimalType) and not database.is_sqlite:
         return f"NUMERIC({kind.precision}, {kind.scale})"
     return _SIMPLE_TYPES.get(type(kind), ("TEXT", "TEXT"))[database.is_sqlite]
 
 
-def _value_in(database: Database, field: T.StructField) -> Column:
+def value_in(database: Database, field: T.StructField) -> Column:
     column = F.col(quoted(field.name))
     kind = field.dataType
     if isinstance(kind, T.StructType | T.ArrayType | T.MapType):

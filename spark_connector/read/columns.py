@@ -18,9 +18,9 @@ _MILLISECONDS = pyarrow.timestamp("ms", tz="UTC")
 class ArrowColumns:
     """Of one partition and one requested schema."""
 
-    def __init__(self, schema: StructType, partition: TopicPartition) -> None:
+    def __init__(self, schema: StructType, partition: TopicPartition, topic_id: str = "") -> None:
         self._schema = arrow_schema(schema)
-        self._constants = {"topic": partition.topic, "partition": partition.partition}
+        self._constants = {"topic": partition.topic, "partition": partition.partition, "topicId": topic_id}
         self._repeated: dict[str, pyarrow.Array] = {}
 
     def batch_of(self, columns: Columns) -> pyarrow.RecordBatch:
@@ -30,7 +30,7 @@ class ArrowColumns:
     def _array(self, field: pyarrow.Field, columns: Columns) -> pyarrow.Array:
         count = columns.count
         match field.name:
-            case "topic" | "partition":
+            case "topic" | "partition" | "topicId":
                 return self._constant(field, count)
             case "key":
                 return _binary(columns.keys, count, field.type)

@@ -37,9 +37,10 @@ MAX_UNEXPLAINED = 5  # Refusals of an offset that is within the log, as during a
 class RangePartition(InputPartition):
     """A range for one task."""
 
-    def __init__(self, value: OffsetRange) -> None:
+    def __init__(self, value: OffsetRange, topic_id: str) -> None:
         super().__init__(value)
         self.range = value
+        self.topic_id = topic_id  # when the range was planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +62,13 @@ class ReadTask:
 
 def read_partition(task: ReadTask, partition: InputPartition, schema: StructType) -> Iterator[pyarrow.RecordBatch]:
     """As `read_range`; for a query with nothing to read, Spark passes a partition of its own type."""
-    return read_range(task, partition.range, schema) if isinstance(partition, RangePartition) else iter(())
+    return read_range(task, partition, schema) if isinstance(partition, RangePartition) else iter(())
 
 
-def read_range(task: ReadTask, item: OffsetRange, schema: StructType) -> Iterator[pyarrow.RecordBatch]:
+def read_range(task: ReadTask, planned: RangePartition, schema: StructType) -> Iterator[pyarrow.RecordBatch]:
     """Raises DataLossError, or the broker's error if no data arrived within `fetch.timeoutMs`."""
-    arrow = ArrowColumns(schema, item.partition)
+    item = planned.range
+    arrow = ArrowColumns(schema, item.partition, planned.topic_id)
     rows = FIRST_ROWS
     for chunk in _chunks(task, item):
         for columns in columns_of(item.partition, chunk, end=item.end):

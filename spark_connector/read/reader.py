@@ -23,13 +23,15 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         loop, client = shared_client(self._options.client)
-        ranges = loop.call(Boundaries(client, self._options).batch_ranges())
+        boundaries = Boundaries(client, self._options)
+        ranges = loop.call(boundaries.batch_ranges())
+        topic_ids = boundaries.topic_ids([item.partition for item in ranges])
         pieces = split(
             ranges,
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
         )
-        return [RangePartition(piece) for piece in pieces]
+        return [RangePartition(piece, topic_ids[piece.partition.topic]) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         return read_partition(self._task, partition, self._schema)

@@ -87,7 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
         )
-        return [RangePartition(piece) for piece in pieces]
+        return [RangePartition(piece, until.topic_ids[piece.partition.topic]) for piece in pieces]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the checkpoint has the offset. Lag is published earlier, when Spark asks for the next batch."""

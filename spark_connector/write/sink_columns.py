@@ -34,7 +34,7 @@ _ACCEPTED: dict[str, tuple[tuple[DataType, ...], str]] = {
     "headers": ((HEADERS_TYPE,), "array<struct<key:string,value:binary>>"),
 }
 # Further columns of a DataFrame that was read from a topic; new records get their own values.
-_IGNORED = frozenset({"offset", "timestamp", "timestampType"})
+_IGNORED = frozenset({"offset", "timestamp", "timestampType", "topicId"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

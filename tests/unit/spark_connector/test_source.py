@@ -92,6 +92,15 @@ def test_only_what_is_asked_for_is_there_within_its_range() -> None:
     assert rows(schema, batch, start=3, end=6) == [{"offset": 3}, {"offset": 4}, {"offset": 5}]
 
 
+def test_the_topics_id_is_a_column_on_request() -> None:
+    schema = StructType([StructField("topicId", StringType()), StructField("offset", LongType())])
+    check_projection(schema)
+    (columns,) = columns_of(TopicPartition("t", 3), Chunk(0, encode_batch([b"a"] * 2, timestamps_ms=1)), end=9)
+    found = ArrowColumns(schema, TopicPartition("t", 3), "id-of-t").batch_of(columns).to_pylist()
+    assert found == [{"topicId": "id-of-t", "offset": 0}, {"topicId": "id-of-t", "offset": 1}]
+    assert "topicId" not in source_schema(includes_headers=True).names
+
+
 def test_batches_of_other_sizes() -> None:
     arrow = ArrowColumns(FULL, TopicPartition("t", 3))
     for count in (3, 1, 5):

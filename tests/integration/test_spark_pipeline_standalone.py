@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 import sys
+import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,6 +19,7 @@ import pyarrow.dataset as ds
 import pytest
 from integration import connect_world as world
 from integration import postgres
+from integration.access_log_facts import ROOT
 from integration.cluster import Cluster, until
 from integration.spark_daemons import HOST, Daemon, executors, standalone
 from integration.spark_world import create_topic, send
@@ -193,17 +195,45 @@ def test_parquet_has_each_row_once_after_executors_were_killed(
     assert all(row["double"] == 2 * row["id"] for row in rows)
 
 
+def other_python(folder: Path) -> Path:
+    """With BARE in its environment, it has all that Barnabas needs, but not Barnabas."""
+    python = folder / "python"
+    packages = next(path for path in sys.path if path.endswith("site-packages"))  # without its .pth: without Barnabas
+    other = f'PYTHONPATH="$PYTHONPATH:{packages}" exec {Path(sys.executable).resolve()} "$@"'
+    python.write_text(f'#!/bin/sh\nif [ -n "$BARE" ]; then {other}; fi\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def test_packages_in_an_archive_reach_executors_that_lack_them(
+    driver_cluster: Cluster, tmp_path: Path, machines: Standalone, numbers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/spark.md, Packages for executors."""
+    monkeypatch.setenv("PYSPARK_PYTHON", str(other_python(tmp_path)))
+    archive = tmp_path / "environment.tar.gz"
+    with tarfile.open(archive, "w:gz", compresslevel=1) as packed:
+        packed.add(ROOT / "scripts" / "barnabas", "barnabas")
+        for part in ("consumer_groups", "kraft", "log", "net", "spark_connector"):
+            packed.add(ROOT / part, f"barnabas/{part}")
+    found = command(
+        driver_cluster, tmp_path, machines, name="packed", topic=numbers, sink='parquet = "rows"', most=str(RECORDS + 1)
+    )
+    settings = (
+        f'"spark.archives" = "{archive}#environment"\n"spark.executorEnv.PYTHONPATH" = "environment"\n'
+        '"spark.executorEnv.BARE" = "1"\n'
+    )
+    found.file.write_text(found.file.read_text() + settings)
+    found.run_to_end("run", "--once")
+    assert Counter(row["id"] for row in parquet_rows(tmp_path / "rows")) == Counter(range(RECORDS))
+
+
 @pytest.mark.parametrize("lacks", ["package", "module"])
 def test_an_executor_that_lacks_something_ends_the_pipeline_with_the_cure(
     driver_cluster: Cluster, tmp_path: Path, machines: Standalone, numbers: str, lacks: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Executors have another Python than the driver, although all is one machine here."""
-    python = tmp_path / "python"
-    packages = next(path for path in sys.path if path.endswith("site-packages"))  # without its .pth: without Barnabas
-    other = f'PYTHONPATH="$PYTHONPATH:{packages}" exec {Path(sys.executable).resolve()} "$@"'
-    python.write_text(f'#!/bin/sh\nif [ -n "$BARE" ]; then {other}; fi\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
+    python = other_python(tmp_path)
     monkeypatch.setenv("PYSPARK_PYTHON", str(python))
     found = command(driver_cluster, tmp_path, machines, name=f"lacks-{lacks}", topic=numbers, sink='parquet = "rows"')
     if lacks == "module":

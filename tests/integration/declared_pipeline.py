@@ -1,7 +1,13 @@
 """A pipeline from a file, run by this process on the session's Spark and a real cluster."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import psycopg
+import pytest
+from integration import connect_world, postgres
 from integration.cluster import Cluster
 from integration.test_spark_pipelines import forget_last_commit
 from pyspark.sql import SparkSession
@@ -48,3 +54,22 @@ class Declared:
         for query in self.state.checkpoint.iterdir():
             forget_last_commit(query)
         self.run()
+
+
+def empty_database(kind: str, name: str, request: pytest.FixtureRequest) -> str:
+    """What `database` of a sink says: a file beside the pipeline's, or a new database on `server`. Skips without one."""
+    if kind == "sqlite":
+        return "sqlite:totals.db"
+    if postgres.find()[0] is None:
+        pytest.skip(postgres.find()[1])
+    return f"postgresql:{connect_world.database(request.getfixturevalue('server').address, name)}"
+
+
+def rows_in(database: str, folder: Path, select: str) -> list[tuple[Any, ...]]:
+    """Of such a database; `folder`: of the pipeline's file."""
+    kind, _, place = database.partition(":")
+    if kind == "sqlite":
+        with closing(sqlite3.connect(folder / place)) as connection:
+            return connection.execute(select).fetchall()
+    with psycopg.connect(place) as connection:
+        return connection.execute(select).fetchall()

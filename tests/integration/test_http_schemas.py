@@ -16,8 +16,8 @@ from barnabas.net.client.positions.pipeline_reports import (
     PIPELINES_TOPIC,
     PIPELINES_TOPIC_CONFIGS,
     PipelineReport,
-    encoded_report,
 )
+from barnabas.net.client.positions.reports import encoded_report
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.share.share_consumer import ShareConsumer
 

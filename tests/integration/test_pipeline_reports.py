@@ -12,7 +12,8 @@ import pytest
 from integration.cluster import Cluster, clean_environment
 
 from barnabas.net.cli.pipeline.reporting import StatusReporter
-from barnabas.net.client.positions.pipeline_reports import PIPELINES_TOPIC, PipelineReport, encoded_report
+from barnabas.net.client.positions.pipeline_reports import PIPELINES_TOPIC, PipelineReport
+from barnabas.net.client.positions.reports import encoded_report
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.pipeline.state import RunProgress, RunState, StateFolder
 

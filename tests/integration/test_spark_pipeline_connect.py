@@ -2,18 +2,14 @@
 killed (kill -9) in the middle; the next one takes the queries over, and what sinks have is exact."""
 
 import json
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
-import psycopg
 import pytest
 from deltalake import DeltaTable
-from integration import connect_world as world
-from integration import postgres
 from integration.cluster import Cluster
+from integration.declared_pipeline import empty_database, rows_in
 from integration.spark_daemons import connect_server
 from integration.spark_world import create_topic, send
 from integration.test_spark_pipeline_kills import Command, run_with_a_killed_driver
@@ -68,11 +64,7 @@ def test_each_record_is_in_the_topic_once_and_bad_ones_are_set_aside(
 def test_a_table_has_the_totals(
     driver_cluster: Cluster, tmp_path: Path, address: str, numbers: str, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    database = "sqlite:totals.db"
-    if kind == "postgresql":
-        if postgres.find()[0] is None:
-            pytest.skip(postgres.find()[1])
-        database = f"postgresql:{world.database(request.getfixturevalue('server').address, 'remote')}"
+    database = empty_database(kind, "remote", request)
     statement = "SELECT key, count(*) AS count, sum(double) AS total FROM input GROUP BY key"
     sink = f'table = "totals"\ndatabase = "{database}"\nwrite = "upsert"\nkey = ["key"]'
     found = command(
@@ -81,12 +73,7 @@ def test_a_table_has_the_totals(
     run_with_a_killed_driver(found)
     select = "SELECT key, count, total FROM totals ORDER BY 1"
     expected = [(key, len(range(key, RECORDS, KEYS)), 2 * sum(range(key, RECORDS, KEYS))) for key in range(KEYS)]
-    if kind == "sqlite":
-        with closing(sqlite3.connect(tmp_path / "totals.db")) as connection:
-            assert connection.execute(select).fetchall() == expected
-    else:
-        with psycopg.connect(database.partition(":")[2]) as connection:
-            assert connection.execute(select).fetchall() == expected
+    assert rows_in(database, tmp_path, select) == expected
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])

@@ -5,22 +5,18 @@ import asyncio
 import json
 import os
 import signal
-import sqlite3
 import sys
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
 import pyarrow.dataset as ds
 import pytest
-from integration import connect_world as world
-from integration import postgres
 from integration.access_log_facts import ROOT
 from integration.cluster import Cluster, until
+from integration.declared_pipeline import empty_database, rows_in
 from integration.spark_daemons import HOST, Daemon, executors, standalone
 from integration.spark_world import create_topic, send
 from integration.test_spark_pipeline_kills import Command
@@ -164,11 +160,7 @@ def test_a_table_has_the_totals_after_executors_were_killed(
     kind: str,
     request: pytest.FixtureRequest,
 ) -> None:
-    database = "sqlite:totals.db"
-    if kind == "postgresql":
-        if postgres.find()[0] is None:
-            pytest.skip(postgres.find()[1])
-        database = f"postgresql:{world.database(request.getfixturevalue('server').address, 'machines')}"
+    database = empty_database(kind, "machines", request)
     statement = "SELECT key, count(*) AS count, sum(double) AS total FROM input GROUP BY key"
     sink = f'table = "totals"\ndatabase = "{database}"\nwrite = "upsert"\nkey = ["key"]'
     found = command(
@@ -177,12 +169,7 @@ def test_a_table_has_the_totals_after_executors_were_killed(
     run_with_killed_executors(found, machines.workers)
     select = "SELECT key, count, total FROM totals ORDER BY 1"
     expected = [(key, len(range(key, RECORDS, KEYS)), 2 * sum(range(key, RECORDS, KEYS))) for key in range(KEYS)]
-    if kind == "sqlite":
-        with closing(sqlite3.connect(tmp_path / "totals.db")) as connection:
-            assert connection.execute(select).fetchall() == expected
-    else:
-        with psycopg.connect(database.partition(":")[2]) as connection:
-            assert connection.execute(select).fetchall() == expected
+    assert rows_in(database, tmp_path, select) == expected
 
 
 def test_parquet_has_each_row_once_after_executors_were_killed(

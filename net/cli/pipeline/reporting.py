@@ -19,8 +19,8 @@ from ...client.positions.pipeline_reports import (
     PIPELINES_TOPIC,
     PIPELINES_TOPIC_CONFIGS,
     PipelineReport,
-    encoded_report,
 )
+from ...client.positions.reports import encoded_report
 from ...client.producer.producer import Producer
 from ...pipeline.state import RunProgress, RunState, StateFolder
 

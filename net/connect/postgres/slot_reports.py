@@ -16,7 +16,8 @@ import psycopg
 from barnabas.log.vocabulary.errors import BarnabasError
 
 from ...client.admin.admin import Admin
-from ...client.positions.slot_reports import SLOTS_TOPIC, SLOTS_TOPIC_CONFIGS, SlotReport, encoded_report
+from ...client.positions.reports import encoded_report
+from ...client.positions.slot_reports import SLOTS_TOPIC, SLOTS_TOPIC_CONFIGS, SlotReport
 from ...client.producer.producer import Producer
 from .catalog import slot_of
 from .changes.faults import ConnectorError

@@ -88,7 +88,7 @@ class FetchSession:
         self.connection_id = connection_id
         self.replica_id, self.broker_epoch = request.replica_id, request.broker_epoch
         self.is_of_follower = request.replica_id >= 0
-        self.owner = (self.replica_id, 0 if self.is_of_follower else connection_id)  # who has one session at most
+        self.owner = _owner(request, connection_id)
         # Of a follower: settled partitions, and since when they have not been read. The longest ago is first.
         self.rested_since_ms: dict[TopicPartition, int] = {}
         self.has_more_due = False
@@ -303,8 +303,7 @@ class FetchSessions:
     def _create(
         self, request: FetchRequest, connection_id: int, now_ms: int, overtake: Callable[[FetchSession], None]
     ) -> FetchSession | None:
-        owner = (request.replica_id, connection_id if request.replica_id < 0 else 0)
-        self._end(self._of_owner.get(owner, 0), overtake)
+        self._end(self._of_owner.get(_owner(request, connection_id), 0), overtake)
         if not request.partitions or not self._can_hold(request):
             return None
         if len(self._sessions) >= self._limit and not self._make_room(len(request.partitions), now_ms, overtake):
@@ -343,6 +342,11 @@ class FetchSessions:
         del self._sessions[session_id]
         if self._of_owner.get(session.owner) == session_id:
             del self._of_owner[session.owner]
+
+
+def _owner(request: FetchRequest, connection_id: int) -> tuple[int, int]:
+    """Who has one session at most: a follower, or the connection of a consumer."""
+    return request.replica_id, connection_id if request.replica_id < 0 else 0
 
 
 def _check(request: FetchRequest) -> None:

@@ -37,9 +37,8 @@ class FollowerSession:
         self.session_id = 0  # 0: the next request names all partitions, and begins a session if one is wanted
         self._next_epoch = INITIAL_EPOCH
         self.number = 0  # of the newest request
-        self.named: dict[
-            TopicPartition, FetchPartition
-        ] = {}  # what the leader has; empty: the request asks for nothing
+        # What the leader has. Empty: the request asks for nothing.
+        self.named: dict[TopicPartition, FetchPartition] = {}
         # Positions that no answer had yet, and the number of the first request with each; a subset of `named`
         self._asked: dict[TopicPartition, tuple[FetchPosition, int]] = {}
         # Partitions to which something has happened that may change what to ask for. The owner adds them.

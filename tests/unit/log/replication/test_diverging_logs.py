@@ -4,28 +4,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from simulation.isr_log import RECORD, batch, changed
-from unit.log.replication.partitions import answer, assignment, replica
+from simulation.isr_log import batch
+from unit.log.replication.partitions import assignment, pull, replica
 
 from barnabas.log.replication.partition import Partition
 
 MOST_ROUNDS = 60
-
-
-def pull(follower: Partition, source: Partition) -> None:
-    """One fetch of at most one record, and its effect."""
-    position = follower.following.next_fetch()
-    assert position is not None
-    read, _ = source.leading.read_for_follower(
-        follower.node_id,
-        broker_epoch=100 + follower.node_id,
-        offset=position.offset,
-        max_bytes=RECORD.size,
-        current_leader_epoch=position.leader_epoch,
-        last_fetched_epoch=position.last_fetched_epoch,
-        now_ms=0,
-    )
-    changed(follower, follower.following.fetched(position, answer(read), 0))
 
 
 def elect(partitions: dict[int, Partition], leader: int, epoch: int) -> None:
@@ -58,13 +42,17 @@ def test_followers_get_the_log_of_their_leader_and_keep_what_they_share_with_it(
             number += 1
             partitions[leader].leading.append(batch((0, number)), acks=1, now_ms=0)
         for _ in range(rng.randint(0, 8) if election < elections - 1 else 0):
-            pull(rng.choice([it for node_id, it in partitions.items() if node_id != leader]), partitions[leader])
+            pull(
+                rng.choice([it for node_id, it in partitions.items() if node_id != leader]),
+                partitions[leader],
+                rounds=1,
+            )
     source = partitions.pop(leader)
     records = records_of(source)
     for follower in partitions.values():
         for _ in range(MOST_ROUNDS):
             common = shared(follower, source)
-            pull(follower, source)
+            pull(follower, source, rounds=1)
             assert shared(follower, source) >= common, "what both have was cut"
         assert records_of(follower) == records == records_of(source)
         assert follower.high_watermark <= len(records)

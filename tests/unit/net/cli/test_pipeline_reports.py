@@ -12,9 +12,9 @@ from barnabas.net.cli.pipeline.reporting import StatusReporter, report_of
 from barnabas.net.client.positions.pipeline_reports import (
     MAX_ERROR_CHARS,
     PipelineReport,
-    encoded_report,
     read_report,
 )
+from barnabas.net.client.positions.reports import encoded_report
 from barnabas.net.pipeline.state import RunProgress, RunState, StateFolder
 
 RUNNING = RunState(state="running", restarts=1, since_ms=5, last_error="e" * 2_000)

@@ -9,7 +9,8 @@ from unit.net.client.test_doctor import HEALTHY
 from barnabas.net.client.admin.cluster_health import slot_problems
 from barnabas.net.client.admin.doctor import diagnose
 from barnabas.net.client.admin.finding import Weight
-from barnabas.net.client.positions.slot_reports import SlotReport, encoded_report, read_report
+from barnabas.net.client.positions.reports import encoded_report
+from barnabas.net.client.positions.slot_reports import SlotReport, read_report
 
 NOW_MS = 1_000_000
 GOOD = SlotReport(

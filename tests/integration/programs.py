@@ -127,6 +127,11 @@ class Program:
     def stop(self) -> None:
         self._end(signal.SIGTERM)
 
+    def freeze(self) -> None:
+        """SIGSTOP: its connections stay open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
     def _end(self, number: signal.Signals) -> None:
         if self._process is None:
             return
